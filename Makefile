@@ -13,6 +13,9 @@ STAMP := $(VENV)/.kafka-migration-env
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 export NO_MKDOCS_2_WARNING := 1
+# Tests, demo and benchmarks start hundreds of Python processes; where the shell forbids bytecode files, each of them
+# compiles all of Airflow again, which is half of the processor time of its start.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 # Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
@@ -84,6 +87,7 @@ soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N c
 	$(BIN)/python -m harness.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
 	  --summary build/soak/summary-3-brokers.json
 	$(PYTEST) -m soak $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m hypothesis --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## ruff, mypy, import-linter, strict build of the docs

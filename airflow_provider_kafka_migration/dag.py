@@ -13,30 +13,16 @@ from typing import Any, NoReturn
 from airflow.sdk import DAG, Param, TaskGroup, get_parsing_context
 from airflow.sdk.configuration import conf
 
+from airflow_provider_kafka_migration import phase_table
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
-from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
-from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
-from airflow_provider_kafka_migration.operators.migration import (
-    KafkaMigrationCommitGroupsOperator,
-    KafkaMigrationEvidenceOperator,
-    KafkaMigrationFinalDrainOperator,
-    KafkaMigrationFloorGuardOperator,
-    KafkaMigrationFreezeOperator,
-    KafkaMigrationPlanOperator,
-    KafkaMigrationPrecheckOperator,
-    KafkaMigrationRollbackOperator,
-    KafkaMigrationSeedOperator,
-    KafkaMigrationSentinelsOperator,
-    KafkaMigrationSnapshotGroupsOperator,
-    KafkaMigrationSyncGroupsOperator,
-    KafkaMigrationTailOperator,
-    KafkaMigrationTopologyOperator,
-    KafkaMigrationValidateOperator,
-)
+from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
+from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.provider.params import journal_params, migration_params, run_params
-from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
+from airflow_provider_kafka_migration.provider.task import MigrationTask
+from airflow_provider_kafka_migration.sensors import drain
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
 
 # -- task docs --------------------------------------------------------------------------------------------------------
@@ -44,13 +30,31 @@ from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, pars
 # Markdown for the page of a DAG or a task, read by a person on call.
 
 
-DAG_DOC = """\
+#: Longest line of the drawing.
+_DRAWING_WIDTH = 120
+
+
+def _drawing() -> str:
+    """Draw the line of tasks, with the tail in parallel."""
+    start = " -> ".join(row.id for row in phase_table.BEFORE_TAIL) + " -"
+    lines = [f"{start}+-> tail {'-' * 36}+", f"{' ' * len(start)}+"]
+    group = ""
+    for row in phase_table.TASKS:
+        if row.place is not Place.LINE or row in phase_table.BEFORE_TAIL:
+            continue
+        arrow = f"{'' if lines[-1].endswith('+') else ' '}-> {row.name if row.group == group else row.id}"
+        group = row.group
+        if len(lines[-1] + arrow) > _DRAWING_WIDTH:
+            lines.append("  ")
+        lines[-1] += arrow
+    return "\n".join(lines)
+
+
+DAG_DOC = f"""\
 Moves a live Kafka cluster to another one: topics, records, offsets, consumer groups, ACLs, and signed evidence.
 
 ```
-plan -> precheck -> topology_copy -> seed -+-> tail ------------------------------------+
-                                           +-> drain_ready -> approve_cutover -> cutover.freeze -> sentinels
-   -> final_drain -> snapshot_groups -> commit_groups -> floor_guard -> approve_client_switch -> validate -> evidence
+{_drawing()}
 ```
 
 **Any task may be cleared at any time.** The task finds earlier work in the journal, verifies it on the clusters and
@@ -66,67 +70,23 @@ cleared, use the code from the task's log.
 The last log line of a red task names what failed, where, and what to do next.
 """
 
-ROLLBACK_DOC = f"""\
-Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics and
-data on the target stay; `rollback-report.json` lists them. Once the clients may switch, a rollback is refused. A freeze
-is lifted first, even if the target is down: {words.LIFTED_IN_GENERAL}.
 
-It takes the migration over from the run that holds it, so use it when that run is dead or hangs. In a live run,
-answer `approve_cutover` with *Abort* instead.
-"""
+#: What a second person confirms, by approval.
+_CONFIRMED = {"cutover": "the cutover", "client_switch": "the switch"}
 
-TASK_DOCS: dict[str, str] = {
-    "plan": "Reads both clusters and writes `plan.json`: topics, partitions, offsets, groups, ACLs, and how each "
-    "partition's offsets will be kept. Changes nothing.\n\n**Red?** A connection or the spec is wrong; the log names "
-    "it. Correct it, then clear this task. **Clear** it (with everything below) to plan again.",
-    "precheck": "Checks in one pass for everything that would stop the migration, and tests on a scratch topic what "
-    "the target accepts. Read-only on the source.\n\n**Red?** The log lists the blockers and what to do. "
-    "Clear it when they are resolved. Warnings can be waived by code in the spec (`waive`).",
-    "topology_copy": "Creates topics, configs, ACLs and quotas on the target.\n\n**Red?** All refused items are in the "
-    "log. Clear it after deciding; it recognizes what it already created.",
-    "seed": "Copies everything up to the end offsets seen at its first start, on Spark.\n\n**Red?** Clear it: it "
-    "continues from the target's end and copies nothing twice. Partitions that cannot be copied are listed with the "
-    "reason.",
-    "tail": "Follows the source until the cutover sets its stop offsets, on Spark. It is *supposed* to run for long. A "
-    "failed cutover leaves it running.\n\n**Red?** Clear it; mirroring continues where it stopped.",
-    "drain_ready": "Waits until all partitions keep up for the whole window. Purple (deferred) is normal.\n\n"
-    "**Red?** It waited too long, or the tail does not run. Check `tail`, then clear this task.",
-    "approve_cutover": "A person decides: **Approve** starts the cutover and freezes the producers, **Not yet** keeps "
-    "mirroring and asks again, **Abort** rolls back. Needs the code from the text.\n\n**Red?** The answer was refused "
-    "(no code, an old one, lag has risen, answered within a second): clear it and answer again. The page then still "
-    "shows its first text; the log has the current one.",
-    "approve_cutover_second": "A second, different person confirms the cutover.\n\n**Red?** Clear it and answer again.",
-    "cutover.freeze_limit": "Runs alongside the cutover and lifts a freeze that lasts longer than "
-    "`max_producer_freeze` when no other task does it. Purple (deferred) is normal.\n\n**Red?** It had to lift a "
-    f"freeze: {words.LIFTED_IN_GENERAL}. Check the red task of the cutover, then clear `drain_ready` and "
-    "everything below (and `tail`, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it cannot "
-    "unfreeze them: the last line of its error names what a person has to do.",
-    "cutover.freeze": "Stops the producers and verifies that they no longer write. With `cutover.in_one_task` it runs "
-    "the whole cutover, and the tasks below confirm.\n\n**Red?** The freeze is lifted, or did not begin: "
-    f"{words.LIFTED_IN_GENERAL}. "
-    "The log names a producer that continued to write. Correct it, then clear `approve_cutover` and everything below. "
-    "Only with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen until `max_producer_freeze`: stop the "
-    "named consumer, and clear this task alone.",
-    "cutover.sentinels": "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",
-    "cutover.final_drain": "Sets the tail's stop offsets and waits for it.\n\n**Red?** Check `tail`; if it is red, "
-    "clear it, then this one.",
-    "cutover.snapshot_groups": "Reads and translates the consumer groups' offsets.\n\n**Red?** Clear it.",
-    "cutover.commit_groups": "Commits the offsets on the target, never backwards.\n\n**Red?** The log lists the groups "
-    "that could not be committed; usually a consumer already runs on the target. Stop it, then clear this task.",
-    "cutover.floor_guard": "Checks that nothing was cut off on the target. After it: READY_FOR_CLIENT_SWITCH.\n\n"
-    "**Red?** Data is missing on the target; the partitions are listed. Do not switch.",
-    "sync_groups": "Keeps the groups' offsets fresh while the clients are switched: stop a consumer, wait for one "
-    "interval, start it on the target. Ends by itself after the acknowledgement.\n\n**Red?** Clear it. "
-    "`approve_client_switch` itself makes the last sync.",
-    "approve_client_switch": "Switch the clients now: READY_FOR_CLIENT_SWITCH. **Approve** when they read and write "
-    "on the target. Needs the code from the text.\n\n**Red?** The answer was refused; clear it and answer again.",
-    "approve_client_switch_second": "A second, different person confirms the switch.\n\n**Red?** "
-    "Clear it and answer again.",
-    "validate": "Runs the six checks, including the content of all records, on Spark.\n\n**Red?** The log lists every "
-    "difference. Clear it after correcting; nothing on the target is deleted before it has passed.",
-    "evidence": "Signs and uploads the evidence, and finalizes.\n\n**Red?** The cause is usually the signing key or "
-    "the bucket. Clear it after correcting.",
-    "rollback": "Runs only after *Abort*.\n\n" + ROLLBACK_DOC,
+
+def _filled(doc: str) -> str:
+    return doc.replace("{lifted}", words.LIFTED_IN_GENERAL)
+
+
+ROLLBACK_DOC = _filled(phase_table.ROLLBACK_DOC)
+
+#: By task id, with the second approvals, which have no row in the table.
+TASK_DOCS: dict[str, str] = {row.id: _filled(row.doc) for row in phase_table.TASKS} | {
+    f"{row.id}_second": f"A second, different person confirms {_CONFIRMED[row.approves]}.\n\n"
+    "**Red?** Clear it and answer again."
+    for row in phase_table.TASKS
+    if row.approves
 }
 
 
@@ -206,6 +166,24 @@ _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 _LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
 #: Retries of ``cutover.freeze_limit``, at least a minute each: while it fails, producers stay frozen.
 FREEZE_LIMIT_RETRIES = 60
+#: Airflow retries for ten minutes or more, and sends a notification each time.
+_KEEPS_TRYING = {"retries": FREEZE_LIMIT_RETRIES, "retry_delay": timedelta(seconds=10)}
+
+_GROUP_TOOLTIPS = {"cutover": "Freeze, sentinels, final drain, consumer groups, floor guard"}
+
+#: Operator classes by the phase that they name.
+_OPERATORS: Mapping[str, Any] = {
+    item.phase: item
+    for module in (approval, drain, freeze_limit, migration)
+    for item in vars(module).values()
+    if isinstance(item, type) and issubclass(item, MigrationTask) and item.phase
+}
+
+
+def operator_class(row: Phase) -> Any:
+    """Return the class of a task. A phase without an operator class of its own has the general one."""
+    return _OPERATORS.get(row.id, KafkaMigrationPhaseOperator)
+
 
 TaskArgs = Mapping[str, Mapping[str, Any]]
 
@@ -230,12 +208,25 @@ class _Tasks:
             "doc_md": TASK_DOCS[full_id],
             "on_failure_callback": [self.notifier("failed")],
             "task_group": group,
-            **(_hurry() if full_id.startswith("cutover.") or full_id == "rollback" else {}),
             **given,
         }
         self._add(arguments, full_id, operator.fixed_arguments)
         self.made.append(full_id)
         return operator(task_id=task_id, **arguments)
+
+    def phase(self, row: Phase, group: TaskGroup | None = None) -> Any:
+        """Create the task of a row of the table."""
+        given: dict[str, Any] = _hurry() if row.is_urgent else {}
+        if row.event:
+            given["on_success_callback"] = [self.notifier(row.event)]
+        if row.reports_trouble:
+            given["on_trouble"] = [self.notifier("trouble")]
+        if row.keeps_trying:
+            given |= {**_KEEPS_TRYING, "on_retry_callback": [self.notifier("failed")]}
+        operator = operator_class(row)
+        if operator is KafkaMigrationPhaseOperator:
+            given["phase"] = row.id
+        return self(operator, row.name, group, **given)
 
     def _add(self, arguments: dict[str, Any], full_id: str, fixed: Collection[str]) -> None:
         """Add the caller's arguments for a task; callbacks and notifiers come after ours, all others override ours.
@@ -362,71 +353,42 @@ def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
-    plan = tasks(KafkaMigrationPlanOperator, "plan")
-    precheck = tasks(KafkaMigrationPrecheckOperator, "precheck")
-    topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
-    seed = tasks(KafkaMigrationSeedOperator, "seed", on_trouble=[tasks.notifier("trouble")])
-    tail = tasks(KafkaMigrationTailOperator, "tail", on_trouble=[tasks.notifier("trouble")])
-    ready = tasks(
-        KafkaMigrationDrainSensor,
-        "drain_ready",
-        on_success_callback=[tasks.notifier("drain_ready")],
-        on_trouble=[tasks.notifier("trouble")],
-    )
-    plan >> precheck >> topology >> seed >> [tail, ready]
-
-    approved = _approval(tasks, CutoverApprovalOperator, "approve_cutover", ready, two_people=two_people)
-    freeze, commit_groups, guard = _cutover(tasks, ready)
-    rollback = tasks(KafkaMigrationRollbackOperator, "rollback")
-    # A failed cutover leaves the tail running: the tail is upstream of commit_groups only, and downstream of the seed
-    # only.
-    tail >> commit_groups
-    approved >> [freeze, rollback]
-
-    sync = tasks(KafkaMigrationSyncGroupsOperator, "sync_groups")
-    # With in_one_task the target is ready when the freeze task ends: clients must not wait while five other tasks
-    # start only to confirm. The generic DAG has one structure for all runs, so there clients wait.
-    last = freeze if in_one_task else guard
-    last >> sync
-    switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", last, two_people=two_people)
-    validate = tasks(KafkaMigrationValidateOperator, "validate")
-    evidence = tasks(KafkaMigrationEvidenceOperator, "evidence", on_success_callback=[tasks.notifier("finalized")])
-    switched >> validate >> evidence
+    """Create the tasks of the table. A failed cutover leaves the tail running: only ``commit_groups`` joins it."""
+    groups = {name: TaskGroup(name, tooltip=tooltip) for name, tooltip in _GROUP_TOOLTIPS.items()}
+    made: dict[str, Any] = {}
+    for row in phase_table.TASKS:
+        above = [made[name] for name in _above(row, in_one_task=in_one_task)]
+        if row.approves:
+            made[row.id] = _approval(tasks, row, above, two_people=two_people)
+        else:
+            made[row.id] = tasks.phase(row, groups.get(row.group))
+            above >> made[row.id]
 
 
-def _approval(tasks: _Tasks, operator: Any, task_id: str, above: Any, *, two_people: bool) -> Any:
+def _above(row: Phase, *, in_one_task: bool) -> tuple[str, ...]:
+    """Return the ids of the rows that a task follows.
+
+    With ``in_one_task`` the target is ready when the first task of the cutover ends: clients must not wait while the
+    other five tasks start only to confirm. The generic DAG has one structure for all runs, so there clients wait.
+    """
+    first, last = phase_table.CUTOVER[0], phase_table.CUTOVER[-1]
+    above = phase_table.upstream(row)
+    if in_one_task and row not in phase_table.CUTOVER:
+        return tuple(first.id if name == last.id else name for name in above)
+    return above
+
+
+def _approval(tasks: _Tasks, row: Phase, above: Sequence[Any], *, two_people: bool) -> Any:
     """Create one approval, or two in a row for two different people. Return the last one."""
     notifiers = [tasks.notifier("approval_wanted")]
-    first = tasks(operator, task_id, notifiers=notifiers, awaits_second=two_people)
+    operator = operator_class(row)
+    first = tasks(operator, row.id, notifiers=notifiers, awaits_second=two_people)
     above >> first
     if not two_people:
         return first
-    second = tasks(operator, f"{task_id}_second", notifiers=notifiers, first_task_id=task_id)
+    second = tasks(operator, f"{row.id}_second", notifiers=notifiers, first_task_id=row.id)
     first >> second
     return second
-
-
-def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
-    """Create the group ``cutover``; return its first task, the one that waits for the tail's end, and its last one."""
-    group = TaskGroup("cutover", tooltip="Freeze, sentinels, final drain, consumer groups, floor guard")
-    # Downstream of drain_ready, so that it is already deferred when the freeze begins: its start costs no frozen time.
-    # While it cannot lift a freeze, Airflow retries it for ten minutes or more and sends a notification each time.
-    ready >> tasks(
-        KafkaMigrationFreezeLimitOperator,
-        "freeze_limit",
-        group,
-        retries=FREEZE_LIMIT_RETRIES,
-        retry_delay=timedelta(seconds=10),
-        on_retry_callback=[tasks.notifier("failed")],
-    )
-    freeze = tasks(KafkaMigrationFreezeOperator, "freeze", group)
-    sentinels = tasks(KafkaMigrationSentinelsOperator, "sentinels", group)
-    drain = tasks(KafkaMigrationFinalDrainOperator, "final_drain", group)
-    snapshot = tasks(KafkaMigrationSnapshotGroupsOperator, "snapshot_groups", group)
-    commit = tasks(KafkaMigrationCommitGroupsOperator, "commit_groups", group)
-    guard = tasks(KafkaMigrationFloorGuardOperator, "floor_guard", group)
-    freeze >> sentinels >> drain >> snapshot >> commit >> guard
-    return freeze, commit, guard
 
 
 def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG:
@@ -448,7 +410,7 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
         "tags": sorted(TAGS),
     }
     with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
-        _Tasks(None, {}, dag_args.get("default_args") or {})(KafkaMigrationRollbackOperator, "rollback")
+        _Tasks(None, {}, dag_args.get("default_args") or {}).phase(PHASES["rollback"])
     return dag
 
 

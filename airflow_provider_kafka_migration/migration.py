@@ -40,8 +40,8 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec, spec
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
+from airflow_provider_kafka_migration.phase_table import CUTOVER, PHASES, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
-from airflow_provider_kafka_migration.phases.registry import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.record import keys, steps, tail_health
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import (
@@ -377,13 +377,13 @@ class Migration:
         :raises IllegalTransition: an earlier phase has not run yet.
         :raises MigrationError: any error of the phase.
         """
-        entry = PHASES[phase]
-        return self._recorded(entry, lambda: self._run(entry, phase, options))
+        row = PHASES[phase]
+        return self._recorded(row, lambda: self._run(row, options))
 
-    def _recorded(self, entry: PhaseEntry, step: Callable[[], PhaseResult]) -> PhaseResult:
+    def _recorded(self, row: Phase, step: Callable[[], PhaseResult]) -> PhaseResult:
         """Run a step of a phase; retry steps of the cutover patiently. Failures go to the journal."""
         try:
-            if entry.state is not State.CUTOVER:
+            if row.state is not State.CUTOVER:
                 return step()
             patience = FreezePatience(
                 self.spec,
@@ -391,25 +391,25 @@ class Migration:
                 self._progress,
                 sleep=self._sleep,
                 now=self._now,
-                may_be_ready=entry is PHASES["cutover.floor_guard"],
+                may_be_ready=row.leads_to is State.AWAITING_CLIENT_SWITCH,
             )
             return patience.run(step)
         except MigrationError as error:
-            self._record_failure(entry, error)
+            self._record_failure(row, error)
             raise
         except Exception as error:
             # Not a MigrationError: a bug in this package or in a library. It must be journaled as well.
-            self._record_failure(entry, error)
+            self._record_failure(row, error)
             raise
 
-    def _run(self, entry: PhaseEntry, phase: str, options: Mapping[str, Any]) -> PhaseResult:
-        context = self._phase_context(entry, phase)
-        done = self._already_done(entry, phase, context)
+    def _run(self, row: Phase, options: Mapping[str, Any]) -> PhaseResult:
+        context = self._phase_context(row)
+        done = self._already_done(row, context)
         if done is not None:
             return done
-        self._enter(entry, phase, context.journal)
-        result = entry.call(context, options)
-        self._leave(entry, result, context.journal)
+        self._enter(row, context.journal)
+        result: PhaseResult = row.load()(context, **options)
+        self._leave(row, result, context.journal)
         return result
 
     def run_cutover(self, on_result: Callable[[PhaseResult], None] = lambda _result: None) -> PhaseResult:
@@ -418,10 +418,10 @@ class Migration:
         :param on_result: called with the result of each step.
         :raises MigrationError: any error of a step; another call continues from there.
         """
-        for step in one_task.STEPS:
-            if step == one_task.AFTER_TAIL:
+        for row in CUTOVER:
+            if row.joins == "tail":
                 self.wait_for_tail()
-            result = self.run(step)
+            result = self.run(row.id)
             on_result(result)
         return result
 
@@ -434,12 +434,13 @@ class Migration:
         :raises FreezeFailed: the tail did not end within the freeze's limit; the freeze was lifted.
         """
         wait = sleep or self._sleep
-        return self._recorded(PHASES[one_task.AFTER_TAIL], lambda: one_task.wait_for_tail(self.context, sleep=wait))
+        joining = next(row for row in CUTOVER if row.joins == "tail")
+        return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
-    def _phase_context(self, entry: PhaseEntry, phase: str) -> PhaseContext:
-        if not entry.needs_journal_only:
+    def _phase_context(self, row: Phase) -> PhaseContext:
+        if not row.needs_journal_only:
             return self.context
-        if phase == "rollback":
+        if row.id == "rollback":
             # Check before claiming: a refused rollback must not take the migration from its holder.
             self._check_rollback()
             return self.journal_context
@@ -458,48 +459,48 @@ class Migration:
         journal.check_fingerprint(self._fingerprint_of(source_id, target_id))
         rollback.check_allowed(self._context_of(journal).record)
 
-    def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
+    def _record_failure(self, row: Phase, error: Exception) -> None:
         # If the phase's context could not be opened, nothing has run. Only a freeze may have ended nevertheless.
         journal = self.context.journal if "context" in self.__dict__ else None
-        if entry.needs_journal_only or isinstance(error, FreezeFailed | StillFrozen):
+        if row.needs_journal_only or isinstance(error, FreezeFailed | StillFrozen):
             journal = journal or self._journal_alone
-        if journal is not None and entry.fails_migration and not isinstance(error, _NO_FAILURE):
+        if journal is not None and row.fails_migration and not isinstance(error, _NO_FAILURE):
             journal.fail(error)
 
-    def _already_done(self, entry: PhaseEntry, phase: str, context: PhaseContext) -> PhaseResult | None:
+    def _already_done(self, row: Phase, context: PhaseContext) -> PhaseResult | None:
         """Return the journaled result of a finished phase, after verifying what can be verified; None: run it."""
         journal = context.journal
         journal.refresh()
         # Rolling back a finalized migration is not a no-op: rollback itself refuses it and names the alternative.
-        ended = journal.tip_state is State.ROLLED_BACK or (journal.tip_state is State.FINALIZED and phase != "rollback")
-        if ended:
-            summary = f"the migration is {journal.tip_state}"
-            details = {"decision": "abort" if journal.tip_state is State.ROLLED_BACK else "approve"}
-            return PhaseResult(phase, summary, details, already_done=True)
-        return entry.done(phase, context)
+        tip = journal.tip_state
+        if tip is State.ROLLED_BACK or (tip is State.FINALIZED and row.id != "rollback"):
+            summary = f"the migration is {tip}"
+            details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
+            return PhaseResult(row.id, summary, details, already_done=True)
+        return done_before(row, journal)
 
-    def _enter(self, entry: PhaseEntry, phase: str, journal: Journal) -> None:
+    def _enter(self, row: Phase, journal: Journal) -> None:
         """Move the state machine to the phase's state; a failed migration re-enters the state that failed."""
-        if entry.state is None:
+        if row.state is None:
             return
         if journal.tip_state is State.FAILED and journal.working_state is not None:
-            journal.transition(journal.working_state, f"{phase} is run again")
+            journal.transition(journal.working_state, f"{row.id} is run again")
         working = journal.working_state
-        if working is entry.state or journal.is_past(entry.state):
+        if working is row.state or journal.is_past(row.state):
             return
-        if working is not None and following(working) is entry.state:
-            journal.transition(entry.state, f"{phase} starts")
+        if working is not None and following(working) is row.state:
+            journal.transition(row.state, f"{row.id} starts")
             return
         raise IllegalTransition(
-            f"{phase} cannot start: the migration is in state {working}",
-            where=Where(migration_id=self.spec.migration_id, phase=phase),
-            next_step=f"run the earlier phases first (state {entry.state} follows {_before(entry.state)})",
+            f"{row.id} cannot start: the migration is in state {working}",
+            where=Where(migration_id=self.spec.migration_id, phase=row.id),
+            next_step=f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
         )
 
-    def _leave(self, entry: PhaseEntry, result: PhaseResult, journal: Journal) -> None:
+    def _leave(self, row: Phase, result: PhaseResult, journal: Journal) -> None:
         """Move to the next state after a phase that ends its state."""
-        if entry.leads_to is not None and journal.tip_state is entry.state:
-            journal.transition(entry.leads_to, result.summary)
+        if row.leads_to is not None and journal.tip_state is row.state:
+            journal.transition(row.leads_to, result.summary)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -635,6 +636,13 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+def done_before(row: Phase, journal: Journal) -> PhaseResult | None:
+    """Return a result if the migration is past the phase; None: run it."""
+    if row.done_past is None or not journal.is_past(row.done_past):
+        return None
+    return PhaseResult(row.id, f"done before: the migration is in state {journal.working_state}", {}, already_done=True)
 
 
 def _reason_of(journal: Journal, step: str) -> str:

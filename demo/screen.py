@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from airflow_provider_kafka_migration.phase_table import TASKS
+
 _MARKS = {
     None: ("·", "dim"),
     "success": ("✓", "green"),
@@ -24,27 +26,8 @@ _MARKS = {
     "up_for_retry": ("↻", "yellow"),
 }
 _PLAIN_EVERY_SECONDS = 5.0
-#: In the order in which they run; others follow.
-ORDER = (
-    "plan",
-    "precheck",
-    "topology_copy",
-    "seed",
-    "tail",
-    "drain_ready",
-    "approve_cutover",
-    "cutover.freeze",
-    "cutover.sentinels",
-    "cutover.final_drain",
-    "cutover.snapshot_groups",
-    "cutover.commit_groups",
-    "cutover.floor_guard",
-    "sync_groups",
-    "approve_client_switch",
-    "validate",
-    "evidence",
-    "rollback",
-)
+#: In the order in which they run, and then those that end a freeze. Others follow.
+ORDER = tuple(row.id for row in sorted(TASKS, key=lambda row: row.needs_journal_only))
 
 
 def progress_text(progress: Any) -> str:

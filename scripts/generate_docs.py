@@ -1,4 +1,4 @@
-"""Writes the pages that are made from code: the spec and command line references, the schema, the start page.
+"""Writes the pages that are made from code: start page, tasks, references of the spec and the command line, schema.
 
 ``python scripts/generate_docs.py`` writes them; ``--check`` only says which are out of date (exit status 1).
 """
@@ -22,9 +22,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from airflow_provider_kafka_migration import errors
+from airflow_provider_kafka_migration import errors, phase_table
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
+from airflow_provider_kafka_migration.dag import operator_class
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.pages.plan import documents
@@ -42,6 +43,7 @@ def pages() -> dict[Path, str]:
         DOCS / "spec.md": spec_page(),
         DOCS / "cli.md": cli_page(),
         DOCS / "errors.md": errors_page(),
+        DOCS / "operators.md": with_tasks(DOCS / "operators.md"),
         **plan_pages(),
         DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
     }
@@ -301,6 +303,30 @@ def _option(option: Any) -> str:
     if option.is_flag or option.default in (None, "") or callable(option.default):
         return names
     return f"{names} (default `{_cell(str(getattr(option.default, 'value', option.default)))}`)"
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+_BEGIN = "<!-- Tasks: made by scripts/generate_docs.py from the table of phases. -->\n"
+_END = "<!-- End of the tasks. -->\n"
+
+
+def with_tasks(page: Path) -> str:
+    """The page with the current table of tasks between the two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, mark, after = rest.partition(_END)
+    if not mark:
+        raise ValueError(f"{page} has no place for the table of tasks: {_BEGIN.strip()} ... {_END.strip()}")
+    return f"{before}{_BEGIN}\n{_tasks_table()}\n{_END}{after}"
+
+
+def _tasks_table() -> str:
+    rows = ["| task | class | module | what it does |\n|---|---|---|---|\n"]
+    for row in phase_table.TASKS:
+        operator = operator_class(row)
+        module = operator.__module__.removeprefix("airflow_provider_kafka_migration.")
+        rows.append(f"| `{row.id}` | `{operator.__name__}` | `{module}` | {_cell(row.summary)} |\n")
+    return "".join(rows)
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

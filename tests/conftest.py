@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from harness.brokers import KafkaCluster
 from harness.s3 import S3Server
@@ -20,6 +21,13 @@ pytest_plugins = ["tests.second_tries"]
 
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
+
+# Property tests: a quick search by default, a long one with `--hypothesis-profile=thorough` (part of `make soak`).
+# A test that needs more or fewer examples than others takes a multiple of `settings.default.max_examples`. There are
+# no deadlines, because the machine may be busy.
+settings.register_profile("lean", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=500)
+settings.load_profile("lean")
 
 # Airflow takes its home when it is first imported; tests must never touch the user's own.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="kafka-migration-airflow-")

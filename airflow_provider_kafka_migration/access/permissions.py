@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,40 +137,6 @@ def iam_policy(spec: MigrationSpec, items: list[Needed], cluster_arn: str | None
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def markdown(spec: MigrationSpec, plan: Plan, principals: dict[Side, str]) -> str:
-    """Return the text of ``permissions.md``."""
-    items = needed(spec, plan)
-    lines = [
-        f"# Permissions of the migration {plan.migration_id}",
-        "",
-        "These are the least rights that the migration's own principals need. The migration copies the rights of "
-        "applications.",
-        "",
-    ]
-    for side in ("source", "target"):
-        mine = [item for item in items if item.side == side]
-        principal = principals[side]
-        lines += [f"## {side.capitalize()}: {principal}", "", "| resource | pattern | name | operations | what for |"]
-        lines += ["|---|---|---|---|---|"]
-        lines += [
-            f"| {i.resource_type} | {i.pattern_type} | `{i.name}` | {', '.join(i.operations)} | {i.why} |" for i in mine
-        ]
-        lines += ["", "As commands:", "", "```sh", *(_command(side, principal, item) for item in mine), "```", ""]
-        arn = spec.acls.target_cluster_arn if side == "target" else None
-        lines += ["As an IAM policy (Amazon MSK with IAM):", "", "```json"]
-        lines += [json.dumps(iam_policy(spec, mine, arn), indent=2), "```", ""]
-    lines += [
-        "## Object storage",
-        "",
-        "`s3:GetObject`, `s3:PutObject` and `s3:ListBucket` on the journal, archive and evidence locations; for "
-        "evidence with Object Lock also `s3:PutObjectRetention` and `s3:GetBucketObjectLockConfiguration`.",
-        "",
-        "IAM has no action for control markers (WriteTxnMarkers): with an MSK target that uses IAM the precheck's "
-        "probe shows whether they are accepted.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def principal_of(config: ClientConfig | None) -> str:
     """The migration's own principal on a cluster, as ACLs name it; a placeholder if the connection does not show it."""
     return f"User:{config.username}" if config is not None and config.username else "User:MIGRATION"
@@ -180,17 +145,24 @@ def principal_of(config: ClientConfig | None) -> str:
 def grant_markers(config: ClientConfig | None) -> str:
     """The command that grants the right to write control markers on the target."""
     item = Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "control markers")
-    return _command("target", principal_of(config), item)
+    return command(principal_of(config), item)
 
 
-def _command(side: str, principal: str, item: Needed) -> str:
+def command(principal: str, item: Needed) -> str:
+    """The command that grants operations to a principal."""
     option = {
         "CLUSTER": "--cluster",
-        "TOPIC": f"--topic '{item.name}'",
-        "GROUP": f"--group '{item.name}'",
-        "TRANSACTIONAL_ID": f"--transactional-id '{item.name}'",
+        "TOPIC": f"--topic {_quoted(item.name)}",
+        "GROUP": f"--group {_quoted(item.name)}",
+        "TRANSACTIONAL_ID": f"--transactional-id {_quoted(item.name)}",
     }[item.resource_type]
     operations = " ".join(f"--operation {name.title().replace('_', '')}" for name in item.operations)
     pattern = " --resource-pattern-type prefixed" if item.pattern_type == "PREFIXED" else ""
-    command = f"kafka-acls.sh --bootstrap-server ${side.upper()}_BOOTSTRAP --add --allow-principal '{principal}'"
-    return f"{command} {operations} {option}{pattern}"
+    server = f"${item.side.upper()}_BOOTSTRAP"
+    start = f"kafka-acls.sh --bootstrap-server {server} --add --allow-principal {_quoted(principal)}"
+    return f"{start} {operations} {option}{pattern}"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as one word of a shell command, whatever characters it has."""
+    return "'" + name.replace("'", "'\\''") + "'"

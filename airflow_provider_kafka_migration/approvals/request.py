@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
-from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.pages import approval
 from airflow_provider_kafka_migration.record import handover, proof, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.handover import Handover
@@ -47,7 +47,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     others = left_out.read_left_out(record, context.source, record.plan())
     facts = {**facts, "overtaken_tombstones": record.overtaken()}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
-    subject, body = approval_text.render(context.spec, kind, code, facts)
+    subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(
         migration_id=context.migration_id,
         kind=kind,
@@ -244,8 +244,11 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
 
 
 def waived_findings(record: MigrationRecord) -> list[dict[str, Any]]:
-    """Return the findings of the precheck that were waived, and the other warnings."""
-    shown = [item for item in record.findings() if item.waived or item.severity is Severity.WARNING]
+    """Return the findings of the precheck that were waived, and the other warnings; none before the first precheck."""
+    checked = record.precheck()
+    if checked is None:
+        return []
+    shown = [item for item in checked.findings if item.waived or item.severity is Severity.WARNING]
     return [item.model_dump(mode="json") for item in shown]
 
 
@@ -270,9 +273,3 @@ def estimate_freeze_seconds(
     """
     copy = lag / 20_000
     return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + handover_seconds, 1)
-
-
-# -- answers ---------------------------------------------------------------------------------------------------------
-
-
-# -- later: was it approved? -----------------------------------------------------------------------------------------

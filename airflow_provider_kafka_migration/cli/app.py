@@ -37,12 +37,8 @@ def _main(
     """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
 
 
-plan.register_spec(app)
-plan.register(app)
-migrate.register(app)
-migrate.register_release(app)
-migrate.register_split(app)
-migrate.register_rates(app)
+for command in (*plan.COMMANDS, *migrate.COMMANDS):
+    app.command()(command)
 app.add_typer(inspect.journal_app, name="journal")
 app.add_typer(inspect.offset_map_app, name="offset-map")
 inspect.register(app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import re
@@ -11,10 +12,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from types import FrameType
-from typing import Annotated, Any, NoReturn, ParamSpec
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.console import Console, RenderableType
@@ -23,6 +24,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal, Transient, WaitsForOperator
+from airflow_provider_kafka_migration.phase_table import TASKS
 
 # -- exit codes -------------------------------------------------------------------------------------------------------
 #
@@ -72,9 +74,7 @@ def exit_code(error: MigrationError) -> ExitCode:
 # Errors of the core give advice in Airflow's terms ("clear the task"); a terminal has commands, not tasks.
 
 
-_PHASES = (
-    r"(?:plan|precheck|topology_copy|seed|tail|drain_ready|approve_\w+|cutover(?:\.\w+)?|validate|evidence|sync_groups)"
-)
+_PHASES = rf"(?:approve_\w+|cutover(?:\.\w+)?|{'|'.join(row.id for row in TASKS)})"
 #: What a next step asks to clear: tasks by name, by a pronoun, or by what they did.
 _TASKS = (
     r"(?:the (?:red |approval )?tasks?\b(?: that [\w ]+?(?: it)?(?: \([^)]*\))?(?=[,;:.)]|$))?|"
@@ -219,13 +219,13 @@ def listening() -> Iterator[Ending]:
 # -- frame ------------------------------------------------------------------------------------------------------------
 
 
-P = ParamSpec("P")
-
 #: More columns than any table needs.
 _NO_LIMIT = 1_000_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on stdout.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+#: Options that every command has.
+_COMMON: dict[str, Any] = {"json_output": JsonOption, "debug": DebugOption}
 
 
 class Unexpected(Terminal):
@@ -300,15 +300,21 @@ def error_console() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
-def answering(command: Callable[P, Answer]) -> Callable[P, None]:
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     """Make a command function print its answer, turn errors into messages, and set the exit status.
 
-    The function must take ``json_output`` and ``debug`` as keywords.
+    It adds ``--json`` and ``--debug``; the function takes ``json_output`` or ``debug`` only if it depends on it. A
+    parameter whose type is a dataclass becomes one option per field, so that several commands can share them.
     """
+    taken, groups = _parameters(command)
+    shown = [*taken.values(), *(_keyword(name, kind, False) for name, kind in _COMMON.items() if name not in taken)]
 
     @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        as_json, debug = bool(kwargs.get("json_output")), bool(kwargs.get("debug"))
+    def run(*args: Any, **given: Any) -> None:
+        as_json, debug = bool(given.get("json_output")), bool(given.get("debug"))
+        kwargs = {name: value for name, value in given.items() if name in taken or name not in _COMMON}
+        for name, group in groups.items():
+            kwargs[name] = group(**{item.name: kwargs.pop(item.name) for item in fields(group) if item.name in kwargs})
         parting = _Parting()
         token = _parting.set(parting)
         try:
@@ -334,8 +340,29 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
         if answer.code:
             raise typer.Exit(answer.code)
 
-    run.__annotations__ = {**command.__annotations__, "return": None}
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {**{item.name: item.annotation for item in shown}, "return": None}
     return run
+
+
+def _parameters(command: Callable[..., Answer]) -> tuple[dict[str, inspect.Parameter], dict[str, type[Any]]]:
+    """Return the parameters of a command with its dataclasses taken apart, and the dataclasses by parameter."""
+    found: dict[str, inspect.Parameter] = {}
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            found[parameter.name] = parameter
+            continue
+        assert isinstance(kind, type)
+        groups[parameter.name] = kind
+        hints = get_type_hints(kind, include_extras=True)
+        found |= {item.name: _keyword(item.name, hints[item.name], item.default) for item in fields(kind)}
+    return found, groups
+
+
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _fail(

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, ExitCode, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, answering
 from airflow_provider_kafka_migration.cli.session import (
     SpecArgument,
     StorageOption,
@@ -51,9 +51,6 @@ def verify_evidence(
         ),
     ] = None,
     storage: StorageOption = None,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Check the signature and form of an evidence bundle. Exit status 1 if even one byte was changed.
 
@@ -108,9 +105,6 @@ def show_journal(
         bool, typer.Option("--transitions", help="Only state changes, without the steps inside a state.")
     ] = False,
     last: Annotated[int, typer.Option("--last", min=0, help="Only this many last entries; 0: all.")] = 0,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Show the entries of the journal: every transition and step, with time and actor."""
     spec = load_spec(file)
@@ -139,7 +133,7 @@ def _table(entries: list[JournalEntry]) -> Table:
 
 @journal_app.command()
 @answering
-def verify(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
+def verify(file: SpecArgument) -> Answer:
     """Read the whole journal and check numbers, hashes and the chain. Exit status 1 if anything was altered."""
     spec = load_spec(file)
     open_journal(spec)
@@ -218,9 +212,6 @@ def show(
         int | None, typer.Option("--partition", help="With --topic: show the runs of this partition.")
     ] = None,
     storage: StorageOption = None,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Show the map: verdict, offsets on both sides and number of runs per partition, or the runs of one partition."""
     if partition is not None and topic is None:
@@ -286,9 +277,6 @@ def translate(
     partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Partition.", show_default=False)],
     offsets: Annotated[list[int], typer.Argument(metavar="OFFSET", help="Source offsets.", show_default=False)],
     storage: StorageOption = None,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Show where a consumer that has committed a source offset continues on the target."""
     document = load_map(place, storage)
@@ -315,9 +303,6 @@ def translate(
 def check(
     place: MapArgument,
     storage: StorageOption = None,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Check the map for consistency: verdicts, order of the runs, and that translations never go backwards."""
     document = load_map(place, storage)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +15,6 @@ from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import (
     Answer,
-    DebugOption,
     ExitCode,
     JsonOption,
     Stop,
@@ -71,15 +72,30 @@ MasterOption = Annotated[str, typer.Option("--master", help="Spark master, with 
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Concurrent lanes, with --runner local.")]
 
 
-def make_runner(
-    kind: RunnerKind, known: Resolver, view: ProgressView, stop: Stop, *, master: str, threads: int
-) -> InProcessRunner | SparkRunner:
-    """Return the runner that copies: Spark, or this process."""
-    from airflow_provider_kafka_migration.cli.runner import InProcessRunner, SparkRunner
+@dataclass(frozen=True)
+class DataPlane:
+    """The options that say where the data plane runs."""
 
-    if kind is RunnerKind.spark:
-        return SparkRunner(known, view.show, stop, master=master)
-    return InProcessRunner(known, view.show, stop, threads=threads)
+    runner: RunnerOption = RunnerKind.local
+    master: MasterOption = "local[4,4]"
+    threads: ThreadsOption = 4
+
+    def make_runner(self, known: Resolver, view: ProgressView, stop: Stop) -> InProcessRunner | SparkRunner:
+        """Return the runner that copies: Spark, or this process."""
+        from airflow_provider_kafka_migration.cli.runner import InProcessRunner, SparkRunner
+
+        if self.runner is RunnerKind.spark:
+            return SparkRunner(known, view.show, stop, master=self.master)
+        return InProcessRunner(known, view.show, stop, threads=self.threads)
+
+
+@dataclass(frozen=True)
+class Course:
+    """The options that say how far a migration runs."""
+
+    approve: ApproveOption = None
+    until: UntilOption = None
+    takeover: TakeoverOption = False
 
 
 def cli_owner() -> Owner:
@@ -88,6 +104,9 @@ def cli_owner() -> Owner:
     from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 
     return Owner("cli", identity(), person(), OwnerProcess.of_this_process())
+
+
+_IN_PROCESS = DataPlane()
 
 
 class MigrationOpener:
@@ -99,30 +118,19 @@ class MigrationOpener:
         view: ProgressView,
         *,
         takeover: bool = False,
-        runner: RunnerKind = RunnerKind.local,
-        master: str = "",
-        threads: int = 4,
+        plane: DataPlane = _IN_PROCESS,
     ) -> None:
         self._spec = spec
         self._view = view
         self._takeover = takeover
-        self._runner = runner
-        self._master = master
-        self._threads = threads
+        self._plane = plane
         self._resolver = resolver()
 
     def open(self, stop: Stop | None = None, *, actor: str | None = None) -> Migration:
         """Open the migration in the name of this user."""
         from airflow_provider_kafka_migration.migration import Migration
 
-        runner = make_runner(
-            self._runner,
-            self._resolver,
-            self._view,
-            stop or Stop(),
-            master=self._master,
-            threads=self._threads,
-        )
+        runner = self._plane.make_runner(self._resolver, self._view, stop or Stop())
         return Migration.open(
             self._spec,
             identity(),
@@ -150,20 +158,38 @@ class MigrationOpener:
         return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
 
 
-def _drive(
-    spec: MigrationSpec, session: MigrationOpener, view: ProgressView, code: str | None, until: str | None
-) -> Answer:
+def _drive(file: Path, course: Course, plane: DataPlane, *, may_start: bool, json_output: bool) -> Answer:
+    """Run a migration up to the next approval.
+
+    :param may_start: whether it may begin a new migration.
+    """
     from airflow_provider_kafka_migration.cli.runner import STOPS, MigrationRunner
 
-    if until is not None and until not in STOPS:
-        raise typer.BadParameter(f"{until} is not one of {', '.join(STOPS)}", param_hint="--until")
-    with view, session.open() as migration:
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
+    opener = MigrationOpener(spec, view, takeover=course.takeover, plane=plane)
+    if not may_start:
+        _check_started(spec, opener)
+    if course.until is not None and course.until not in STOPS:
+        raise typer.BadParameter(f"{course.until} is not one of {', '.join(STOPS)}", param_hint="--until")
+    with view, opener.open() as migration:
         driver = MigrationRunner(
-            migration, session.open_tail, session.open_guard, person=person(), on_result=view.done, until=until
+            migration, opener.open_tail, opener.open_guard, person=person(), on_result=view.done, until=course.until
         )
-        outcome = driver.go(code)
+        outcome = driver.go(course.approve)
         status = migration.status()
     return _answer(spec, outcome, status)
+
+
+def _check_started(spec: MigrationSpec, opener: MigrationOpener) -> None:
+    with opener.open() as migration:
+        if migration.status().state is None:
+            raise IllegalTransition(
+                "there is no migration to resume",
+                where=Where(migration_id=spec.migration_id, path=migration.journal_uri),
+                next_step="start one with kafka-migration run, or check migration_id and storage.journal in the spec",
+            )
 
 
 def _answer(spec: MigrationSpec, outcome: Outcome, status: Status) -> Answer:
@@ -202,63 +228,26 @@ def make_view(*, quiet: bool) -> ProgressView:
 
 
 @answering
-def run(
-    file: SpecArgument,
-    approve: ApproveOption = None,
-    until: UntilOption = None,
-    takeover: TakeoverOption = False,
-    runner: RunnerOption = RunnerKind.local,
-    master: MasterOption = "local[4,4]",
-    threads: ThreadsOption = 4,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
-) -> Answer:
+def run(file: SpecArgument, *, course: Course, plane: DataPlane, json_output: JsonOption = False) -> Answer:
     """Run a migration as far as possible without a person. Exit status 10: it waits for an approval.
 
     It continues where an earlier call stopped. The approvals of the cutover and of the client switch end the call;
     answer them with --approve and the code that was shown.
     """
-    spec = load_spec(file)
-    view = make_view(quiet=json_output)
-    end_with_open_freeze(spec, file)
-    session = MigrationOpener(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
-    return _drive(spec, session, view, approve, until)
+    return _drive(file, course, plane, may_start=True, json_output=json_output)
 
 
 @answering
-def resume(
-    file: SpecArgument,
-    approve: ApproveOption = None,
-    until: UntilOption = None,
-    takeover: TakeoverOption = False,
-    runner: RunnerOption = RunnerKind.local,
-    master: MasterOption = "local[4,4]",
-    threads: ThreadsOption = 4,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
-) -> Answer:
+def resume(file: SpecArgument, *, course: Course, plane: DataPlane, json_output: JsonOption = False) -> Answer:
     """Continue a migration that was started before: after a failure, an interruption, or at an approval.
 
     Like run, but it never starts a new migration.
     """
-    spec = load_spec(file)
-    view = make_view(quiet=json_output)
-    end_with_open_freeze(spec, file)
-    session = MigrationOpener(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
-    with session.open() as migration:
-        if migration.status().state is None:
-            raise IllegalTransition(
-                "there is no migration to resume",
-                where=Where(migration_id=spec.migration_id, path=migration.journal_uri),
-                next_step="start one with kafka-migration run, or check migration_id and storage.journal in the spec",
-            )
-    return _drive(spec, session, view, approve, until)
+    return _drive(file, course, plane, may_start=False, json_output=json_output)
 
 
 @answering
-def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
+def status(file: SpecArgument) -> Answer:
     """Show the state of a migration and whether producers are frozen, from its journal alone, without a claim.
 
     Exit status 10 if it waits for an operator.
@@ -321,7 +310,6 @@ def rollback(
     takeover: TakeoverOption = False,
     *,
     json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
@@ -343,31 +331,16 @@ def rollback(
     return Answer(data, [escape(result.summary)])
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (run, resume, status, rollback):
-        app.command()(command)
-
-
 # -- commands split ---------------------------------------------------------------------------------------------------
 #
 # ``backup`` and ``restore``: for clusters that cannot see each other.
 
 
-def _open(
-    spec: MigrationSpec,
-    side: Side,
-    view: ProgressView,
-    *,
-    runner: RunnerKind,
-    master: str,
-    threads: int,
-    takeover: bool = False,
-) -> SplitJob:
+def _open(spec: MigrationSpec, side: Side, view: ProgressView, plane: DataPlane, *, takeover: bool = False) -> SplitJob:
     from airflow_provider_kafka_migration.split import SplitJob
 
     known = resolver()
-    copies = make_runner(runner, known, view, Stop(), master=master, threads=threads)
+    copies = plane.make_runner(known, view, Stop())
     return SplitJob(spec, side, known, copies, owner=cli_owner(), takeover=takeover, progress=view.show)
 
 
@@ -384,12 +357,9 @@ def backup(
         bool,
         typer.Option("--finish", help="End a continuous backup at the source's current ends. Stop producers first."),
     ] = False,
-    runner: RunnerOption = RunnerKind.local,
-    master: MasterOption = "local[4,4]",
-    threads: ThreadsOption = 4,
     *,
+    plane: DataPlane,
     json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Archive the source's topics in the storage of the spec. Contacts the source and the storage, not the target.
 
@@ -398,7 +368,7 @@ def backup(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
-    with view, _open(spec, "source", view, runner=runner, master=master, threads=threads) as job:
+    with view, _open(spec, "source", view, plane) as job:
         return _split_answer(spec, job.backup(follow=follow, finish=finish))
 
 
@@ -410,12 +380,9 @@ def restore(
     ] = False,
     groups: Annotated[bool, typer.Option(help="Commit the archived offsets of consumer groups at the end.")] = True,
     takeover: TakeoverOption = False,
-    runner: RunnerOption = RunnerKind.local,
-    master: MasterOption = "local[4,4]",
-    threads: ThreadsOption = 4,
     *,
+    plane: DataPlane,
     json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Create the archived topics on the target, with equal offsets. Contacts storage and target, not the source.
 
@@ -423,14 +390,8 @@ def restore(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
-    with view, _open(spec, "target", view, runner=runner, master=master, threads=threads, takeover=takeover) as job:
+    with view, _open(spec, "target", view, plane, takeover=takeover) as job:
         return _split_answer(spec, job.restore(follow=follow, commit_groups=groups))
-
-
-def register_split(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    for command in (backup, restore):
-        app.command()(command)
 
 
 # -- commands rates ---------------------------------------------------------------------------------------------------
@@ -460,9 +421,6 @@ def throttle(
     file: SpecArgument,
     seed: SeedRate = None,
     tail: TailRate = None,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Change or show how fast a running seed or tail may read, without a claim and without a restart.
 
@@ -495,11 +453,6 @@ def _shown(rate: int | None) -> str:
     return "no limit" if rate is None else f"{rate:,} bytes per second and lane"
 
 
-def register_rates(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(throttle)
-
-
 # -- commands release -------------------------------------------------------------------------------------------------
 #
 # ``release``: release a migration.
@@ -510,9 +463,6 @@ def release(
     file: SpecArgument,
     takeover: TakeoverOption = False,
     reason: Annotated[str, typer.Option("--reason", help="Reason, for the journal.")] = "",
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Release a migration, so that another run or person can claim it without a takeover.
 
@@ -540,6 +490,5 @@ def release(
     )
 
 
-def register_release(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(release)
+#: In the order of the help.
+COMMANDS = (run, resume, status, rollback, release, backup, restore, throttle)

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, ExitCode, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document
 from airflow_provider_kafka_migration.errors import (
@@ -74,9 +74,6 @@ def plan(
     measure: Annotated[
         bool, typer.Option("--measure", help="Read from the source for a few seconds, and estimate with that rate.")
     ] = False,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Show what a migration would do. Reads both clusters and writes nothing: no claim, no journal."""
     from airflow_provider_kafka_migration.pages import plan as plan_documents
@@ -209,7 +206,6 @@ def precheck(
     takeover: TakeoverOption = False,
     *,
     json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Check in one pass for everything that would stop a migration. Exit status 1 if there are blockers.
 
@@ -246,19 +242,13 @@ def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> 
     return Answer({"passed": passed, "findings": findings}, shown, code=ExitCode.OK if passed else ExitCode.FAILED)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(plan)
-    app.command()(precheck)
-
-
 # -- commands spec ----------------------------------------------------------------------------------------------------
 #
 # ``validate`` and ``schema``: these contact nothing.
 
 
 @answering
-def validate(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
+def validate(file: SpecArgument, *, json_output: JsonOption = False) -> Answer:
     """Check a spec without contacting anything, and show all mistakes together."""
     try:
         spec = load_spec(file)
@@ -287,9 +277,6 @@ def schema(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.", show_default=False)
     ] = None,
-    *,
-    json_output: JsonOption = False,
-    debug: DebugOption = False,
 ) -> Answer:
     """Print the JSON schema of the spec, for editors and CI."""
     document = json_schema()
@@ -307,7 +294,5 @@ def schema(
     return Answer(data={"written": str(output)}, text=[f"written: {output}"])
 
 
-def register_spec(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(validate)
-    app.command()(schema)
+#: In the order of the help.
+COMMANDS = (validate, schema, plan, precheck)

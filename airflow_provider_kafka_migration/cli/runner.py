@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.cli.frame import Stop
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
@@ -36,7 +35,6 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     JobMissing,
     SparkJobFailed,
-    Terminal,
     Transient,
     Where,
 )
@@ -45,10 +43,12 @@ from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spark import launch
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
@@ -65,17 +65,13 @@ _LOOK_SECONDS = 0.5
 #: A tail that has journaled its end finishes within moments.
 _TAIL_END_SECONDS = 30.0
 
-#: Phases that run before anything runs in parallel.
-COPY = ("plan", "precheck", "topology_copy", "seed")
-CUTOVER_TO_DRAIN = ("cutover.freeze", "cutover.sentinels", "cutover.final_drain")
-CUTOVER_REST = ("cutover.snapshot_groups", "cutover.commit_groups", "cutover.floor_guard")
-PROOF = ("validate", "evidence")
+_BEFORE_CUTOVER = (*BEFORE_TAIL, *DRAIN)
 
 #: Where ``--until`` may stop.
-STOPS = (*COPY, "drain_ready", *CUTOVER_TO_DRAIN, *CUTOVER_REST, *PROOF)
+STOPS = tuple(row.id for row in (*_BEFORE_CUTOVER, *CUTOVER, *PROOF))
 
-#: Phases that wait, and check the tail in the meantime.
-_WAITING = frozenset({"drain_ready", "cutover.freeze", "cutover.sentinels", "cutover.final_drain"})
+#: The last phase of the cutover for which the tail has to copy. After it the tail ends by itself.
+_LAST_WITH_TAIL = [row for row in CUTOVER if row.watches_tail][-1]
 
 OnResult = Callable[[PhaseResult], None]
 
@@ -242,20 +238,20 @@ class MigrationRunner:
             in_freeze = not is_overdue and _in_freeze(context)
         if is_overdue:
             self._migration.run("cutover.freeze_limit")
-        if in_freeze and self._until in (*COPY, "drain_ready"):
+        if in_freeze and self._until in {row.id for row in _BEFORE_CUTOVER}:
             return
         if in_freeze:
             # The steps of the cutover wait for unavailable clusters and enforce the limit; earlier phases do not.
             self._bridge(in_freeze=True)
         else:
-            for phase in COPY:
-                self._run(phase)
+            for row in BEFORE_TAIL:
+                self._run(row)
             if not self._is_past(State.CUTOVER) and not self._bridge():
                 return
         if not self._is_past(State.AWAITING_CLIENT_SWITCH) and not self._switch():
             return
-        for phase in PROOF:
-            self._run(phase)
+        for row in PROOF:
+            self._run(row)
 
     def _bridge(self, *, in_freeze: bool = False) -> bool:
         """Run from the tail's start to READY_FOR_CLIENT_SWITCH; False: an approval is pending.
@@ -264,29 +260,33 @@ class MigrationRunner:
         """
         with self._open_guard(), self._open_tail() as tail:
             if not in_freeze:
-                self._run("drain_ready", tail)
+                for row in DRAIN:
+                    self._run(row, tail)
                 if not self._approved("cutover"):
                     return False
             tail.hurry()
-            for phase in CUTOVER_TO_DRAIN:
-                self._run(phase, tail)
-            if self._migration.wait_for_tail(sleep=tail.sleep).details["ended"]:
-                ended = tail.wait(_TAIL_END_SECONDS)
-                if ended is not None:
-                    self._note(ended)
-            for phase in CUTOVER_REST:
-                self._run(phase)
+            for row in CUTOVER:
+                self._run(row, tail)
+                if row is _LAST_WITH_TAIL:
+                    self._join(tail)
         return True
+
+    def _join(self, tail: Tail) -> None:
+        """Wait until the tail has reached its stop offsets."""
+        if self._migration.wait_for_tail(sleep=tail.sleep).details["ended"]:
+            ended = tail.wait(_TAIL_END_SECONDS)
+            if ended is not None:
+                self._note(ended)
 
     def _switch(self) -> bool:
         """Refresh the groups' offsets, so that clients may move; False: an approval is pending."""
         commit.sync_groups(self._migration.context)
         return self._approved("client_switch")
 
-    def _run(self, phase: str, tail: Tail | None = None) -> None:
-        options: dict[str, Any] = {"sleep": tail.sleep} if tail is not None and phase in _WAITING else {}
-        self._note(self._migration.run(phase, **options))
-        if phase == self._until:
+    def _run(self, row: Phase, tail: Tail | None = None) -> None:
+        options: dict[str, Any] = {"sleep": tail.sleep} if tail is not None and row.watches_tail else {}
+        self._note(self._migration.run(row.id, **options))
+        if row.id == self._until:
             raise _StopHere
 
     def _note(self, result: PhaseResult) -> None:
@@ -488,24 +488,23 @@ class SparkRunner:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _command(self, spec: MigrationSpec, name: str, job_location: str, job_key: str, file: Path) -> list[str]:
-        conf = {**spec.spark.conf, "spark.speculation": "false"}
+        conf = {**spec.spark.conf, **launch.FORCED_CONF}
         return [
             str(Path(sys.executable).with_name("spark-submit")),
-            *("--master", self._master, "--name", f"kafka-migration-{spec.migration_id}-{name}"),
+            *("--master", self._master, "--name", launch.application_name(spec.migration_id, name)),
             *(part for key in sorted(conf) for part in ("--conf", f"{key}={conf[key]}")),
-            str(_spark_main(f"{_MAINS.get(name, name)}.py")),
-            *("--job-location", job_location, "--job-key", job_key, "--references", str(file)),
+            str(launch.main_file(f"{_MAINS.get(name, name)}.py")),
+            *launch.job_arguments(job_location, job_key, file),
         ]
 
     def _run(self, spec: MigrationSpec, name: str, command: list[str], log: Path) -> None:
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={**os.environ, **launch.python_environment()},
                 start_new_session=True,
             )
         try:
@@ -548,14 +547,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
             return
-
-
-def _spark_main(name: str) -> Path:
-    """Return the path of a Spark main: inside the package (installed), or next to it (in the repository)."""
-    package = Path(airflow_provider_kafka_migration.__file__).parent
-    for folder in (package / "spark_jobs", package.parent / "spark_jobs"):
-        if (folder / name).is_file():
-            return folder / name
-    raise Terminal(
-        f"the Spark main {name} was not found", where=Where(path=str(package)), next_step="reinstall the package"
-    )

@@ -158,7 +158,7 @@ class Lane:
         if self._source_wire is not None:
             self._watch.save()
         # What the loop has not looked at any more: an error that takes a whole slice to occur must not be lost.
-        self._note([item for item in self.source.poll() if isinstance(item, Trouble)])
+        self._note(self.source.last_troubles())
         self._note(self.sink.poll())
         self.recovery.close()
         results = [self.sink.result(copy, done=self._is_done(copy)) for copy in self.copies]

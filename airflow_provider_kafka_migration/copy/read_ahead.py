@@ -154,6 +154,11 @@ class SourceReader:
         ready, self._ready = self._ready, []
         return ready
 
+    def last_troubles(self) -> list[Trouble]:
+        """Return the errors since the last poll, for a reader that is closed: nothing more is read or archived."""
+        unseen = [*self._ready, *(self._kafka.poll() if self._kafka is not None else ())]
+        return [item for item in unseen if isinstance(item, Trouble)]
+
     def _report(self, copy: PartitionCopy, error: MigrationError) -> None:
         self._ready.append(Trouble.of(copy, error))
 

@@ -13,18 +13,6 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
-#: The steps in their order.
-STEPS = (
-    "cutover.freeze",
-    "cutover.sentinels",
-    "cutover.final_drain",
-    "cutover.snapshot_groups",
-    "cutover.commit_groups",
-    "cutover.floor_guard",
-)
-#: Before this one the tail must have ended, as in the DAG.
-AFTER_TAIL = "cutover.commit_groups"
-
 POLL_SECONDS = 0.5
 
 

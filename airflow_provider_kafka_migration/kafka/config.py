@@ -252,7 +252,7 @@ class ClientConfig:
     @property
     def bootstrap_servers(self) -> str:
         """``host:port,host:port``."""
-        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+        return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.bootstrap)
 
     @property
     def uses_tls(self) -> bool:
@@ -273,6 +273,7 @@ class ClientConfig:
             "socket.timeout.ms": 30_000,
             "socket.connection.setup.timeout.ms": 10_000,
             "log_level": 0,
+            "enable.metrics.push": False,
         }
         if self.mechanism:
             config["sasl.mechanism"] = self.mechanism
@@ -291,6 +292,10 @@ class ClientConfig:
         if self.uses_tls:
             config["ssl.endpoint.identification.algorithm"] = "https" if self.check_hostname else "none"
             config["enable.ssl.certificate.verification"] = self.verify_certificate
+            if self.ca_location is None and self.ca_pem is None:
+                # The raw wire trusts what Python trusts, also where SSL_CERT_FILE says so; librdkafka has its own list.
+                trusted = ssl.get_default_verify_paths()
+                config["ssl.ca.location"] = trusted.cafile or trusted.capath or "probe"
         if self.msk_region:
             provider = msk_token_provider(self.msk_region)
             config["oauth_cb"] = lambda _config: provider()

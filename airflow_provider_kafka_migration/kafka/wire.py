@@ -44,6 +44,7 @@ class Broker(NamedTuple):
     broker_id: int
     host: str
     port: int
+    rack: str | None = None
 
 
 class TopicMetadata(NamedTuple):
@@ -197,7 +198,12 @@ class Wire:
         """Send to the controller (in KRaft any broker forwards the request, and the metadata names one)."""
         if self.controller_id < 0 or self.controller_id not in self._brokers:
             self.metadata([])
-        return self.request(request, self.controller_id if self.controller_id >= 0 else None, **options)
+        try:
+            return self.request(request, self.controller_id if self.controller_id >= 0 else None, **options)
+        except BrokerUnreachable:
+            # Another broker may be the controller by now: the next call asks.
+            self.controller_id = -1
+            raise
 
     def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
         """Return the broker id of the coordinator of a group (0) or transactional id (1)."""
@@ -228,7 +234,7 @@ class Wire:
         )
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = self.request(request, version=12)
-        self._brokers = {item.node_id: Broker(item.node_id, item.host, item.port) for item in answer.brokers}
+        self._brokers = {item.node_id: Broker(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
         self.cluster_id = getattr(answer, "cluster_id", "") or ""
         self.controller_id = answer.controller_id
         found = {}

@@ -66,7 +66,6 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     kind: ClassVar[ApprovalKind]
     choices: ClassVar[Sequence[str]]
 
-    template_fields: Sequence[str] = ("spec",)
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(), PlanLink())
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink, Context
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
-# -- base -------------------------------------------------------------------------------------------------------------
-#
-# The thin wrapper around one phase.
-
-
 class MigrationOperator(MigrationTask, BaseOperator):
     """Runs one phase of a migration.
 
@@ -39,9 +34,6 @@ class MigrationOperator(MigrationTask, BaseOperator):
     :param takeover: take the migration over from another owner.
     :param options: additional arguments of the phase.
     """
-
-    template_fields: Sequence[str] = ("spec",)
-    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     def __init__(
         self,
@@ -69,9 +61,19 @@ class MigrationOperator(MigrationTask, BaseOperator):
         """Announce that the phase is done; does nothing by default."""
 
 
-# -- plan -------------------------------------------------------------------------------------------------------------
-#
-# Task ``plan``.
+class KafkaMigrationPhaseOperator(MigrationOperator):
+    """Runs any phase of the table, for phases without an operator class of their own.
+
+    :param phase: id of the phase.
+
+    .. seealso:: docs/operators.md
+    """
+
+    fixed_arguments = MigrationOperator.fixed_arguments | {"phase"}
+
+    def __init__(self, *, phase: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.phase = phase
 
 
 class KafkaMigrationPlanOperator(MigrationOperator):
@@ -104,11 +106,6 @@ def _check_second_approval(spec: MigrationSpec, context: Context) -> None:
         )
 
 
-# -- precheck ---------------------------------------------------------------------------------------------------------
-#
-# Task ``precheck``.
-
-
 class KafkaMigrationPrecheckOperator(MigrationOperator):
     """Checks for anything that would stop the migration, and probes what the target accepts. Read-only on the source.
 
@@ -121,11 +118,6 @@ class KafkaMigrationPrecheckOperator(MigrationOperator):
     phase = "precheck"
 
 
-# -- topology ---------------------------------------------------------------------------------------------------------
-#
-# Task ``topology_copy``.
-
-
 class KafkaMigrationTopologyOperator(MigrationOperator):
     """Creates topics, configs, ACLs and quotas on the target, and moves its log starts to the source's.
 
@@ -135,11 +127,6 @@ class KafkaMigrationTopologyOperator(MigrationOperator):
     """
 
     phase = "topology_copy"
-
-
-# -- seed -------------------------------------------------------------------------------------------------------------
-#
-# Task ``seed``.
 
 
 class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
@@ -155,11 +142,6 @@ class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
     main = "seed.py"
 
 
-# -- tail -------------------------------------------------------------------------------------------------------------
-#
-# Task ``tail``.
-
-
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
     """Follows the source from the target's end, until it reaches the stop offsets that the cutover sets.
 
@@ -171,9 +153,6 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
 
     phase = "tail"
     main = "tail.py"
-
-
-# -- migration --------------------------------------------------------------------------------------------------------
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
@@ -290,11 +269,6 @@ class KafkaMigrationSyncGroupsOperator(MigrationOperator):
     phase = "sync_groups"
 
 
-# -- validate ---------------------------------------------------------------------------------------------------------
-#
-# Task ``validate``.
-
-
 class KafkaMigrationValidateOperator(SparkMigrationOperator):
     """Runs the six checks; the third compares the content of all records, on Spark.
 
@@ -304,11 +278,6 @@ class KafkaMigrationValidateOperator(SparkMigrationOperator):
     phase = "validate"
     main = "verify.py"
     runner_argument = "verifier"
-
-
-# -- rollback ---------------------------------------------------------------------------------------------------------
-#
-# Task ``rollback``, which also has a separate DAG.
 
 
 class KafkaMigrationRollbackOperator(MigrationOperator):
@@ -336,11 +305,6 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
     def told_spec(self, context: Context) -> MigrationSpec:
         """Return the same spec: the run's Params alone are not a spec."""
         return self.migration_spec(context)
-
-
-# -- evidence ---------------------------------------------------------------------------------------------------------
-#
-# Task ``evidence``.
 
 
 class KafkaMigrationEvidenceOperator(MigrationOperator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -76,7 +76,7 @@ class TellsLineage:
     task may have lost its clusters.
     """
 
-    phase: ClassVar[str]
+    phase: str
     _lineage: CopyLineage | None = None
 
     def _keep_lineage(self, migration: Migration, result: PhaseResult | None = None) -> None:

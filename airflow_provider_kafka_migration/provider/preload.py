@@ -6,17 +6,15 @@ import importlib
 import logging
 from collections.abc import Sequence
 
+from airflow_provider_kafka_migration.phase_table import CUTOVER
+
 log = logging.getLogger(__name__)
 
 #: What a task of the cutover imports: the DAG, the core with its clients, S3 through Airflow's connection.
 TASK_MODULES = (
     "airflow_provider_kafka_migration.dag",
     "airflow_provider_kafka_migration.migration",
-    "airflow_provider_kafka_migration.phases.freeze",
-    "airflow_provider_kafka_migration.phases.sentinels",
-    "airflow_provider_kafka_migration.phases.final_drain",
-    "airflow_provider_kafka_migration.phases.groups",
-    "airflow_provider_kafka_migration.phases.floor_guard",
+    *dict.fromkeys(row.module for row in CUTOVER),
     "airflow_provider_kafka_migration.provider.connections",
     "airflow.providers.amazon.aws.hooks.base_aws",
     "boto3",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException
 
-import airflow_provider_kafka_migration
-from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Terminal, Where
-from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
@@ -39,6 +35,13 @@ from airflow_provider_kafka_migration.provider.task import (
     plain_spec,
     run_owner,
 )
+from airflow_provider_kafka_migration.spark.launch import (
+    FORCED_CONF,
+    application_name,
+    job_arguments,
+    main_file,
+    python_environment,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -52,8 +55,6 @@ log = logging.getLogger(__name__)
 
 #: Without it, Spark's own lines drown out the job's in the task's log.
 DEFAULT_CONF = {"spark.log.level": "WARN"}
-#: Two copiers of one lane would only stop each other, so Spark must not start a second copy of a slow task.
-FORCED_CONF = {"spark.speculation": "false"}
 
 
 class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
@@ -79,7 +80,6 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     main: ClassVar[str] = ""
 
     template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
-    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     def __init__(
         self,
@@ -144,11 +144,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> None:
         self.application = str(spark_main(self.main))
-        self.application_args = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
+        self.application_args = job_arguments(job_location, job_key, references)
         self.conf = {**DEFAULT_CONF, **spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        self.env_vars = {**python, **(self.env_vars or {})}
-        self.name = f"kafka-migration-{spec.migration_id}-{self.phase}"
+        self.env_vars = {**python_environment(), **(self.env_vars or {})}
+        self.name = application_name(spec.migration_id, self.phase)
         self.new_submission(spec.spark.conn_id)
 
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
@@ -192,20 +191,10 @@ class SparkSubmitRunner:
 
 
 def spark_main(name: str) -> Path:
-    """Return the path of a Spark main: configured, inside the package (installed), or next to it (in the repository).
+    """Return the path of a Spark main: in the configured folder, or where the package has it.
 
-    :raises Terminal: it is in none of these places.
+    :raises Terminal: it is not there.
     """
     from airflow.sdk.configuration import conf
 
-    package = Path(airflow_provider_kafka_migration.__file__).parent
-    configured = conf.get("kafka_migration", "spark_jobs_folder", fallback="")
-    folders = [Path(configured)] if configured else [package / "spark_jobs", package.parent / "spark_jobs"]
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    raise Terminal(
-        f"the Spark main {name} was not found",
-        where=Where(path=", ".join(str(folder) for folder in folders)),
-        next_step="reinstall the package, or set [kafka_migration] spark_jobs_folder",
-    )
+    return main_file(name, conf.get("kafka_migration", "spark_jobs_folder", fallback=""))

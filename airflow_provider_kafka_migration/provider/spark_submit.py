@@ -14,7 +14,7 @@ import psutil
 
 from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitHook
-from airflow_provider_kafka_migration.spark.session import build_py_files
+from airflow_provider_kafka_migration.spark.launch import build_py_files
 
 log = logging.getLogger(__name__)
 

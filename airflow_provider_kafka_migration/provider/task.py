@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from airflow_provider_kafka_migration.errors import Terminal
+from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.params import TAKEOVER, spec_data
 from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
@@ -69,8 +70,8 @@ class MigrationTask:
     :param takeover: take the migration over from another owner; True in the run's Params has the same effect.
     """
 
-    #: Name of the phase in :meth:`Migration.run`.
-    phase: ClassVar[str] = ""
+    #: Id of the phase in the table of phases.
+    phase: str = ""
 
     #: Like ``recorded`` of :func:`run_spec`. A new migration runs the strict tasks ``plan`` and ``precheck`` first.
     takes_recorded: ClassVar[bool] = False
@@ -79,9 +80,9 @@ class MigrationTask:
     fixed_arguments: ClassVar[frozenset[str]] = frozenset({"dag", "spec", "task_group", "task_id"})
 
     #: Airflow shows these fields, and creates a new version of the DAG when one changes. The spec is never rendered.
-    template_fields: Sequence[str] = ("spec",)
+    template_fields: Collection[str] = ("spec",)
 
-    operator_extra_links: Collection[BaseOperatorLink]
+    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     spec: dict[str, Any] | None
     takeover: bool

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
+from airflow_provider_kafka_migration.phase_table import CUTOVER
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 
-#: From ``cutover.freeze`` to ``cutover.floor_guard``: six tasks, five changes.
-CHANGES = 5
+#: Changes of tasks between the first and the last step of the cutover.
+CHANGES = len(CUTOVER) - 1
 #: Assumed duration of a change of tasks if none was measured yet.
 UNMEASURED_SECONDS = 1.0
 #: A longer pause was not just a change of tasks: a person held the run, or there was no free slot.

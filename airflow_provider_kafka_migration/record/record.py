@@ -29,7 +29,6 @@ from airflow_provider_kafka_migration.documents.copy import (
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FrozenTime, GroupsResult, GroupsSnapshot
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import (
-    Finding,
     LeftOut,
     MeasuredRates,
     Plan,
@@ -146,14 +145,6 @@ class MigrationRecord:
         """
         data = self._result(keys.PRECHECK, steps.PRECHECKED)
         return None if data is None else PrecheckResult.parse(data)
-
-    def findings(self) -> list[Finding]:
-        """The findings of the last precheck; empty also before the first one, when nothing can be approved yet.
-
-        :raises DocumentUnreadable: the journal has a precheck, but its result is missing.
-        """
-        found = self.precheck()
-        return [] if found is None else found.findings
 
     # ---- backup
 

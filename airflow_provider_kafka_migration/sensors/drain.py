@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperatorLink, BaseSensorOperator
+from airflow.sdk import BaseSensorOperator
 
-from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.provider.progress import Callback, as_callbacks, call_all
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -43,8 +42,6 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
     phase = "drain_ready"
     #: Because it waits for days, across upgrades, and only reads.
     takes_recorded = True
-    template_fields: Sequence[str] = ("spec",)
-    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     def __init__(
         self,

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
 import sys
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
@@ -187,44 +183,3 @@ def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, J
     with session_for(f"{job.migration_id} {job.name}", arguments) as session:
         coordinator = JobProgress(job, store)
         yield session, job, coordinator
-
-
-# -- package ----------------------------------------------------------------------------------------------------------
-#
-# Builds this package as a zip for ``--py-files``, for executors on which it is not installed.
-
-
-#: Folders that only Airflow uses; executors never import them.
-_AIRFLOW_ONLY = frozenset({"hooks", "operators", "sensors", "triggers", "links", "plugins", "notifications"})
-_NOT_CODE = frozenset({"__pycache__", "spark_jobs", "example_dags"})
-#: A fixed time: zip entries carry one, and the same files must give the same bytes.
-_TIME = (1980, 1, 1, 0, 0, 0)
-
-
-def build_py_files(folder: Path | str) -> Path:
-    """Write ``airflow_provider_kafka_migration-<digest>.zip`` to a folder; the same code gives the same file.
-
-    ``spark-submit --py-files FILE`` ships it to driver and executors. The Python packages that it imports (see
-    ``session.EXECUTOR_PACKAGES``) must be installed there.
-    """
-    root = Path(airflow_provider_kafka_migration.__file__).parent
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and _is_shipped(path.relative_to(root))]
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    target = Path(folder) / f"{root.name}-{digest.hexdigest()[:16]}.zip"
-    if target.exists():
-        return target
-    partial = target.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in files:
-            entry = zipfile.ZipInfo(f"{root.name}/{path.relative_to(root).as_posix()}", _TIME)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, path.read_bytes())
-    partial.replace(target)
-    return target
-
-
-def _is_shipped(path: Path) -> bool:
-    parts = path.parts
-    return not (parts[0] in _AIRFLOW_ONLY or _NOT_CODE & set(parts) or path.suffix in (".pyc", ".so"))

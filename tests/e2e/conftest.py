@@ -20,14 +20,21 @@ def lab(
     s3_server: S3Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
-    """Airflow with the project's DAG files and connections to everything."""
+    """Airflow with the project's DAG files, the one of the approvals' tests, and connections to everything."""
     folder = tmp_path_factory.mktemp("lab")
     dags = folder / "dags"
     dags.mkdir()
     (dags / "kafka_migrations").mkdir()
     for file in sorted((ROOT / "dags").glob("*.py")):
         (dags / file.name).write_bytes(file.read_bytes())
-    with lab_airflow(folder, dags, source_cluster, target_cluster, s3_server) as airflow:
+    (dags / "approvals.py").symlink_to(Path(__file__).parent / "dags" / "approvals.py")
+    env = {
+        # Each task saves 1.6 s of processor time, and each parsing of the DAG files two thirds.
+        "AIRFLOW__KAFKA_MIGRATION__PRELOAD": "True",
+        "APPROVALS_FOLDER": str(folder / "approvals"),
+    }
+    (folder / "approvals").mkdir()
+    with lab_airflow(folder, dags, source_cluster, target_cluster, s3_server, env) as airflow:
         yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, itertools.count(1))
 
 

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.airflow import AirflowStandalone
+from harness.processes import wait_for
+from tests.e2e.migration_lab import Lab
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 DAG = "approvals"
 FIRST, SECOND = "aaaa1111", "bbbb2222"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("approvals")
+def folder(lab: Lab) -> Path:
+    """Where the DAG finds the present code and writes the answers."""
+    found = lab.folder / "approvals"
+    (found / "code").write_text(FIRST)
+    return found
 
 
 @pytest.fixture(scope="module")
-def airflow(folder: Path) -> Iterator[AirflowStandalone]:
-    dags = folder / "dags"
-    dags.mkdir()
-    (dags / "approvals.py").symlink_to(Path(__file__).parent / "dags" / "approvals.py")
-    (folder / "code").write_text(FIRST)
-    with AirflowStandalone(folder / "home", dags, env={"APPROVALS_FOLDER": str(folder)}) as running:
-        yield running
+def airflow(lab: Lab) -> AirflowStandalone:
+    return lab.airflow
 
 
 def _start(airflow: AirflowStandalone, folder: Path) -> str:
@@ -48,7 +47,8 @@ def _refused(airflow: AirflowStandalone, run: str) -> None:
 
 
 def _answers(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    file = folder / "answers.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def test_the_page_shows_body_options_and_an_empty_code(airflow: AirflowStandalone, folder: Path) -> None:
@@ -93,8 +93,10 @@ def test_stale_and_missing_codes_are_refused_and_the_present_one_goes_on(
 
 def test_not_yet_asks_again_in_the_same_task(airflow: AirflowStandalone, folder: Path) -> None:
     run = _start(airflow, folder)
+    before = len(_answers(folder))
     airflow.answer(DAG, run, "approve_cutover", ["Not yet"])
-    airflow.wait_for(DAG, run, "approve_cutover", ["running", "scheduled", "queued"])
+    # Not the task's state: it may run and wait again between two of our requests.
+    wait_for("the answer", lambda: len(_answers(folder)) > before, 120, every_seconds=0.2)
     airflow.wait_for(DAG, run, "approve_cutover", ["awaiting_input"])
     assert [item["decision"] for item in _answers(folder)][-1] == "not_yet"
     airflow.answer(DAG, run, "approve_cutover", ["Approve"], {"code": FIRST})

@@ -12,6 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from airflow_provider_kafka_migration import phase_table
 from harness.compare import compare
 from harness.load import Kind, TopicLoad, load
 from harness.processes import HarnessError, wait_for
@@ -22,25 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 BUILD = ROOT / "build" / "kills"
 SEEDS = [int(seed) for seed in os.environ.get("KILL_SEEDS", "1,2").split(",")]
 #: Tasks in their order. ``tail`` is killed while others go on; approvals while they ask.
-TASKS = (
-    "plan",
-    "precheck",
-    "topology_copy",
-    "seed",
-    "tail",
-    "drain_ready",
-    "approve_cutover",
-    "cutover.freeze",
-    "cutover.sentinels",
-    "cutover.final_drain",
-    "cutover.snapshot_groups",
-    "cutover.commit_groups",
-    "cutover.floor_guard",
-    "sync_groups",
-    "approve_client_switch",
-    "validate",
-    "evidence",
-)
+TASKS = tuple(row.id for row in phase_table.TASKS if not row.needs_journal_only)
 _ENDED = {"success", "awaiting_input", "deferred"}
 
 

@@ -7,22 +7,18 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
-
-# Property tests run without deadlines: the machine may be busy.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 
 @dataclass(frozen=True)
@@ -31,9 +27,13 @@ class S3Server:
 
     config: S3Config
 
+    @cached_property
+    def _client(self) -> Any:
+        return boto3.client("s3", **self.config.to_dict())
+
     def client(self) -> Any:
         """A plain boto3 client, to look at things from outside."""
-        return boto3.client("s3", **self.config.to_dict())
+        return self._client
 
     def bucket(self, *, object_lock: bool = False) -> str:
         """A new empty bucket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.lanes.slices import claim_key
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases.registry import PHASES, PhaseEntry
+from airflow_provider_kafka_migration.phase_table import PHASES, Phase
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -33,13 +34,13 @@ from airflow_provider_kafka_migration.storage.local import LocalStore
 def _migration(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, phase: str, run: Any) -> Migration:
     migration = Migration(context.spec, Owner("cli", "tester", "tester"), Resolver())
     migration.__dict__["context"] = context
-    entry = PHASES[phase]
 
-    class Failing(PhaseEntry):
-        def call(self, context: PhaseContext, options: Any) -> Any:
-            return run(context)
+    class Failing(Phase):
+        def load(self) -> Callable[..., Any]:
+            return run
 
-    monkeypatch.setitem(PHASES, phase, Failing(entry.function, entry.state, entry.leads_to))
+    row = PHASES[phase]
+    monkeypatch.setitem(PHASES, phase, Failing(row.id, row.doc, row.function, state=row.state, leads_to=row.leads_to))
     return migration
 
 

@@ -77,6 +77,22 @@ def test_the_wheel_has_the_data_files_of_the_package(wheel: zipfile.ZipFile) -> 
     assert data <= names
 
 
+def test_every_template_of_the_wheel_loads(wheel: zipfile.ZipFile) -> None:
+    """The pages are rendered from an installed wheel, so their templates are package resources."""
+    folder = f"{PACKAGE}/pages/templates/"
+    names = sorted(name.removeprefix(folder) for name in wheel.namelist() if name.startswith(folder))
+    assert {"plan.md.j2", "runbook.md.j2", "permissions.md.j2", "report.html.j2"} <= set(names)
+    code = (
+        "import sys\n"
+        f"sys.path.insert(0, {wheel.filename!r})\n"
+        f"from {PACKAGE}.pages import rendering\n"
+        f"assert rendering.__file__.startswith({wheel.filename!r}), rendering.__file__\n"
+        "for name in sys.argv[1:]:\n"
+        "    rendering._environment(name.split('.')[-2]).get_template(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, *names], check=True, timeout=60)
+
+
 def test_the_wheel_has_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert tops == {PACKAGE, "airflow_provider_kafka_migration-0.1.0.dist-info"}

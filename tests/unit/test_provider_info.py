@@ -5,9 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -87,47 +84,6 @@ def test_info_module_imports_nothing() -> None:
         for alias in node.names
     }
     assert imported == {"__future__", "typing"}
-
-
-def test_airflow_lists_the_provider_with_its_plugin_and_command() -> None:
-    """Airflow's own managers find everything, in a process of its own."""
-    code = """
-from airflow.providers_manager import ProvidersManager
-manager = ProvidersManager()
-assert "airflow-provider-kafka-migration" in manager.providers
-assert manager.hooks["kafka_migration"].hook_name == "Kafka cluster (migration)"
-assert manager.hooks["kafka"].package_name == "apache-airflow-providers-apache-kafka", "that type stays theirs"
-from airflow.cli.cli_parser import ALL_COMMANDS_DICT
-assert "kafka-migration" in ALL_COMMANDS_DICT
-from airflow import plugins_manager
-plugins_manager.ensure_plugins_loaded()
-assert not plugins_manager.get_import_errors(), plugins_manager.get_import_errors()
-from airflow.sdk.configuration import conf
-assert conf.get("kafka_migration", "progress_interval") == "5"
-assert conf.get("kafka_migration", "object_url_template").count("{bucket}") == 1
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-@pytest.mark.parametrize("lazy", ["True", "False"])
-def test_plugin_is_found_once(lazy: str) -> None:
-    """Also where Airflow is told to load its providers at its start."""
-    code = """
-from airflow import plugins_manager
-plugins, errors = plugins_manager._get_plugins()
-assert [plugin.name for plugin in plugins].count("kafka_migration") == 1
-assert not [text for text in errors.values() if "kafka_migration" in text], errors
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "AIRFLOW__CORE__LAZY_DISCOVER_PROVIDERS": lazy},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_plugin_serves_no_web_application() -> None:

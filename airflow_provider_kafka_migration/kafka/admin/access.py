@@ -1,20 +1,24 @@
 """ACLs, SCRAM users and client quotas. ACL listings never confuse "not allowed" with "none"; errors are per item.
 
-confluent-kafka 2.16.1 answers ``describe_acls`` with an empty list when the caller may not describe ACLs; the raw
-message has the error code. Source of the numbers: ``org.apache.kafka.common.acl`` and ``.resource``.
+Only changes of SCRAM users use the AdminClient; ``docs/internals.md`` has the reasons. Source of the numbers:
+``org.apache.kafka.common.acl`` and ``.resource``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from confluent_kafka.admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from kafka.protocol.admin import (
     AlterClientQuotasRequest,
-    AlterUserScramCredentialsRequest,
     CreateAclsRequest,
     DeleteAclsRequest,
     DescribeAclsRequest,
@@ -24,6 +28,7 @@ from kafka.protocol.admin import (
 
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import (
+    CLIENT_WAIT,
     OPERATIONS,
     SECURITY_DISABLED,
     AdminBase,
@@ -209,11 +214,10 @@ def acl_row(acl: Acl) -> list[str]:
 
 API_DESCRIBE_USER_SCRAM = 50
 RESOURCE_NOT_FOUND = 91
-#: ``ScramMechanism`` numbers -> (name, hash).
-MECHANISMS = {1: ("SCRAM-SHA-256", "sha256"), 2: ("SCRAM-SHA-512", "sha512")}
-_NUMBERS = {name: number for number, (name, _) in MECHANISMS.items()}
+#: ``ScramMechanism`` numbers -> names.
+MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+_NUMBERS = {name: number for number, name in MECHANISMS.items()}
 DEFAULT_ITERATIONS = 8192
-_SALT_BYTES = 24
 
 
 @dataclass(frozen=True)
@@ -256,7 +260,7 @@ class UsersAdmin(ClusterAdmin):
         users = []
         for item in response.results:
             credentials = sorted(
-                (MECHANISMS.get(info.mechanism, (f"UNKNOWN_{info.mechanism}", ""))[0], info.iterations)
+                (MECHANISMS.get(info.mechanism, f"UNKNOWN_{info.mechanism}"), info.iterations)
                 for info in item.credential_infos
             )
             error = item_error(item.error_code, item.error_message)
@@ -276,49 +280,47 @@ class UsersAdmin(ClusterAdmin):
 
     def create_scram_credentials(self, wanted: Sequence[NewScramCredential]) -> dict[str, ItemError | None]:
         """Create or replace credentials; needs Alter on the cluster. Brokers get only salted passwords (RFC 5802)."""
-        by_name: dict[str, list[NewScramCredential]] = {}
-        for item in wanted:
-            by_name.setdefault(item.name, []).append(item)
-
-        def send(batch: list[str]) -> dict[str, ItemError | None]:
-            upsertions = [_upsertion(item) for name in batch for item in by_name[name]]
-            request = AlterUserScramCredentialsRequest(deletions=[], upsertions=upsertions)
-            response = self.wire.controller_request(request)
-            return {item.user: item_error(item.error_code, item.error_message) for item in response.results}
-
-        return self.in_batches(sorted(by_name), send)
+        return self._alter_scram(
+            {
+                (item.name, item.mechanism): UserScramCredentialUpsertion(
+                    item.name,
+                    ScramCredentialInfo(ScramMechanism(_NUMBERS[item.mechanism]), item.iterations),
+                    item.password.encode(),
+                )
+                for item in wanted
+            }
+        )
 
     def delete_scram_credentials(self, wanted: Sequence[tuple[str, str]]) -> dict[str, ItemError | None]:
         """Delete (user, mechanism) credentials; absent ones count as deleted. Needs Alter on the cluster."""
-        by_name: dict[str, list[str]] = {}
-        for name, mechanism in wanted:
-            by_name.setdefault(name, []).append(mechanism)
+        return self._alter_scram(
+            {
+                (name, mechanism): UserScramCredentialDeletion(name, ScramMechanism(_NUMBERS[mechanism]))
+                for name, mechanism in wanted
+            },
+            done=RESOURCE_NOT_FOUND,
+        )
 
-        def send(batch: list[str]) -> dict[str, ItemError | None]:
-            deletions = [
-                AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=name, mechanism=_NUMBERS[mechanism])
-                for name in batch
-                for mechanism in by_name[name]
-            ]
-            request = AlterUserScramCredentialsRequest(deletions=deletions, upsertions=[])
-            response = self.wire.controller_request(request)
-            return {
-                item.user: None
-                if item.error_code == RESOURCE_NOT_FOUND
-                else item_error(item.error_code, item.error_message)
-                for item in response.results
-            }
+    def _alter_scram(
+        self, changes: Mapping[tuple[str, str], UserScramCredentialAlteration], *, done: int | None = None
+    ) -> dict[str, ItemError | None]:
+        """Change credentials by (user, mechanism); the first error of a user ends its changes.
 
-        return self.in_batches(sorted(by_name), send)
+        Each mechanism has its own requests: KRaft controllers refuse two changes of one user in the same request.
+        """
+        found: dict[str, ItemError | None] = {}
 
+        def send(batch: list[tuple[str, str]]) -> dict[tuple[str, str], ItemError | None]:
+            wanted = [changes[key] for key in batch]
+            answers = self.by_client(
+                lambda client: client.alter_user_scram_credentials(wanted, **CLIENT_WAIT), done=done
+            )
+            return {key: answers[key[0]] for key in batch if key[0] in answers}
 
-def _upsertion(item: NewScramCredential) -> object:
-    number = _NUMBERS[item.mechanism]
-    salt = secrets.token_bytes(_SALT_BYTES)
-    salted = hashlib.pbkdf2_hmac(MECHANISMS[number][1], item.password.encode(), salt, item.iterations)
-    return AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
-        name=item.name, mechanism=number, iterations=item.iterations, salt=salt, salted_password=salted
-    )
+        for mechanism in _NUMBERS:
+            keys = sorted(key for key in changes if key[1] == mechanism and found.get(key[0]) is None)
+            found.update({name: error for (name, _), error in self.in_batches(keys, send).items()})
+        return dict(sorted(found.items()))
 
 
 # -- admin quotas -----------------------------------------------------------------------------------------------------

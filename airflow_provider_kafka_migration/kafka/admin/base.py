@@ -1,17 +1,22 @@
-"""The shared base of all admin modules: per-item errors as data, bounded retries, the wire."""
+"""The shared base of all admin modules: per-item errors as data, bounded retries, the wire, the AdminClient."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 from kafka.errors import for_code
 
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     BrokerRefused,
+    BrokerUnreachable,
     MigrationError,
     PermissionMissing,
     Where,
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 #: Error codes for a missing permission: topic, group, cluster, transactional id, delegation token.
 AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
@@ -41,6 +47,18 @@ SPREADING_SECONDS = 3.0
 REQUEST_TIMEOUT_MS = 30_000
 #: How long we wait for its answer: longer, so that we receive a slow broker's REQUEST_TIMED_OUT instead of nothing.
 REQUEST_WAIT_SECONDS = REQUEST_TIMEOUT_MS / 1000 + 15.0
+#: How long a call of the AdminClient waits for brokers, the controller and the answer.
+CLIENT_WAIT = {"request_timeout": REQUEST_TIMEOUT_MS / 1000}
+#: The same for topics, on which the controller may work for REQUEST_TIMEOUT_MS.
+TOPICS_WAIT = {"request_timeout": REQUEST_WAIT_SECONDS, "operation_timeout": REQUEST_TIMEOUT_MS / 1000}
+#: How long we wait for librdkafka, which normally gives up before.
+ANSWER_SECONDS = REQUEST_WAIT_SECONDS + 5.0
+#: The lowest code of a broker. Lower ones are librdkafka's own: nothing is known about the request then.
+LOWEST_BROKER_CODE = -1
+#: Codes of librdkafka for requests that got no answer.
+NO_ANSWER = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
+)
 
 
 @dataclass(frozen=True)
@@ -116,8 +134,22 @@ def batches(
         yield batch
 
 
+def _answer(future: Future[Any], done: int | None) -> Any:
+    """Return the answer for one item, or the broker's error without the text that librdkafka puts where it sent none.
+
+    :raises KafkaException: librdkafka's own error; nothing is known about the item then.
+    """
+    try:
+        return future.result()
+    except KafkaException as failure:
+        code, text = failure.args[0].code(), failure.args[0].str()
+        if code < LOWEST_BROKER_CODE:
+            raise
+        return None if code == done else item_error(code, "" if text in (KafkaError(code).str(), "(null)") else text)
+
+
 class AdminBase:
-    """The wire and the conventions of all admin calls.
+    """The wire, the AdminClient and the conventions of all admin calls.
 
     Reads raise errors that concern the whole request and return errors of single items as data. Changes return
     ``{item: ItemError | None}`` (``None``: done), so that one bad item never hides the others.
@@ -129,6 +161,71 @@ class AdminBase:
         #: Tests replace it.
         self._sleep: Callable[[float], None] = time.sleep
         self.retry_seconds = RETRY_SECONDS
+        self._client: AdminClient | None = None
+        self._client_errors: deque[object] = deque(maxlen=1)
+
+    def close_client(self) -> None:
+        """End librdkafka's threads and connections; the next call opens them again."""
+        self._client = None
+
+    def by_client(
+        self, ask: Callable[[AdminClient], Mapping[K, Future[T]]], *, done: int | None = None
+    ) -> dict[K, T | ItemError]:
+        """Call the AdminClient once; return the answer or the error of each item that was answered in time.
+
+        The wire talks to the cluster first: it names an address where nobody answers, a refused password or a TLS
+        mistake, for which librdkafka waits until the time is up.
+
+        :param done: a broker's code for items that already are as requested; their answer is ``None``.
+        :raises BrokerUnreachable: librdkafka got no answer in time.
+        :raises AuthenticationFailed: librdkafka got no token.
+        :raises BrokerRefused: the AdminClient does not send this request, or does not understand its answer.
+        """
+
+        def attempt() -> dict[K, T | ItemError]:
+            try:
+                futures = ask(self._open_client())
+                wait(futures.values(), ANSWER_SECONDS)
+                return {item: _answer(future, done) for item, future in futures.items() if future.done()}
+            except (KafkaException, RuntimeError, TypeError, ValueError) as error:
+                raise self._local_error(error.args[0]) from None
+
+        self.wire.metadata([])
+        return self.wire.retrying(attempt)
+
+    def _open_client(self) -> AdminClient:
+        """Return the AdminClient; create it at the first call, because its threads do not survive a fork."""
+        if self._client is None:
+            if self.wire.config.read_only:
+                raise BrokerRefused(
+                    "the AdminClient was not opened: this connection is read-only",
+                    where=self.where(),
+                    next_step="report this as a bug: a comparison tried to change something",
+                )
+            self._client_errors.clear()
+            config = {**self.wire.config.librdkafka(), "error_cb": self._client_errors.append}
+            self._client = AdminClient(config)
+        return self._client
+
+    def _local_error(self, error: object) -> MigrationError:
+        """Return our error for a request that got no answer, or that the AdminClient itself refuses."""
+        if isinstance(error, KafkaError) and error.code() > 0:
+            return error_codes.error_for(error.code(), f"librdkafka: {error.str()}", where=self.where())
+        if not isinstance(error, KafkaError) or error.code() not in NO_ANSWER:
+            return BrokerRefused(
+                f"the AdminClient refuses the request or its answer: {error}",
+                where=self.where(),
+                next_step="report this as a bug",
+            )
+        if self._client is not None:
+            self._client.poll(0)
+        self.close_client()
+        reasons = [error.str(), *(str(item) for item in self._client_errors)]
+        return BrokerUnreachable(
+            f"the {self.name} cluster does not answer librdkafka: {'; '.join(reasons)}",
+            where=self.where(broker=self.wire.config.bootstrap_servers),
+            next_step="check the brokers, and that their advertised addresses can be reached; then clear the task",
+        )
 
     def api_version(self, api_key: int) -> int:
         """Return the highest version of an api that the brokers support, -1 if they do not know it."""
@@ -180,6 +277,7 @@ class AdminBase:
             pending = again
             if any(_code(results[item]) == NOT_CONTROLLER for item in pending):
                 self.wire.metadata([])
+                self.close_client()
             if pending:
                 self._sleep(pause)
                 pause = min(pause * 2, 3.0)

@@ -1,7 +1,7 @@
 """Everything a migration asks of a cluster besides its records, as typed values.
 
-One class, composed of one module per concern. It sends Kafka's own messages over :class:`~.kafka.wire.Wire` instead of
-using confluent-kafka's AdminClient, which hides per-item errors and returns "no ACLs" when it may not describe them.
+One class, composed of one module per concern. confluent-kafka's AdminClient sends what it does without losing errors
+or values; the rest goes over :class:`~.kafka.wire.Wire` as Kafka's own messages. ``docs/internals.md`` has the table.
 
 Conventions: reads raise errors that concern the whole request and return errors of single items as data; changes return
 ``{item: ItemError | None}``; retriable errors are retried for a bounded time; all answers are sorted.
@@ -54,7 +54,8 @@ class Admin(
         self.close()
 
     def close(self) -> None:
-        """Close the wire if this admin opened it."""
+        """Close the AdminClient, and the wire if this admin opened it."""
+        self.close_client()
         if self._owns_wire:
             self.wire.close()
 

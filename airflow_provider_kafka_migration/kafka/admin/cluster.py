@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kafka.protocol.admin import DescribeClusterRequest, DescribeLogDirsRequest
-from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from airflow_provider_kafka_migration.kafka.admin.base import OPERATIONS, AdminBase, ItemError, item_error
+from airflow_provider_kafka_migration.kafka.wire import Broker
 
 API_LEADER_AND_ISR = 4
 API_DESCRIBE_QUORUM = 55
@@ -39,16 +40,6 @@ _ZOOKEEPER_RELEASES = (
     ((24, 4), "3.5"),
     ((8, 8), "2.4"),
 )
-
-
-@dataclass(frozen=True)
-class Broker:
-    """A broker as clients see it: its id, address and rack."""
-
-    broker_id: int
-    host: str
-    port: int
-    rack: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,22 +124,21 @@ class ClusterAdmin(AdminBase):
 
     def brokers(self) -> list[Broker]:
         """All brokers, ascending by id."""
-        response = self.wire.request(MetadataRequest(topics=[], allow_auto_topic_creation=False))
-        brokers = (Broker(item.node_id, item.host, item.port, item.rack) for item in response.brokers)
-        return sorted(brokers, key=lambda broker: broker.broker_id)
+        self.wire.metadata([])
+        return self.wire.brokers()
 
     def cluster_facts(self, *, authorizer: bool = True) -> ClusterDescription:
         """Read the id, version, mode, brokers and features.
 
         :param authorizer: whether ACLs are enforced, according to :meth:`~.access.AclsAdmin.describe_acls`.
         """
-        response = self.wire.request(MetadataRequest(topics=[], allow_auto_topic_creation=False))
+        brokers = self.brokers()
         support = self.api_support()
         return ClusterDescription(
-            cluster_id=response.cluster_id or "",
+            cluster_id=self.wire.cluster_id,
             kafka_version=support.kafka_version,
             mode=support.mode,
-            brokers=sorted(item.node_id for item in response.brokers),
+            brokers=[broker.broker_id for broker in brokers],
             features=dict(sorted(support.finalized_features.items())),
             authorizer=authorizer,
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
@@ -266,19 +266,6 @@ class GroupsAdmin(AdminBase):
             }
 
         return self.in_batches(sorted(offsets), send, size=1000)
-
-    def delete_groups(self, groups: Sequence[str]) -> dict[str, ItemError | None]:
-        """Delete empty groups; needs Delete on each."""
-
-        def send(batch: list[str]) -> dict[str, ItemError | None]:
-            grouped, failed = self.by_coordinator(batch)
-            answers: dict[str, ItemError | None] = dict(failed)
-            for broker, members in sorted(grouped.items()):
-                response = self.wire.request(DeleteGroupsRequest(groups_names=members), broker_id=broker)
-                answers.update({item.group_id: item_error(item.error_code) for item in response.results})
-            return answers
-
-        return self.in_batches(sorted(set(groups)), send)
 
 
 _DESCRIBERS: dict[str, Any] = {

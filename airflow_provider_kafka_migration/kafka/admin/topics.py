@@ -1,20 +1,16 @@
-"""Topics, partitions, record deletion and configs."""
+"""Topics, partitions and configs."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, NewPartitions, ResourceType
+from confluent_kafka.admin import ConfigResource as ClientResource
 from kafka.protocol.admin import (
-    CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
 from kafka.protocol.metadata import MetadataRequest
@@ -22,9 +18,10 @@ from kafka.protocol.metadata import MetadataRequest
 from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import (
-    BATCH_ITEMS,
+    CLIENT_WAIT,
     REQUEST_TIMEOUT_MS,
     REQUEST_WAIT_SECONDS,
+    TOPICS_WAIT,
     AdminBase,
     ItemError,
     batches,
@@ -42,8 +39,6 @@ MAX_RECORDS_PER_REQUEST = 2_000
 #: A ZooKeeper controller processes each partition before it answers; with more it would not answer in time.
 MAX_RECORDS_ZOOKEEPER = 300
 API_DESCRIBE_QUORUM = 55
-#: DeleteRecords: up to the high watermark.
-HIGH_WATERMARK = -1
 
 
 @dataclass(frozen=True)
@@ -102,14 +97,6 @@ class CreatedTopic:
     error: ItemError | None = None
 
 
-@dataclass(frozen=True)
-class DeletedRecords:
-    """The result for one partition: its new log start, or the error."""
-
-    low_watermark: int
-    error: ItemError | None = None
-
-
 def topic_id_text(value: Any) -> str:
     """Return a topic id as text, in the form of :class:`~.kafka.wire.TopicMetadata`; empty where there is none."""
     text = str(value or "")
@@ -117,7 +104,7 @@ def topic_id_text(value: Any) -> str:
 
 
 class TopicsAdmin(AdminBase):
-    """Describe, create, widen and delete topics; delete records."""
+    """Describe, create, widen and delete topics."""
 
     def describe_topics(self, names: Sequence[str] | None = None, *, operations: bool = False) -> dict[str, TopicFacts]:
         """Describe topics by name, ascending; if ``names`` is None, all that the principal may describe.
@@ -202,13 +189,10 @@ class TopicsAdmin(AdminBase):
         """Widen topics to ``{name: total number of partitions}``; needs Alter on the topic."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            topics = [
-                CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=counts[name], assignments=None)
-                for name in batch
-            ]
-            request = CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=validate_only)
-            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
-            return {item.name: item_error(item.error_code, item.error_message) for item in response.results}
+            wanted = [NewPartitions(name, counts[name]) for name in batch]
+            return self.by_client(
+                lambda client: client.create_partitions(wanted, validate_only=validate_only, **TOPICS_WAIT)
+            )
 
         return self.in_batches(
             sorted(counts),
@@ -225,54 +209,11 @@ class TopicsAdmin(AdminBase):
         """Delete topics; needs Delete on the topic. An absent topic counts as deleted."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            request = DeleteTopicsRequest(
-                topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in batch],
-                topic_names=batch,
-                timeout_ms=REQUEST_TIMEOUT_MS,
+            return self.by_client(
+                lambda client: client.delete_topics(batch, **TOPICS_WAIT), done=UNKNOWN_TOPIC_OR_PARTITION
             )
-            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
-            return {
-                item.name: None
-                if item.error_code == UNKNOWN_TOPIC_OR_PARTITION
-                else item_error(item.error_code, item.error_message)
-                for item in response.responses
-            }
 
         return self.in_batches(sorted(set(names)), send)
-
-    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], DeletedRecords]:
-        """Delete records below an offset per (topic, partition); needs Delete on the topic.
-
-        :param before: exclusive offset, or :data:`HIGH_WATERMARK`.
-        """
-        lows: dict[tuple[str, int], int] = {}
-
-        def send(batch: list[tuple[str, int]]) -> dict[tuple[str, int], ItemError | None]:
-            answers: dict[tuple[str, int], ItemError | None] = {}
-            for broker, parts in sorted(self._by_leader(batch).items()):
-                if broker < 0:
-                    answers.update(dict.fromkeys(parts, item_error(error_codes.LEADER_NOT_AVAILABLE)))
-                    continue
-                response = self.wire.request(
-                    _delete_request(parts, before), broker_id=broker, timeout_seconds=REQUEST_WAIT_SECONDS
-                )
-                for topic in response.topics:
-                    for item in topic.partitions:
-                        key = (topic.name, item.partition_index)
-                        lows[key] = item.low_watermark
-                        answers[key] = item_error(item.error_code)
-            return answers
-
-        errors = self.in_batches(sorted(before), send, size=BATCH_ITEMS)
-        return {key: DeletedRecords(lows.get(key, -1), error) for key, error in errors.items()}
-
-    def _by_leader(self, keys: Sequence[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
-        topics = self.wire.metadata({topic for topic, _ in keys})
-        grouped: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for topic, partition in keys:
-            leader = topics[topic].leaders.get(partition, -1) if topic in topics else -1
-            grouped[leader].append((topic, partition))
-        return grouped
 
 
 def _topic(topic: Any, operations: bool) -> TopicFacts:
@@ -311,26 +252,6 @@ def _creatable(topic: NewTopic) -> Any:
     )
 
 
-def _delete_request(keys: Sequence[tuple[str, int]], before: Mapping[tuple[str, int], int]) -> Any:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in keys:
-        by_topic[topic].append(partition)
-    topic_type = DeleteRecordsRequest.DeleteRecordsTopic
-    return DeleteRecordsRequest(
-        topics=[
-            topic_type(
-                name=topic,
-                partitions=[
-                    topic_type.DeleteRecordsPartition(partition_index=number, offset=before[topic, number])
-                    for number in numbers
-                ],
-            )
-            for topic, numbers in sorted(by_topic.items())
-        ],
-        timeout_ms=REQUEST_TIMEOUT_MS,
-    )
-
-
 # -- admin configs ----------------------------------------------------------------------------------------------------
 #
 # Configs of topics, brokers and groups: the source of a value matters more than the value itself.
@@ -344,8 +265,11 @@ class ConfigResource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
-    CLIENT_METRICS = 16
     GROUP = 32
+
+    def of(self, name: str) -> ClientResource:
+        """Return the AdminClient's resource of this kind."""
+        return ClientResource(ResourceType[self.name], name)
 
 
 class ConfigSource(IntEnum):
@@ -439,8 +363,7 @@ class ConfigsAdmin(AdminBase):
 
     def broker_configs(self, broker_id: int) -> Configs:
         """Read all configs of a broker; needs DescribeConfigs on the cluster. The error is data."""
-        answer = self._describe_configs(ConfigResource.BROKER, [str(broker_id)], broker_id=broker_id)
-        return answer[str(broker_id)]
+        return self._describe_configs(ConfigResource.BROKER, [str(broker_id)])[str(broker_id)]
 
     def group_configs(self, groups: Sequence[str]) -> dict[str, Configs]:
         """Read the configs of groups (KIP-848, 4.0+); needs DescribeConfigs on each group."""
@@ -456,28 +379,17 @@ class ConfigsAdmin(AdminBase):
         )
         return sorted(item.resource_name for item in response.config_resources)
 
-    def _describe_configs(
-        self, kind: ConfigResource, names: Sequence[str], *, broker_id: int | None = None
-    ) -> dict[str, Configs]:
+    def _describe_configs(self, kind: ConfigResource, names: Sequence[str]) -> dict[str, Configs]:
         found: dict[str, Configs] = {}
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            resources = [
-                DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=int(kind), resource_name=name, configuration_keys=None
-                )
-                for name in batch
-            ]
-            response = self.wire.request(
-                DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False),
-                broker_id=broker_id,
-            )
-            for result in response.results:
-                found[result.resource_name] = _configs(result)
-            return {name: found[name].error if name in found else None for name in batch}
+            resources = [kind.of(name) for name in batch]
+            answers = self.by_client(lambda client: client.describe_configs(resources, **CLIENT_WAIT))
+            found.update({resource.name: _configs(resource.name, answer) for resource, answer in answers.items()})
+            return {resource.name: found[resource.name].error for resource in answers}
 
-        self.in_batches(list(names), send)
-        return {name: found[name] for name in names if name in found}
+        errors = self.in_batches(list(names), send)
+        return {name: found.get(name) or Configs(name, error=errors[name]) for name in names}
 
     def alter_topic_configs(
         self, changes: Mapping[str, ConfigChange], *, validate_only: bool = False
@@ -491,10 +403,11 @@ class ConfigsAdmin(AdminBase):
         """Set or delete single configs of resources of one kind; per resource, all changes apply or none."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            resources = [_altered(kind, name, changes[name]) for name in batch]
-            request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
-            response = self.wire.controller_request(request)
-            return {item.resource_name: item_error(item.error_code, item.error_message) for item in response.responses}
+            resources = [_altered(kind.of(name), changes[name]) for name in batch]
+            answers = self.by_client(
+                lambda client: client.incremental_alter_configs(resources, validate_only=validate_only, **CLIENT_WAIT)
+            )
+            return {resource.name: error for resource, error in answers.items()}
 
         wanted = [name for name in sorted(changes) if changes[name]]
         done: dict[str, ItemError | None] = {name: None for name in sorted(changes) if not changes[name]}
@@ -503,23 +416,18 @@ class ConfigsAdmin(AdminBase):
         return done
 
 
-def _configs(result: Any) -> Configs:
-    error = item_error(result.error_code, result.error_message)
+def _configs(name: str, answer: dict[str, ConfigEntry] | ItemError) -> Configs:
+    if isinstance(answer, ItemError):
+        return Configs(name, error=answer)
     values = {
-        item.name: ConfigValue(item.name, item.value, item.config_source, bool(item.read_only), bool(item.is_sensitive))
-        for item in sorted(result.configs, key=lambda item: str(item.name))
+        key: ConfigValue(key, item.value, int(item.source), item.is_read_only, item.is_sensitive)
+        for key, item in sorted(answer.items())
     }
-    return Configs(result.resource_name, {} if error else values, error)
+    return Configs(name, values)
 
 
-def _altered(kind: ConfigResource, name: str, change: ConfigChange) -> Any:
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    return resource(
-        resource_type=int(kind),
-        resource_name=name,
-        configs=[
-            # Operation 0 sets, 1 deletes.
-            resource.AlterableConfig(name=key, config_operation=1 if value is None else 0, value=value)
-            for key, value in sorted(change.items())
-        ],
-    )
+def _altered(resource: ClientResource, change: ConfigChange) -> ClientResource:
+    for key, value in sorted(change.items()):
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=operation))
+    return resource

@@ -286,7 +286,9 @@ def _lz4_blocks(packed: bytes, position: int, block_bytes: int, trailer: int, ro
 
 
 def _lz4_block(block: bytes, buffer: bytearray) -> bytes:
-    written = cramjam.lz4.decompress_block_into(block, buffer)
+    # Without output_len, cramjam first tries whether the block begins with its own size. A small block in some
+    # thousands happens to look like that, and comes out wrong.
+    written = cramjam.lz4.decompress_block_into(block, buffer, output_len=len(buffer))
     return bytes(memoryview(buffer)[:written])
 
 

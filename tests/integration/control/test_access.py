@@ -14,8 +14,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from airflow_provider_kafka_migration.access import apply, write_grants
 from airflow_provider_kafka_migration.documents.target import AccessMap
-from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused, Where
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential, QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
@@ -148,6 +149,48 @@ def test_not_allowed_to_list_is_never_read_as_none(
     weak.source.config = _user(source_cluster, user)
     with pytest.raises(PermissionMissing, match="ACLs cannot be listed"):
         apply.run(weak)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_credentials_of_both_mechanisms_and_errors_of_single_users(control: Control, stem: str, side: str) -> None:
+    """In ZooKeeper and in KRaft mode, whose controllers refuse two changes of a user in one request."""
+    admin = getattr(control.context(), side).admin
+    both, weak = f"{stem}-both", f"{stem}-weak"
+    wanted = [NewScramCredential(both, mechanism, PASSWORD, 4096) for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256")]
+    found = admin.create_scram_credentials([*wanted, NewScramCredential(weak, "SCRAM-SHA-256", PASSWORD, 10)])
+    assert found == {both: None, weak: ItemError(93, "UNACCEPTABLE_CREDENTIAL", "Too few iterations")}
+    users = {user.name: user.credentials for user in admin.scram_users()}
+    assert users[both] == (("SCRAM-SHA-256", 4096), ("SCRAM-SHA-512", 4096))
+    assert weak not in users
+    gone = [(both, "SCRAM-SHA-256"), (both, "SCRAM-SHA-512"), (weak, "SCRAM-SHA-256")]
+    assert admin.delete_scram_credentials(gone) == {both: None, weak: None}
+    assert both not in {user.name for user in admin.scram_users()}
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_only_a_missing_right_refuses_is_named_for_each_item(
+    control: Control, stem: str, side: str, source_cluster: KafkaCluster, target_cluster: KafkaCluster
+) -> None:
+    cluster = {"source": source_cluster, "target": target_cluster}[side]
+    topic = f"{stem}.mine"
+    cluster.create_topic(topic)
+    with Admin(ClientConfig.from_librdkafka(cluster.client_config("bob"), side)) as admin:
+        refused = [
+            admin.create_partitions({topic: 3})[topic],
+            admin.delete_topics([topic])[topic],
+            admin.topic_configs([topic])[topic].error,
+            admin.alter_topic_configs({topic: {"retention.ms": "1"}})[topic],
+            admin.create_scram_credentials([NewScramCredential("zoe", "SCRAM-SHA-256", PASSWORD)])["zoe"],
+        ]
+    assert [error.name for error in refused if error is not None] == [
+        *["TOPIC_AUTHORIZATION_FAILED"] * 4,
+        "CLUSTER_AUTHORIZATION_FAILED",
+    ]
+    for error in refused:
+        assert error is not None
+        assert isinstance(error.exception("it", Where(cluster=side)), PermissionMissing)
+        # A broker's dump of the request, and librdkafka's stand-ins for a text, are no messages.
+        assert not error.message.startswith(("Request Request(", "Broker:", "(null)"))
 
 
 def test_users_with_a_secret_are_created_once(

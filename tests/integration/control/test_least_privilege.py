@@ -48,7 +48,7 @@ def prepared(
     control.source_cluster.create_topic(topic, 2)
     control.produce(topic, 20)
     admin = control.context(user="admin").source.admin
-    admin.delete_records({(topic, 0): 5})
+    admin.wire.delete_records({(topic, 0): 5})
     assert set(admin.alter_group_offsets(group, {(topic, 0): GroupOffset(7)}).values()) == {None}
     binding = Acl("TOPIC", topic, "LITERAL", f"User:{stem}-app", "*", "READ", "ALLOW")
     assert admin.create_acls([binding]) == {binding: None}

@@ -105,7 +105,7 @@ def test_verdicts_follow_the_budget(make_control: Callable[..., Control]) -> Non
     for partition in range(3):
         control.produce(name, 30, partition)
     context = control.context()
-    context.source.admin.delete_records({(name, 0): 10, (name, 1): 11})
+    context.source.wire.delete_records({(name, 0): 10, (name, 1): 11})
     partitions = make_plan(context).topic(name).partitions
     assert [item.verdict for item in partitions] == [Verdict.EQUAL, Verdict.SHIFTED, Verdict.EQUAL]
     assert [item.target_start_offset for item in partitions] == [10, 0, 0]

@@ -10,7 +10,6 @@ import pytest
 from airflow_provider_kafka_migration.documents.plan import Finding, Severity
 from airflow_provider_kafka_migration.errors import PrecheckBlocked
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
-from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
 from airflow_provider_kafka_migration.record import steps
@@ -152,14 +151,15 @@ def test_topics_that_the_target_refuses_are_found_before_anything_is_made(contro
 
 
 @contextmanager
-def longest_compaction_lag(context: PhaseContext, milliseconds: int) -> Iterator[None]:
-    """All brokers of the target limit how long a record may stay uncompacted, as long as the block runs."""
-    admin, name = context.target.admin, "log.cleaner.max.compaction.lag.ms"
-    assert admin.alter_configs(ConfigResource.BROKER, {"": {name: str(milliseconds)}}) == {"": None}
+def longest_compaction_lag(cluster: KafkaCluster, milliseconds: int) -> Iterator[None]:
+    """All brokers of a cluster limit how long a record may stay uncompacted, as long as the block runs."""
+    name = "log.cleaner.max.compaction.lag.ms"
+    command = ("kafka.admin.ConfigCommand", "--alter", "--entity-type", "brokers", "--entity-default")
+    cluster.tool(*command, "--add-config", f"{name}={milliseconds}")
     try:
         yield
     finally:
-        assert admin.alter_configs(ConfigResource.BROKER, {"": {name: None}}) == {"": None}
+        cluster.tool(*command, "--delete-config", name)
 
 
 @pytest.mark.parametrize("exists", [False, True], ids=["created", "adopted"])
@@ -169,7 +169,7 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
     control.source_cluster.create_topic(name, 1, {"cleanup.policy": "compact"})
     if exists:
         control.target_cluster.create_topic(name, 1, {"cleanup.policy": "compact"})
-    with longest_compaction_lag(control.context(), 3_600_000):
+    with longest_compaction_lag(control.target_cluster, 3_600_000):
         admin = control.context().target.admin
 
         def limited() -> bool:

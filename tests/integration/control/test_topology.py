@@ -68,7 +68,7 @@ def test_log_starts_are_filled_and_cut(control: Control) -> None:
     control.produce(name, 150, 0)
     control.produce(name, 5, 1)
     context = control.context()
-    context.source.admin.delete_records({(name, 0): 120, (name, 1): 5})
+    context.source.wire.delete_records({(name, 0): 120, (name, 1): 5})
     context, plan = control.planned()
     assert [item.target_start_offset for item in plan.topic(name).partitions] == [120, 5]
     result = topology_copy.copy_topics(context)
@@ -195,7 +195,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     admin = context.source.admin
     assert admin.create_partitions({names[0]: 4}) == {names[0]: None}
     control.produce(names[0], 30, 3)
-    admin.delete_records({(names[0], 3): 7})
+    admin.wire.delete_records({(names[0], 3): 7})
     result = topology_copy.copy_topics(context)
     assert result.details["log_starts_filled"] == {"partitions": 1, "offsets": 7}
     amended = context.record.plan()

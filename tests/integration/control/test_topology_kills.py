@@ -88,7 +88,7 @@ def _prepare(control: Control) -> dict[str, str]:
     control.target_cluster.create_topic(names["there"], 1, {"segment.ms": "3600000"})
     control.produce(names["cut"], 30)
     context = control.context()
-    context.source.admin.delete_records({(names["cut"], 0): 20})
+    context.source.wire.delete_records({(names["cut"], 0): 20})
     control.planned()
     assert context.source.admin.create_partitions({names["new"]: 3}) == {names["new"]: None}
     return names

@@ -30,19 +30,14 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
+from airflow_provider_kafka_migration.phase_table import CUTOVER
 from airflow_provider_kafka_migration.phases import (
     drain,
     evidence,
-    final_drain,
-    floor_guard,
-    freeze,
     groups,
     seed,
     tail,
     validate,
-)
-from airflow_provider_kafka_migration.phases import (
-    sentinels as cutover_sentinels,
 )
 from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
@@ -358,14 +353,7 @@ class Lab:
 
 
 #: The tasks of the group ``cutover``, in order.
-CUTOVER_STEPS: tuple[Callable[[PhaseContext], PhaseResult], ...] = (
-    freeze.run,
-    cutover_sentinels.run,
-    final_drain.run,
-    groups.snapshot_groups,
-    groups.commit_groups,
-    floor_guard.run,
-)
+CUTOVER_STEPS: tuple[Callable[[PhaseContext], PhaseResult], ...] = tuple(row.load() for row in CUTOVER)
 
 
 def _facts(cluster_id: str, mode: Any) -> ClusterFacts:

@@ -175,10 +175,10 @@ def live(arguments: list[str], points: Points, output: Path) -> None:
 def serve() -> None:
     """Answer requests until the input ends."""
     from airflow_provider_kafka_migration.cli import app, migrate, runner  # noqa: F401
-    from airflow_provider_kafka_migration.phases.registry import PHASES
+    from airflow_provider_kafka_migration.phase_table import PHASES
 
-    for entry in PHASES.values():
-        __import__(f"airflow_provider_kafka_migration.phases.{entry.function.partition(':')[0]}")
+    for row in PHASES.values():
+        row.load()
     for line in sys.stdin:
         wanted = json.loads(line)
         child = os.fork()

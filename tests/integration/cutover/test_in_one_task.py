@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cutover_support import Lab
 
-from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.phase_table import CUTOVER
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.references import Resolver
@@ -70,8 +70,8 @@ def test_cutover_in_one_task_goes_on_after_a_kill_and_others_find_it_done(
 
     other = _migration(lab, lab.context(actor="another task"))
     before = len(other.context.journal.entries())
-    for step in one_task.STEPS:
-        assert other.run(step).already_done, step
+    for row in CUTOVER:
+        assert other.run(row.id).already_done, row.id
     assert len(other.context.journal.entries()) == before, "a task that confirms writes nothing"
     found = lab.sentinels(lab.source_cluster)
     assert {key: len(offsets) for key, offsets in found.items()} == dict.fromkeys(found, 1)

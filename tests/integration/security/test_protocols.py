@@ -81,6 +81,7 @@ def test_wire_admin_and_confluent_kafka_from_one_connection(
         assert cluster.cluster_id == tls_cluster.cluster_id()
         assert sum(cluster.wire.list_offsets([(topic, 0), (topic, 1)], "latest").values()) == 300
         assert [item.partition for item in cluster.admin.describe_topics([topic])[topic].partitions] == [0, 1]
+        assert cluster.admin.topic_configs([topic])[topic].get("cleanup.policy") == "delete"
         theirs = AdminClient(cluster.config.librdkafka())
         assert topic in theirs.list_topics(timeout=10).topics
 
@@ -162,6 +163,8 @@ def test_tokens_of_msk_iam_reach_a_broker(tls_cluster: KafkaCluster, topic: str,
     }
     with opened(keys) as cluster:
         assert sum(cluster.wire.list_offsets([(topic, 0), (topic, 1)], "latest").values()) == 300
+        # The admin's own AdminClient gets its token although nobody polls.
+        assert cluster.admin.topic_configs([topic])[topic].get("cleanup.policy") == "delete"
         theirs = AdminClient(cluster.config.librdkafka())
         theirs.poll(0.5)
         assert topic in theirs.list_topics(timeout=10).topics

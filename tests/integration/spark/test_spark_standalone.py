@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
-from airflow_provider_kafka_migration.spark.session import build_py_files
+from airflow_provider_kafka_migration.spark.launch import build_py_files
 from harness.brokers import KafkaCluster
 from harness.load import load, standard_topics
 from harness.spark_cluster import SparkCluster

@@ -12,7 +12,7 @@ from phase_support import Clock, FakeGroup, approval, make_plan, ready
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.pages.approval_text import escape
+from airflow_provider_kafka_migration.pages.rendering import escape_markdown
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
@@ -50,7 +50,7 @@ def test_names_cannot_break_out_of_the_text(tmp_path: Path) -> None:
     context.source.admin.groups[evil] = FakeGroup()  # type: ignore[attr-defined]
     body = request.make_facts(context, "cutover").body
     assert "<script>" not in body.replace("\\<", "")
-    assert escape(evil) in body
+    assert escape_markdown(evil) in body
     assert "](javascript" not in body
 
 

@@ -12,7 +12,6 @@ from phase_support import Clock, approval, make_context
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
 from airflow_provider_kafka_migration.freeze import frozen
-from airflow_provider_kafka_migration.pages import approval_text
 from airflow_provider_kafka_migration.phases import floor_guard, freeze
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -87,14 +86,13 @@ def test_it_counts_from_the_request(
 
 def test_the_approval_speaks_of_the_same_seconds(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.DRAIN_READY)
-    facts = request._cutover_facts(context.record, context.source, context.target)
+    text = request.make_facts(context, "cutover").body
     one, two = (
         request.estimate_freeze_seconds(partitions=0, group_count=0, lag=0, window_seconds=window, handover_seconds=1.0)
         for window in (2.0, 12.0)
     )
     assert two - one == 10, "the verification is part of it"
     assert one >= request.STOP_SECONDS + 2.0, "and so is the way to the producers"
-    text = "\n".join(approval_text._cutover(context.spec, facts))
     assert "from the moment they are asked to stop" in text
 
 

@@ -118,7 +118,10 @@ def spark_runner(stop: Stop) -> SparkRunner:
     return SparkRunner(Resolver(), lambda _progress: None, stop, master="local[2,4]")
 
 
-def test_a_stopped_spark_job_ends_with_all_that_it_started(spec_file: Path, tmp_path: Path) -> None:
+def test_a_stopped_spark_job_ends_with_all_that_it_started(
+    spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_kafka_migration.cli.runner._KILL_SECONDS", 0.5)
     stop = Stop()
     pids = tmp_path / "pids"
     # A driver with a child of its own, both deaf to SIGTERM.

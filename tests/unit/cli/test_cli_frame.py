@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jsonschema
 import pytest
@@ -90,6 +91,31 @@ def test_exit_status_of_errors(error: Any, code: ExitCode) -> None:
     assert exit_code(error) is code
 
 
+@dataclass(frozen=True)
+class Speed:
+    lanes: Annotated[int, typer.Option("--lanes")] = 4
+    rate: Annotated[str | None, typer.Option("--rate")] = None
+
+
+def test_commands_share_options_through_a_dataclass() -> None:
+    small = typer.Typer()
+
+    @small.command()
+    @answering
+    def command(name: str, *, speed: Speed) -> Answer:
+        return Answer({"name": name, "lanes": speed.lanes, "rate": speed.rate})
+
+    answers = [
+        json.loads(CliRunner().invoke(small, arguments).stdout)
+        for arguments in (["orders", "--json"], ["orders", "--rate", "1MB", "--lanes", "2", "--json"])
+    ]
+    assert answers == [
+        {"ok": True, "name": "orders", "lanes": 4, "rate": None},
+        {"ok": True, "name": "orders", "lanes": 2, "rate": "1MB"},
+    ]
+    assert CliRunner().invoke(small, ["orders", "--speed", "1"]).exit_code == ExitCode.USAGE
+
+
 def _app_that_raises(error: BaseException) -> typer.Typer:
     small = typer.Typer()
 
@@ -152,7 +178,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from airflow_provider_kafka_migration.cli.app import app\n"
-        "heavy = {'airflow', 'pyspark', 'boto3', 'confluent_kafka', 'kafka'} & set(sys.modules)\n"
+        "heavy = {'airflow', 'pyspark', 'boto3', 'confluent_kafka', 'kafka', 'jinja2'} & set(sys.modules)\n"
         "print(sorted(heavy))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

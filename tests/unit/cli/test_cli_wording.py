@@ -17,7 +17,16 @@ from airflow_provider_kafka_migration.errors import CopyFailed
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
 RESUME = "run `kafka-migration resume FILE`"
 #: Pages and texts that only Airflow shows.
-AIRFLOW_ONLY = ("task_docs.py", "plan_documents.py", "operators/", "hooks/", "sensors/", "triggers/", "dag.py")
+AIRFLOW_ONLY = (
+    "task_docs.py",
+    "plan_documents.py",
+    "operators/",
+    "hooks/",
+    "sensors/",
+    "triggers/",
+    "dag.py",
+    "phase_table.py",
+)
 
 
 def next_steps() -> Iterator[tuple[str, str]]:
@@ -26,16 +35,16 @@ def next_steps() -> Iterator[tuple[str, str]]:
         name = file.relative_to(PACKAGE).as_posix()
         if name.startswith(AIRFLOW_ONLY) or name.endswith(AIRFLOW_ONLY):
             continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
         docstrings = {
             id(node.body[0].value)
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
-        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in ast.walk(tree):
+        inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes:
             if id(node) in docstrings or id(node) in inside:
                 continue
             text = _text(node)

@@ -313,7 +313,7 @@ def copied(
 
 
 @given(source_logs(), st.integers(-3, 40), st.lists(st.integers(1, 3), max_size=8))
-@settings(max_examples=400)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_steps_are_what_a_consumer_sees(log: SourceLog, skip: int, cuts: list[int]) -> None:
     first = log.batches[0][1]
     start = max(0, min(first + skip, log.end_offset))
@@ -350,7 +350,7 @@ def at_source(step: Append, timestamps: Timestamps = "visible") -> list[Record]:
 
 
 @given(source_logs(), st.integers(-3, 40), st.lists(st.integers(1, 3), max_size=8))
-@settings(max_examples=400)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_packed_steps_are_what_a_consumer_sees(log: SourceLog, skip: int, cuts: list[int]) -> None:
     start = max(0, min(log.batches[0][1] + skip, log.end_offset))
     steps, reached = copied(log, start, cuts, packs=True)

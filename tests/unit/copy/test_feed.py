@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from dataclasses import replace
 from typing import Any
 
@@ -104,3 +105,19 @@ def test_segments_shrink_when_many_partitions_share_the_buffer(local_store: Obje
     world.feed._active = frozenset(PartitionCopy(world.copy.spec, lane) for lane in range(500))
     assert world.feed._segment_bytes() == 4 * 1024 * 1024
     world.feed.close()
+
+
+def test_a_closed_reader_leaves_puts_alone_and_still_has_its_errors(local_store: ObjectStore) -> None:
+    """The slice ends while puts wait for a thread: they were cancelled, and are no error."""
+    world = World(local_store, segment_max_bytes=1_000)
+    for number in range(feed_module.ARCHIVE_THREADS + 4):
+        world.read(10 * number)
+        world.feed.flush()
+    world.feed._report(world.copy, StorageUnavailable("503 SlowDown"))
+    world.feed.close()
+    world.open(*(10 * number for number in range(feed_module.ARCHIVE_THREADS + 4)))
+    puts = [future for _, future in world.feed._working[world.copy]]
+    wait([future for future in puts if not future.cancelled()], 20)
+    assert [future.cancelled() for future in puts].count(True) == 4
+    (trouble,) = world.feed.last_troubles()
+    assert isinstance(trouble.error, StorageUnavailable)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.pages import approval
 from airflow_provider_kafka_migration.provider.params import spec_from_params
 from airflow_provider_kafka_migration.spec import parse_spec
 from demo.drive import code_in, log_story, params
@@ -61,12 +60,22 @@ def test_the_params_of_the_run_are_the_spec(demo_spec: dict[str, Any]) -> None:
 
 
 def test_the_code_is_found_in_the_text_that_the_product_shows(demo_spec: dict[str, Any]) -> None:
-    facts: dict[str, Any] = defaultdict(dict)
-    facts.update(
-        lag={}, groups=[], findings=[], expected_freeze_seconds=1.0, total_lag=0, partitions=1, active_on_source=[]
-    )
+    facts: dict[str, Any] = {
+        **{name: [] for name in ("groups", "findings", "source_drift", "overtaken_tombstones", "left_out")},
+        **dict.fromkeys(("tail", "cannot_fit", "not_fenced", "signing_key"), ""),
+        "lag": {},
+        "total_lag": 0,
+        "partitions": 1,
+        "expected_freeze_seconds": 1.0,
+        "active_on_source": [],
+        "unfenced": [],
+        "handover": {"changes": 0, "typical_seconds": 1.0},
+        "behind_boundary": {"late": {}, "unchecked": {}, "partitions": 1},
+        "frozen": {"frozen_seconds": 1.0},
+        "proof": None,
+    }
     for kind in ("cutover", "client_switch"):
-        _, body = approval_text.render(parse_spec(demo_spec), kind, "0a1b2c3d", facts)
+        _, body = approval.render(parse_spec(demo_spec), kind, "0a1b2c3d", facts)
         assert code_in(body) == "0a1b2c3d"
     with pytest.raises(HarnessError, match="shows no code"):
         code_in("type nothing")

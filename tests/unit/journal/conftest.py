@@ -27,3 +27,9 @@ def open_journal(store: ObjectStore) -> OpenJournal:
 def open_local(local_store: LocalStore) -> OpenJournal:
     """Opens the journal of ``m1`` on the local store."""
     return opener(local_store)
+
+
+@pytest.fixture
+def writers(store: ObjectStore) -> int:
+    """How many write at the same time: fewer on S3, because each lost race costs requests to a slow server."""
+    return 20 if isinstance(store, LocalStore) else 8

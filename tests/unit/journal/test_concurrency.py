@@ -16,8 +16,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 
-def test_20_processes_of_one_run_lose_nothing(store: ObjectStore, open_journal: OpenJournal) -> None:
-    """20 threads, each with a journal of its own, as the tasks of a run have."""
+def test_processes_of_one_run_lose_nothing(store: ObjectStore, open_journal: OpenJournal, writers: int) -> None:
+    """Threads, each with a journal of its own, as the tasks of a run have."""
     open_journal()
 
     def work(number: int) -> None:
@@ -25,46 +25,46 @@ def test_20_processes_of_one_run_lose_nothing(store: ObjectStore, open_journal: 
         for turn in range(2):
             journal.step("lane_done", f"{number}/{turn}")
 
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(work, range(20)))
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(work, range(writers)))
     journal = open_journal()
-    expected = Counter(f"{number}/{turn}" for number in range(20) for turn in range(2))
+    expected = Counter(f"{number}/{turn}" for number in range(writers) for turn in range(2))
     assert Counter(entry.step_key for entry in journal.steps("lane_done")) == expected
     report = journal.verify()
-    assert report.entries == 42
-    for number in range(20):
+    assert report.entries == 2 + 2 * writers
+    for number in range(writers):
         own = [
             entry.step_key for entry in journal.steps("lane_done") if (entry.step_key or "").startswith(f"{number}/")
         ]
         assert own == [f"{number}/{turn}" for turn in range(2)]
 
 
-def test_20_threads_on_one_journal_lose_nothing(store: ObjectStore, open_journal: OpenJournal) -> None:
+def test_threads_on_one_journal_lose_nothing(store: ObjectStore, open_journal: OpenJournal, writers: int) -> None:
     journal = open_journal()
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda number: journal.step("x", str(number)), range(60)))
-    assert {entry.step_key for entry in open_journal().steps("x")} == {str(number) for number in range(60)}
-    assert journal.verify().entries == 62
+    with ThreadPoolExecutor(writers) as pool:
+        list(pool.map(lambda number: journal.step("x", str(number)), range(3 * writers)))
+    assert {entry.step_key for entry in open_journal().steps("x")} == {str(number) for number in range(3 * writers)}
+    assert journal.verify().entries == 2 + 3 * writers
 
 
-def test_20_creators_make_one_journal(store: ObjectStore) -> None:
-    with ThreadPoolExecutor(20) as pool:
-        journals = list(pool.map(lambda _: opener(store)(), range(20)))
+def test_creators_make_one_journal(store: ObjectStore, writers: int) -> None:
+    with ThreadPoolExecutor(writers) as pool:
+        journals = list(pool.map(lambda _: opener(store)(), range(writers)))
     assert {journal.generation for journal in journals} == {1}
     assert verify_journal(store, "m1").entries == 2
 
 
-def test_a_step_wanted_by_20_is_done_once(store: ObjectStore, open_journal: OpenJournal) -> None:
-    journals = [open_journal() for _ in range(20)]
-    with ThreadPoolExecutor(20) as pool:
+def test_a_step_wanted_by_many_is_done_once(store: ObjectStore, open_journal: OpenJournal, writers: int) -> None:
+    journals = [open_journal() for _ in range(writers)]
+    with ThreadPoolExecutor(writers) as pool:
         found = list(pool.map(lambda journal: journal.step_once("frozen", "webhook"), journals))
     assert len({entry.seq for entry in found}) == 1
     assert len(open_journal().steps("frozen")) == 1
 
 
-def test_a_transition_wanted_by_20_is_done_once(store: ObjectStore, open_journal: OpenJournal) -> None:
-    journals = [open_journal() for _ in range(20)]
-    with ThreadPoolExecutor(20) as pool:
+def test_a_transition_wanted_by_many_is_done_once(store: ObjectStore, open_journal: OpenJournal, writers: int) -> None:
+    journals = [open_journal() for _ in range(writers)]
+    with ThreadPoolExecutor(writers) as pool:
         list(pool.map(lambda journal: journal.transition(State.PRECHECK, "go"), journals))
     assert open_journal().history == (State.PLANNED, State.PRECHECK)
 

@@ -288,4 +288,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournalMachine = JournalMachine.TestCase
-TestJournalMachine.settings = settings(max_examples=70, stateful_step_count=30, deadline=None)
+TestJournalMachine.settings = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=30)

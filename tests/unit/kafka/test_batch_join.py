@@ -29,7 +29,6 @@ def batches_of(found: list[Record], cuts: list[int], codec: int) -> list[RawBatc
 
 
 @given(records_of(dense=True), st.lists(st.integers(0, 1000), max_size=6), CODECS)
-@settings(max_examples=150)
 def test_records_offsets_and_times_stay(found: list[Record], cuts: list[int], codec: int) -> None:
     batches = batches_of(found, cuts, codec)
     joined = join_batches(batches)
@@ -52,7 +51,7 @@ def test_single_records_of_every_length_of_numbers(size: int) -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=12), st.integers(1, 2)), min_size=2, max_size=3))
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_any_bytes_as_records_are_joined_or_named(payloads: list[tuple[bytes, int]]) -> None:
     batches, base = [], 0
     for payload, count in payloads:

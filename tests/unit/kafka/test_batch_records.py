@@ -74,7 +74,7 @@ def test_round_trip(found: list[Record], codec: int) -> None:
 
 
 @given(records_of(), CODECS, st.data())
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_rebuild_keeps_records_and_offsets(found: list[Record], codec: int, data: st.DataObject) -> None:
     keep_from = data.draw(st.integers(found[0].offset - 2, found[-1].offset + 2))
     batch = batch_of(

@@ -92,6 +92,15 @@ def test_our_lz4_frames_are_what_others_read() -> None:
         assert lz4.frame.get_frame_info(frame)["block_linked"] is False, "the Java client refuses linked blocks"
 
 
+@pytest.mark.parametrize("seed", [11566, 15286, 15300, 17335, 22771, 24067])
+def test_lz4_blocks_that_seem_to_begin_with_their_size(seed: int) -> None:
+    """A decoder that accepts both forms takes the first bytes of these blocks for a size, and returns other bytes."""
+    rng = random.Random(seed)
+    data = bytes(rng.choice((0, 1)) for _ in range(rng.randrange(20, 300)))
+    assert decompress(LZ4, compress(LZ4, data)) == data
+    assert decompress(LZ4, lz4.frame.compress(data, block_linked=False)) == data
+
+
 def test_lz4_with_the_broken_header_checksum_of_format_0() -> None:
     frame = bytearray(compress(LZ4, b"KIP-57" * 10))
     frame[6] ^= 0xFF

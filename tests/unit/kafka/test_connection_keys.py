@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -138,7 +139,17 @@ def test_secrets_are_not_shown() -> None:
 def test_addresses_of_all_kinds() -> None:
     config = parse(**{"bootstrap.servers": "PLAINTEXT://h:1, [::1]:2"})
     assert config.bootstrap == (("h", 1), ("::1", 2))
+    assert config.librdkafka()["bootstrap.servers"] == "h:1,[::1]:2"
     assert ClientConfig.from_librdkafka({"metadata.broker.list": "h:1"}, "target").bootstrap == (("h", 1),)
+
+
+def test_without_an_authority_both_clients_trust_what_python_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "company.pem").touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "company.pem"))
+    assert parse().librdkafka()["ssl.ca.location"] == str(tmp_path / "company.pem")
+    assert "ssl.ca.location" not in parse(**{"ssl.ca.pem": "-----BEGIN"}).librdkafka()
 
 
 def test_tls_files_that_cannot_be_used_are_the_connections_mistake(tmp_path: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, MigrationError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection, _sasl_name
+from airflow_provider_kafka_migration.kafka.wire import Broker, Wire
 from airflow_provider_kafka_migration.record import context as cluster_module
 from airflow_provider_kafka_migration.record.context import Cluster
 
@@ -70,7 +71,15 @@ def test_first_contact_is_bounded_by_seconds() -> None:
     assert Cluster("source", config(1)).wire.first_contact_seconds == cluster_module.FIRST_CONTACT_SECONDS
 
 
-@pytest.mark.parametrize("ask", [lambda cluster: cluster.cluster_id, lambda cluster: cluster.admin.describe_topics()])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cluster: cluster.cluster_id,
+        lambda cluster: cluster.admin.describe_topics(),
+        # By confluent-kafka's AdminClient, which would wait for 45 seconds and name no address.
+        lambda cluster: cluster.admin.delete_topics(["t"]),
+    ],
+)
 def test_every_way_of_asking_gives_up_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, ask: Callable[[Cluster], object]
 ) -> None:
@@ -81,6 +90,27 @@ def test_every_way_of_asking_gives_up_at_the_same_time(
     with pytest.raises(BrokerUnreachable):
         ask(Cluster("source", config(closed_port())))
     assert now[0] <= cluster_module.FIRST_CONTACT_SECONDS
+
+
+def test_a_controller_that_is_gone_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, asked = Wire(config(closed_port())), []
+
+    def metadata(topics: list[str]) -> None:
+        wire.controller_id = 7 if not asked else 8
+        wire._brokers = {number: Broker(number, "127.0.0.1", 1) for number in (7, 8)}
+
+    def request(message: object, broker_id: int) -> int:
+        asked.append(broker_id)
+        if broker_id == 7:
+            raise BrokerUnreachable("the broker does not answer")
+        return broker_id
+
+    monkeypatch.setattr(wire, "metadata", metadata)
+    monkeypatch.setattr(wire, "request", request)
+    with pytest.raises(BrokerUnreachable):
+        wire.controller_request(object())
+    assert wire.controller_request(object()) == 8
+    assert asked == [7, 8]
 
 
 def test_a_host_name_that_does_not_exist() -> None:

@@ -72,7 +72,7 @@ def copies(draw: st.DrawFn) -> Copied:
 
 
 @given(copies())
-@settings(max_examples=500)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_translate_is_what_brute_force_says(copied: Copied) -> None:
     found = copied.closed()
     for offset in range(max(0, copied.source_start - 3), copied.source_end + 4):

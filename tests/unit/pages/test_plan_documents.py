@@ -265,6 +265,13 @@ def test_differences_name_their_place_and_leave_out_what_always_moves() -> None:
     assert "- topics[shop.new]" in as_text(diff_plans(new, old))
 
 
+def test_a_partition_that_joins_a_lane_is_a_difference() -> None:
+    old = _plan()
+    lane = LanePlan(lane=0, partitions=[*old.lanes[0].partitions, ("shop.new", 0)])
+    found = diff_plans(old, old.model_copy(update={"lanes": [lane]}))
+    assert [(change.path, change.before) for change in found.changes] == [("lanes[0].partitions[shop.new 0]", None)]
+
+
 # -- codes -----------------------------------------------------------------------------------------------------------
 
 

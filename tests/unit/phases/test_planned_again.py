@@ -13,8 +13,9 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents import plan
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.migration import done_before
+from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
-from airflow_provider_kafka_migration.phases.registry import PHASES
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import FORWARD, State
@@ -23,12 +24,12 @@ from airflow_provider_kafka_migration.state import FORWARD, State
 @pytest.mark.parametrize("state", [State.PLANNED, State.PRECHECK])
 def test_clearing_plan_plans_anew_until_the_precheck_has_passed(tmp_path: Path, state: State) -> None:
     """After blockers a person corrects a cluster or the spec: the former plan must not stay."""
-    assert PHASES["plan"].done("plan", make_context(tmp_path, state=state)) is None
+    assert done_before(PHASES["plan"], make_context(tmp_path, state=state).journal) is None
 
 
 @pytest.mark.parametrize("state", FORWARD[2:], ids=str)
 def test_afterwards_the_plan_is_what_it_is(tmp_path: Path, state: State) -> None:
-    done = PHASES["plan"].done("plan", make_context(tmp_path, state=state))
+    done = done_before(PHASES["plan"], make_context(tmp_path, state=state).journal)
     assert done is not None
     assert done.already_done
 

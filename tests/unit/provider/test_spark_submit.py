@@ -250,18 +250,21 @@ def test_launcher_keeps_the_process_id_and_exit_status() -> None:
 
 @pytest.mark.usefixtures("connections")
 def test_killed_task_ends_its_driver_and_removes_the_secrets(
-    fake_spark: Callable[[str], Path], minimal_spec: dict[str, Any]
+    fake_spark: Callable[[str], Path], minimal_spec: dict[str, Any], tmp_path: Path
 ) -> None:
     """on_kill runs in a signal handler while the operator reads the driver's output."""
-    folder = fake_spark("import time; time.sleep(600)")
+    runs = tmp_path / "runs"
+    folder = fake_spark(f"import pathlib, time; pathlib.Path({str(runs)!r}).touch(); time.sleep(600)")
     operator = KafkaMigrationSeedOperator(task_id="seed")
 
     def killed(*_: object) -> None:
-        operator.on_kill()
+        if runs.exists():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            operator.on_kill()
 
     before = signal.signal(signal.SIGALRM, killed)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 3)
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
         with pytest.raises(AirflowException):
             _submit(minimal_spec, operator)
     finally:

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed,
 from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.phase_table import CUTOVER
 from airflow_provider_kafka_migration.record import handover, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.times import iso, words
@@ -228,7 +229,7 @@ def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
             context.journal.step(steps.TAIL_DONE, details={})
 
     monkeypatch.setattr(context.journal, "refresh", failing)
-    assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
+    assert _cutover(context, clock, monkeypatch, sleep) == [row.id for row in CUTOVER]
     assert failures == []
     assert len(waits) == 4
     attempt = context.record.freeze()
@@ -251,7 +252,7 @@ def test_a_tail_that_failed_is_waited_for_until_it_has_been_run_again(
             context.journal.transition(State.CUTOVER, "tail is run again")
             context.journal.step(steps.TAIL_DONE, details={})
 
-    assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
+    assert _cutover(context, clock, monkeypatch, sleep) == [row.id for row in CUTOVER]
     assert len(waits) == 3, "groups are not committed before the tail has ended"
 
 

@@ -27,11 +27,17 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
-from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.pages.rendering import render
 from airflow_provider_kafka_migration.record import passed_content, proof, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import bring, recopy
+
+
+def proof_shown(spec: MigrationSpec, status: proof.ProofStatus) -> str:
+    """What the approval of the client switch shows of a proof."""
+    return render("approval_proof.md.j2", spec=spec, proof=status.as_dict(), boundary_is_known=True, max_rows=50)
 
 
 def content(partition: int, records: int, **changes: Any) -> PartitionContent:
@@ -124,7 +130,7 @@ def test_what_nobody_compared_is_not_shown_as_proven(
     status = proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50})
     assert (status.proven, status.complete, status.is_complete) == (proven, 1 if why else 2, not why)
     assert why in status.waiting.get("orders-0", "")
-    lines = "\n".join(approval_text._proof(context.spec, {"proof": status.as_dict()}, "up to the boundary"))
+    lines = proof_shown(context.spec, status)
     assert ("All content up to the boundary is proven" in lines) is not bool(why)
     assert ("100 %" in lines) is False
 
@@ -235,7 +241,7 @@ def test_what_could_not_be_looked_at_again_is_not_shown_as_proven(
     status = proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50}, unchecked=2)
     assert (status.complete, status.is_complete) == (2, False)
     spec = context.spec
-    lines = "\n".join(approval_text._proof(spec, {"proof": status.as_dict()}, "up to the boundary"))
+    lines = proof_shown(spec, status)
     assert "All content" not in lines
     assert "2 partitions could not be checked" in lines
 

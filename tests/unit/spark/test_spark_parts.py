@@ -28,8 +28,9 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.spark import main as spark_main
 from airflow_provider_kafka_migration.spark.drivers import Merger, Pauses, ProgressLines
+from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.spark.main import root_cause
-from airflow_provider_kafka_migration.spark.session import build_py_files, check_settings
+from airflow_provider_kafka_migration.spark.session import check_settings
 from airflow_provider_kafka_migration.spark.source import (
     RESULT_ARROW,
     SliceOutcome,

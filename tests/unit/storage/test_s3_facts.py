@@ -12,13 +12,12 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store, StoreFacts, store_facts
-from harness.s3 import S3Server
 
 
-def test_object_lock_is_seen_where_it_is_and_where_it_is_not(s3_server: S3Server) -> None:
-    config = S3Config.from_dict(s3_server.config())
-    locked = store_facts(S3Store(config, s3_server.bucket("locked", object_lock=True), "p"))
-    plain = store_facts(S3Store(config, s3_server.bucket("plain"), "p"))
+def test_object_lock_is_seen_where_it_is_and_where_it_is_not(s3_in_process: Any) -> None:
+    config = s3_in_process.config
+    locked = store_facts(S3Store(config, s3_in_process.bucket(object_lock=True), "p"))
+    plain = store_facts(S3Store(config, s3_in_process.bucket(), "p"))
     assert (locked.is_s3, locked.object_lock, plain.object_lock) == (True, True, False)
     for facts in (locked, plain):
         assert facts.clock_skew_seconds is not None

@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 # A process of its own: Airflow takes its database, and where it looks for connections, once per process.
 _SCRIPT = """
 import json
