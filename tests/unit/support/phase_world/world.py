@@ -17,8 +17,8 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
-from airflow_provider_kafka_migration.phases.registry import PHASES
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
@@ -151,7 +151,7 @@ class World:
             return self.approve("cutover" if phase == "approve_cutover" else "client_switch")
         entry, context = PHASES[phase], self.context()
         self.enter(entry.state)
-        result = entry.call(context, {**self._timing(phase), **options})
+        result = entry.load()(context, **{**self._timing(phase), **options})
         if entry.leads_to is not None and context.journal.tip_state is entry.state:
             context.journal.transition(entry.leads_to, result.summary)
         return result
@@ -191,7 +191,7 @@ class World:
         self.enter(PHASES["tail"].state)
         self.copiers.then = die
         with pytest.raises(Killed):
-            PHASES["tail"].call(self.context(), {})
+            PHASES["tail"].load()(self.context())
         self.copiers.then = lambda: None
         self.restart()
         return PhaseResult("tail", "the tail has caught up")
