@@ -13,15 +13,15 @@ from airflow_provider_kafka_migration.phases import validate
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a disk or for a controller that does not exist."""
+    """Nobody waits for the disk below a local store, or for a controller that does not exist."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(validate, "CONFIGS_VISIBLE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")
-def all_worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+def all_worlds() -> Worlds:
     """Worlds that all tests of a process share; only :func:`worlds` uses them directly."""
-    return Worlds(tmp_path_factory.mktemp("worlds"))
+    return Worlds()
 
 
 @pytest.fixture

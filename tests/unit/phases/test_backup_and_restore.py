@@ -244,12 +244,12 @@ def test_a_target_with_data_of_others_is_not_restored_over(split: Split) -> None
 def test_a_restore_that_is_killed_anywhere_is_complete_after_the_next(worlds: Worlds) -> None:
     prepared = worlds.at("plan")
     Split(prepared).backup()
-    counted = Split(prepared.fork(prepared.folder.parent / "restore-counted"))
+    counted = Split(prepared.fork())
     counted.restore()
     count = len(counted.world.outside.changes)
     assert count > 20
     for number in range(0, count, 2):
-        split = Split(prepared.fork(prepared.folder.parent / f"restore-{number}"))
+        split = Split(prepared.fork())
         split.world.outside.dies_after = number
         with pytest.raises(Killed):
             split.restore()

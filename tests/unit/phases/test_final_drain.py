@@ -61,7 +61,7 @@ def test_a_map_that_was_lost_is_made_again(worlds: Worlds) -> None:
     world = worlds.at(DRAIN)
     world.run(DRAIN)
     first = offset_map(world)
-    (world.evidence_store.folder / MIGRATION / "offset-map.json").unlink()
+    world.evidence_store.lose(f"{MIGRATION}/offset-map.json")
     assert not world.run(DRAIN).already_done
     assert offset_map(world) == first
 

@@ -60,7 +60,7 @@ def test_the_snapshot_has_all_groups_with_offsets_and_metadata(worlds: Worlds) -
 def test_a_snapshot_that_was_lost_is_taken_again(worlds: Worlds) -> None:
     world = worlds.at(SNAPSHOT)
     world.run(SNAPSHOT)
-    (world.journal_store.folder / MIGRATION / "results" / "groups-snapshot.json").unlink()
+    world.journal_store.lose(f"{MIGRATION}/results/groups-snapshot.json")
     assert not world.run(SNAPSHOT).already_done
     assert sorted(snapshot(world)) == ["audit", "billing"]
 

@@ -48,13 +48,18 @@ def _kind(value: bytes | None) -> bytes | None:
     return b"sentinel" if value is not None and b'"migration_id"' in value else value
 
 
+_CHANGES: dict[str, tuple[int, dict[str, Any]]] = {}
+
+
 def changes_of(worlds: Worlds, phase: str) -> tuple[int, dict[str, Any]]:
     """How many changes a phase makes, and what they end in."""
-    world = worlds.at(phase)
-    world.context()
-    world.outside.revive()
-    world.run(phase)
-    return len(world.outside.changes), outcome(world)
+    if phase not in _CHANGES:
+        world = worlds.at(phase)
+        world.context()
+        world.outside.revive()
+        world.run(phase)
+        _CHANGES[phase] = len(world.outside.changes), outcome(world)
+    return _CHANGES[phase]
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -87,7 +92,7 @@ def test_a_phase_that_is_done_changes_nothing_when_it_runs_again(worlds: Worlds,
     assert done == []
 
 
-@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("place", [0.3, 0.8])
 def test_a_migration_that_is_killed_once_in_each_phase_is_finalized(worlds: Worlds, place: float) -> None:
     counts = {phase: changes_of(worlds, phase)[0] for phase in PHASES}
     world = worlds.at(ORDER[0])

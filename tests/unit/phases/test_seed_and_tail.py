@@ -222,7 +222,7 @@ def test_after_the_cutover_nothing_is_copied_any_more(worlds: Worlds) -> None:
     world = worlds.at("approve_switch")
     ends = world.target.log("orders").end
     assert world.run("tail", to_its_stop=True).already_done
-    (world.journal_store.folder / STOP).unlink()
+    world.journal_store.lose(STOP)
     with pytest.raises(Terminal, match="the cutover is over"):
         world.run("tail", to_its_stop=True)
     assert world.target.log("orders").end == ends

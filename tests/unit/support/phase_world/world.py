@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,19 +66,17 @@ _SPEC: dict[str, Any] = {
 class World:
     """One migration with its clusters; :meth:`context` is what a new process of the same owner opens."""
 
-    def __init__(self, folder: Path, **sections: Any) -> None:
-        self.folder = folder
+    def __init__(self, **sections: Any) -> None:
         self.sections = sections
         self.clock = Clock()
-        folder.mkdir(parents=True, exist_ok=True)
         self.source, self.target = ClusterState("source-id"), ClusterState("target-id")
         self.outside = Outside()
-        self._open()
+        self._open({}, {}, {})
 
-    def _open(self) -> None:
-        self.journal_store, self.archive_store, self.evidence_store = (
-            SimStore(self.folder / name, name, self.outside) for name in ("journal", "archive", "evidence")
-        )
+    def _open(self, journal: dict[str, bytes], archive: dict[str, bytes], evidence: dict[str, bytes]) -> None:
+        self.journal_store = SimStore("journal", self.outside, journal)
+        self.archive_store = SimStore("archive", self.outside, archive)
+        self.evidence_store = SimStore("evidence", self.outside, evidence)
         self.copiers = SimCopiers(self.source, self.target, self.journal_store, self.outside)
         self.verifier = SimVerifier(self.source, self.target, self.outside)
         self._context: PhaseContext | None = None
@@ -95,14 +91,14 @@ class World:
         self.spec = parse_spec(data)
         self._context = None
 
-    def fork(self, folder: Path) -> World:
+    def fork(self) -> World:
         """Return a copy of everything: other processes, other clusters, the same history."""
         other = World.__new__(World)
-        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        other.folder, other.sections, other.outside = folder, dict(self.sections), Outside()
+        other.sections, other.outside = dict(self.sections), Outside()
         other.clock = copy.copy(self.clock)
         other.source, other.target = copy.deepcopy(self.source), copy.deepcopy(self.target)
-        other._open()
+        stores = (self.journal_store, self.archive_store, self.evidence_store)
+        other._open(*(dict(store.objects) for store in stores))
         return other
 
     # -- processes ----------------------------------------------------------------------------------------------------
@@ -228,9 +224,9 @@ class World:
         return {acl.principal for acl in self.source.acls or () if acl.permission == "DENY"}
 
 
-def new_world(folder: Path, **sections: Any) -> World:
+def new_world(**sections: Any) -> World:
     """Return a migration that has not begun, of a source with records, groups and ACLs."""
-    world = World(folder, **sections)
+    world = World(**sections)
     orders = world.source.create("orders", 2, retention_ms="86400000")
     orders.logs[1].cut(5)
     state = world.source.create("state", cleanup_policy="compact")
@@ -249,10 +245,8 @@ def new_world(folder: Path, **sections: Any) -> World:
 class Worlds:
     """Worlds at the beginning of a phase. The phases before it run once per spec; each test gets a copy."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._made: dict[str, World] = {}
-        self._count = 0
 
     def at(self, phase: str, **sections: Any) -> World:
         """Return a migration in which everything before a phase has run."""
@@ -264,13 +258,9 @@ class Worlds:
                 world.clock.sleep(1)
                 world.run(ORDER[index - 1])
             else:
-                world = new_world(self._new_folder(), **sections)
+                world = new_world(**sections)
             self._made[key] = world
-        return self._made[key].fork(self._new_folder())
-
-    def _new_folder(self) -> Path:
-        self._count += 1
-        return self._folder / str(self._count)
+        return self._made[key].fork()
 
 
 def without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
