@@ -133,6 +133,23 @@ def test_the_source_is_described_once(split: Split) -> None:
     assert split.world.archive_store.get(f"{MIGRATION}/backup/source.json") == first
 
 
+def test_of_two_backups_that_begin_together_the_first_description_counts_for_both(split: Split) -> None:
+    split.backup()
+    key = f"{MIGRATION}/backup/source.json"
+    first = split.world.archive_store.get(key)
+    looks: list[bytes | None] = []
+
+    def not_yet(stored: bytes | None) -> bytes | None:
+        looks.append(stored)
+        return None if len(looks) == 1 else stored
+
+    split.world.archive_store.answers[key] = not_yet
+    split.world.source.topics["orders"].configs["retention.ms"] = "1"
+    split.backup()
+    assert len(looks) > 1
+    assert split.world.archive_store.objects[key] == first
+
+
 def test_a_backup_that_is_killed_anywhere_is_complete_after_the_next(worlds: Worlds) -> None:
     counted = Split(worlds.at("plan"))
     counted.backup()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from phase_world.jobs import MIGRATION
 from phase_world.world import World, Worlds
+from source_logs import marker, record
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import (
@@ -16,7 +17,11 @@ from airflow_provider_kafka_migration.errors import (
     ForeignData,
     FreezeFailed,
     MigrationError,
+    RecordsWithheld,
 )
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
+from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.state import State
 
 DRAIN = "cutover.final_drain"
@@ -196,3 +201,54 @@ def test_a_partition_that_appeared_after_the_boundary_ends_the_cutover(worlds: W
     with pytest.raises(MigrationError, match="1 partitions appeared after the freeze; the first is state-0"):
         world.run(DRAIN)
     assert_lifted(world)
+
+
+# -- partitions whose holes are not filled ----------------------------------------------------------------------------
+
+
+def mapped(worlds: Worlds, *, last_is_record: bool) -> World:
+    """``orders-0`` has holes at 5 and, unless a record is there, at 7; its sentinel moved from offset 6 to 5."""
+    world = worlds.at(DRAIN)
+    world.while_tail_runs()(0)
+    log = world.source.log("orders")
+    sentinel = log.batches.pop()
+    log.put(marker(0, 7, commit=True), 5)
+    log.put(sentinel, 6)
+    log.put(encode_batch([record(0)], 0) if last_is_record else marker(0, 7, commit=True), 7)
+    data = json.loads(world.stored("results/boundary.json") or b"")
+    data["ends"]["orders-0"] = 8
+    world.journal_store.put(f"{MIGRATION}/results/boundary.json", json.dumps(data).encode())
+    topic_id = world.source.topics["orders"].topic_id
+    runs = RunLog(world.journal_store, MIGRATION, "orders", 0, OffsetRange(0, 0), topic_id=topic_id)
+    runs.take_over(5)
+    runs.write_ahead([OffsetRange(6, 5)])
+    world.copiers.leaves["orders", 0] = 0
+    return world
+
+
+def test_holes_at_the_end_of_a_mapped_partition_are_no_lag(worlds: Worlds) -> None:
+    world = mapped(worlds, last_is_record=False)
+    result = world.run(DRAIN)
+    assert result.details["verdicts"] == {"equal": 2, "mapped": 1}
+    found = offset_map(world)
+    assert found is not None
+    (item,) = [item for item in found["partitions"] if (item["topic"], item["partition"]) == ("orders", 0)]
+    assert (item["verdict"], item["source_end_offset"], item["target_end_offset"]) == ("mapped", 8, 6)
+
+
+def test_a_record_at_the_end_of_a_mapped_partition_is_waited_for(worlds: Worlds) -> None:
+    world = mapped(worlds, last_is_record=True)
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_an_empty_answer_is_no_hole_at_the_end_of_a_mapped_partition(worlds: Worlds) -> None:
+    world = mapped(worlds, last_is_record=True)
+    world.outside.fail(
+        "source.wire.fetch_once", lambda found: [item._replace(records=memoryview(b"")) for item in found]
+    )
+    with pytest.raises(RecordsWithheld):
+        world.run(DRAIN)
+    assert world.denied
+    assert not any(entry.step_key == "1/final_drain" for entry in world.steps("cutover_step"))

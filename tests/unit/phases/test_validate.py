@@ -251,6 +251,25 @@ def test_an_outage_is_an_error_and_no_outcome(worlds: Worlds) -> None:
     assert not world.steps("validated")
 
 
+def test_access_that_was_never_copied_or_is_given_by_people_is_named(worlds: Worlds) -> None:
+    world = worlds.at(VALIDATE)
+    world.change_spec(
+        acls={"target_auth": "iam", "target_cluster_arn": "arn:aws:kafka:eu-west-1:123456789012:cluster/a/b"}
+    )
+    world.run(VALIDATE)
+    data = json.loads(world.stored("results/validation.json") or b"")
+    assert "ACLs were not compared: the target's rights are IAM policies, which a person applies" in str(data)
+    assert outcomes(world)["source_drift"] == "WARNING"
+
+
+def test_a_source_log_that_was_truncated_since_fails(worlds: Worlds) -> None:
+    world = worlds.at(VALIDATE)
+    log = world.source.log("state")
+    log.batches.pop()
+    log.end = 5
+    assert "counts_and_offsets" in failed_checks(world)
+
+
 @pytest.mark.parametrize(
     ("records", "policy", "outcome"), [(0, "fail", "WARNING"), (1, "fail", "FAILED"), (1, "continue", "WARNING")]
 )
