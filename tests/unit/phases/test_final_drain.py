@@ -243,6 +243,14 @@ def test_a_record_at_the_end_of_a_mapped_partition_is_waited_for(worlds: Worlds)
     assert_lifted(world)
 
 
+def test_what_a_transaction_hides_at_the_end_of_a_mapped_partition_is_no_hole(worlds: Worlds) -> None:
+    world = mapped(worlds, last_is_record=False)
+    world.source.log("orders").open_from = 7
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
 def test_an_empty_answer_is_no_hole_at_the_end_of_a_mapped_partition(worlds: Worlds) -> None:
     world = mapped(worlds, last_is_record=True)
     world.outside.fail(

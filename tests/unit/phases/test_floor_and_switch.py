@@ -244,6 +244,16 @@ def test_records_behind_the_boundary_stop_the_switch(worlds: Worlds) -> None:
     assert not world.steps("client_switch_acknowledged")
 
 
+def test_a_source_log_that_was_truncated_is_not_one_without_late_records(worlds: Worlds) -> None:
+    world = worlds.at("approve_switch")
+    log = world.source.log("orders")
+    log.batches.pop()
+    log.end -= 1
+    with pytest.raises(ApprovalRefused, match="the source ends at offset 5, before the boundary 6"):
+        world.approve("client_switch")
+    assert not world.steps("client_switch_acknowledged")
+
+
 def test_a_source_that_cannot_be_read_is_not_one_without_late_records(worlds: Worlds) -> None:
     world = worlds.at("approve_switch")
     world.outside.fail("source.wire.list_offsets.latest", BrokerUnreachable("away"))

@@ -172,6 +172,24 @@ def test_configs_that_are_refused_are_a_problem_and_not_restored(worlds: Worlds)
     assert "configs of 2 target topics could not be set" in problem["what"]
 
 
+def test_a_topic_that_was_there_before_gets_its_own_configs_back(worlds: Worlds) -> None:
+    world = worlds.at("topology_copy")
+    world.target.create("orders", 2, retention_ms="5")
+    world.outside.fail("target.admin.alter_topic_configs", lose_the_process, times=1)
+    with pytest.raises(Killed):
+        world.run("topology_copy")
+    world.restart()
+    assert world.target.topics["orders"].configs["retention.ms"] == "-1"
+    world.run("topology_copy")
+    world.run("rollback")
+    assert world.target.topics["orders"].configs == {"retention.ms": "5"}
+    assert world.target.topics["state"].configs == {"cleanup.policy": "compact"}
+
+
+def lose_the_process(_answer: Any) -> Any:
+    raise Killed("behind the change")
+
+
 def test_whoever_has_lost_the_migration_touches_nothing(worlds: Worlds) -> None:
     world = worlds.at("cutover.commit_groups")
     context = world.context()
