@@ -35,6 +35,8 @@ def test_the_second_slice_copies_what_came_meanwhile(worlds: Worlds) -> None:
         copy.source.transaction(topic, [b"aborted"], commit=False)
         copy.source.produce(topic, [b"later", None, b"latest"])
     results = copy.slice()
-    assert {topic: (result.done, result.records) for topic, result in results.items()} == dict.fromkeys(KINDS, (True, 3))
+    assert {topic: (result.done, result.records) for topic, result in results.items()} == dict.fromkeys(
+        KINDS, (True, 3)
+    )
     for topic in KINDS:
         copy.assert_equal(topic)

@@ -6,12 +6,13 @@ import threading
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from simulated.coordinators import Coordinators
-from simulated.faults import Fault
+from simulated.faults import Fault, Kind
 from simulated.handlers import API_VERSIONS
 from simulated.partition_log import PartitionLog, Refused
 from simulated.server import Server
@@ -47,7 +48,7 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
-        self.coordinators = Coordinators(self.log, self.transaction_version)
+        self.coordinators = Coordinators(self.log)
         self.servers: list[Server] = []
         #: requests that were handled; ApiVersions is not counted
         self.handled = 0
@@ -148,11 +149,12 @@ class SimulatedCluster:
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
-    def fault(self, fault: Fault) -> Fault:
-        """Let a fault happen from now on."""
+    def fault(self, kind: Kind, api: int, **fields: Any) -> Fault:
+        """Let a fault happen from now on; see :class:`Fault`."""
+        found = Fault(kind, api, **fields)
         with self.changed:
-            self.faults.append(fault)
-        return fault
+            self.faults.append(found)
+        return found
 
     def fault_of(self, api: int) -> Fault | None:
         """Count a request; return the fault that happens to it."""

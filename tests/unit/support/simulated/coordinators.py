@@ -1,7 +1,8 @@
 """The coordinators of a simulated cluster: producer ids, transactions, committed offsets.
 
 The rules are those of Apache Kafka's ``TransactionCoordinator`` and ``GroupMetadataManager``. Transaction version 1
-adds partitions by request; version 2 (KIP-890) adds them with the first append, and each end raises the epoch.
+adds partitions by request; version 2 (KIP-890) adds them with the first append, and each end raises the epoch. The
+version of a transaction is that of its requests, as with brokers that support both.
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ class Coordinators:
     :param log_of: returns a partition's log, or raises :class:`Refused`.
     """
 
-    def __init__(self, log_of: Callable[[TopicPartition], PartitionLog], version: int) -> None:
+    def __init__(self, log_of: Callable[[TopicPartition], PartitionLog]) -> None:
         self._log_of = log_of
-        self.version = version
         self._ids = itertools.count(1000)
         self.transactions: dict[str, Transaction] = {}
         self.offsets: dict[tuple[str, TopicPartition], Committed] = {}
@@ -113,11 +113,8 @@ class Coordinators:
         found.is_open = True
         found.groups.add(group)
 
-    def check_append(self, transactional_id: str, producer_id: int, epoch: int, key: TopicPartition) -> None:
-        """Verify, or with version 2 add, the partition of a transactional append."""
-        if self.version >= 2:
-            self.add_partitions(transactional_id, producer_id, epoch, {key})
-            return
+    def check_append(self, transactional_id: str, key: TopicPartition) -> None:
+        """Verify the partition of a transactional append (version 1)."""
         found = self.transactions.get(transactional_id)
         if found is None or not found.is_open or key not in found.partitions:
             raise Refused(error_codes.INVALID_TXN_STATE)
@@ -126,8 +123,6 @@ class Coordinators:
         self, transactional_id: str, producer_id: int, epoch: int, group: str, key: TopicPartition, value: Committed
     ) -> None:
         """TxnOffsetCommit of one partition."""
-        if self.version >= 2:
-            self.add_group(transactional_id, producer_id, epoch, group)
         found = self._known(transactional_id, producer_id, epoch)
         if group not in found.groups:
             raise Refused(error_codes.INVALID_TXN_STATE)
@@ -139,14 +134,19 @@ class Coordinators:
         """Return whether a transaction that is not over has committed an offset of this partition."""
         return any((group, key) in waiting for waiting in self._pending.values())
 
-    def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> tuple[int, int]:
-        """EndTxn: (producer id, epoch) for the next transaction."""
+    def end(
+        self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool, is_second: bool
+    ) -> tuple[int, int]:
+        """EndTxn: (producer id, epoch) for the next transaction.
+
+        :param is_second: the request is one of transaction version 2.
+        """
         found = self._known(transactional_id, producer_id, epoch)
         if not found.is_open:
             if found.committed is not commit:
                 raise Refused(error_codes.INVALID_TXN_STATE)
             return found.producer_id, found.epoch  # a repeated request
-        if self.version >= 2:
+        if is_second:
             found.epoch += 1
         self._end(found, commit=commit)
         return found.producer_id, found.epoch

@@ -19,6 +19,9 @@ from airflow_provider_kafka_migration.documents.copy import (
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.batches.api import Record
 from airflow_provider_kafka_migration.lanes.slices import run_slice
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.store import RunLog, base_run
+from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name, read_position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from simulated.cluster import SimulatedCluster
 from simulated.partition_log import PartitionLog
@@ -103,9 +106,7 @@ class SimulatedCopy:
         """A job up to the source's last stable offsets, or up to ``until`` by topic."""
         ends = until or {}
         specs = [
-            spec.model_copy(
-                update={"until_offset": ends.get(spec.topic, self.source.log(spec.key).last_stable_offset)}
-            )
+            spec.model_copy(update={"until_offset": ends.get(spec.topic, self.source.log(spec.key).last_stable_offset)})
             for spec in self.partitions
         ]
         return CopyJob(
@@ -152,6 +153,22 @@ class SimulatedCopy:
         ours = [record._replace(offset=0) for record in visible(self.target.log((topic, 0))).values()]
         theirs = [record._replace(offset=0) for record in visible(self.source.log((topic, 0))).values()]
         assert ours == theirs
+
+    def assert_mapped(self, topic: str) -> None:
+        """Assert that the stored map leads each record of the target to its record of the source."""
+        source, target = visible(self.source.log((topic, 0))), visible(self.target.log((topic, 0)))
+        offset_map = self.offset_map(topic)
+        assert {offset_map.source_of(offset): record._replace(offset=0) for offset, record in target.items()} == {
+            offset: record._replace(offset=0) for offset, record in source.items()
+        }
+
+    def offset_map(self, topic: str) -> PartitionMap:
+        """The map of partition 0 as readers find it."""
+        spec = next(spec for spec in self.partitions if spec.key == (topic, 0))
+        if spec.verdict is not Verdict.TRANSACTIONAL:
+            return RunLog(self.store, MIGRATION, *spec.key, base_run(spec), topic_id=spec.topic_id).load()
+        found = self.target.coordinators.offsets[(group_name(MIGRATION), (topic, 0))]
+        return MapPages(self.store, MIGRATION, topic, 0).load(read_position(found.offset, found.metadata))
 
 
 def visible(log: PartitionLog) -> dict[int, Record]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["drop_before", "drop_after", "code", "empty", "leave_out", "cut", "delay", "throttle", "move"]
+Kind = Literal["drop_before", "drop_after", "code", "empty", "leave_out", "cut", "delay", "throttle", "act"]
 
 
 @dataclass
@@ -15,6 +16,7 @@ class Fault:
     ``drop_before`` and ``drop_after`` close the connection before or after the request has its effect. ``code`` answers
     an error for the partitions of ``topic`` (all without one) or for the whole request. ``empty``: a fetch returns no
     records although there are some; ``cut``: only the first bytes of a batch; ``leave_out``: it omits the partition.
+    ``act``: something else happens to the cluster after the request: ``action``.
     ``delay``: the answer comes ``seconds`` later. ``throttle``: the answer names a throttle time of ``seconds``.
 
     :param api: api key of the requests.
@@ -29,6 +31,7 @@ class Fault:
     topic: str | None = None
     code: int = 0
     seconds: float = 0.0
+    action: Callable[[], object] = lambda: None
     #: how often it has happened
     hits: int = 0
 

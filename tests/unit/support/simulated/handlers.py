@@ -61,6 +61,8 @@ class Broker:
                 cluster.changed.wait_for(lambda: cluster.in_hurry, fault.seconds)
             if fault is not None and kind == "throttle":
                 response.throttle_time_ms = int(fault.seconds * 1000)
+            if fault is not None and kind == "act":
+                fault.action()
             self._count(api)
         if kind == "drop_after":
             raise Drop

@@ -48,6 +48,13 @@ class KillSwitch:
             self._patches.append(mock.patch.object(kind, name, self._request(getattr(kind, name))))
         for name in ("put", "put_new"):
             self._patches.append(mock.patch.object(LocalStore, name, self._write(getattr(LocalStore, name))))
+        report = threading.excepthook
+
+        def on_thread_end(found: threading.ExceptHookArgs) -> None:
+            if found.exc_type is not Killed:
+                report(found)
+
+        self._patches.append(mock.patch.object(threading, "excepthook", on_thread_end))
         for patch in self._patches:
             patch.start()
         return self

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _DEBUGGING_REPLICA = -2
+#: With transaction version 2 the leader adds the partition.
+_SECOND_PRODUCE_VERSION = 12
 
 
 class LogHandlers:
@@ -75,8 +77,12 @@ class LogHandlers:
         log = self._led(*key)
         transactional_id = request.transactional_id
         if transactional_id is not None:
-            producer_id, epoch = struct.unpack_from(">qh", data, 43)
-            self._cluster.coordinators.check_append(transactional_id, producer_id, epoch, key)
+            coordinators = self._cluster.coordinators
+            if request.header.request_api_version >= _SECOND_PRODUCE_VERSION:
+                producer_id, epoch = struct.unpack_from(">qh", data, 43)
+                coordinators.add_partitions(transactional_id, producer_id, epoch, {key})
+            else:
+                coordinators.check_append(transactional_id, key)
         return log.append(data, transactional=transactional_id is not None)
 
     def _fetch(self, request: Any, fault: Fault | None) -> FetchResponse:

@@ -207,9 +207,12 @@ class PartitionLog:
         self.batches = [data for data in self.batches if RawBatch(memoryview(data)).next_offset > self.log_start]
 
     def truncate(self, offset: int) -> None:
-        """Cut the log as an unclean election does; the new leader begins another epoch there."""
-        self.batches = [data for data in self.batches if RawBatch(memoryview(data)).base_offset < offset]
-        self.log_end = self.views()[-1].next_offset if self.batches else min(offset, self.log_end)
+        """Cut the log as an unclean election does, before the batch that contains ``offset``.
+
+        The new leader begins another epoch there.
+        """
+        self.batches = [data for data in self.batches if RawBatch(memoryview(data)).next_offset <= offset]
+        self.log_end = self.views()[-1].next_offset if self.batches else self.log_start
         self.aborted = [item for item in self.aborted if item[2] < self.log_end]
         self.epochs = [item for item in self.epochs if item[1] < self.log_end]
         self.leader_epoch += 1

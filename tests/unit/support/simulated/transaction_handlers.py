@@ -30,6 +30,9 @@ from simulated.partition_log import Refused
 if TYPE_CHECKING:
     from simulated.cluster import SimulatedCluster
 
+#: With transaction version 2 the group coordinator adds the group, and the end raises the epoch.
+_SECOND_COMMIT_VERSION, _SECOND_END_VERSION = 5, 5
+
 
 class TransactionHandlers:
     """Answers requests to coordinators."""
@@ -117,25 +120,30 @@ class TransactionHandlers:
             for item in topic.partitions:
                 key = (topic.name, item.partition_index)
                 value = Committed(item.committed_offset, item.committed_metadata or "")
-                code, _ = attempt(
-                    fault,
-                    topic.name,
-                    lambda k=key, v=value: self._cluster.coordinators.commit_offset(
-                        request.transactional_id, request.producer_id, request.producer_epoch, request.group_id, k, v
-                    ),
-                )
+                code, _ = attempt(fault, topic.name, lambda k=key, v=value: self._commit_offset(request, k, v))
                 parts.append(
                     kind.TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=code)
                 )
             topics.append(kind(name=topic.name, partitions=parts))
         return TxnOffsetCommitResponse(topics=topics)
 
+    def _commit_offset(self, request: Any, key: TopicPartition, value: Committed) -> None:
+        coordinators = self._cluster.coordinators
+        writer = (request.transactional_id, request.producer_id, request.producer_epoch, request.group_id)
+        if request.header.request_api_version >= _SECOND_COMMIT_VERSION:
+            coordinators.add_group(*writer)
+        coordinators.commit_offset(*writer, key, value)
+
     def _end_transaction(self, request: Any, fault: Fault | None) -> EndTxnResponse:
         code, found = attempt(
             fault,
             "",
             lambda: self._cluster.coordinators.end(
-                request.transactional_id, request.producer_id, request.producer_epoch, commit=request.committed
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                commit=request.committed,
+                is_second=request.header.request_api_version >= _SECOND_END_VERSION,
             ),
         )
         producer_id, epoch = found or (-1, -1)

@@ -34,5 +34,9 @@ class Worlds:
         """A copy of the topics that ``fill`` creates on the source; ``options`` are those of :class:`SimulatedCopy`."""
         source, other = self.clusters(**(target or {}))
         fill(source)
+        return SimulatedCopy(self.folder(), source, other, **options)
+
+    def folder(self) -> Path:
+        """A folder that no other copy of the test has."""
         self._count += 1
-        return SimulatedCopy(self._folder / str(self._count), source, other, **options)
+        return self._folder / str(self._count)
