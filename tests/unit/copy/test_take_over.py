@@ -8,19 +8,11 @@ import pytest
 from simulated import apis
 from simulated.cluster import SimulatedCluster, data_batch
 from simulated.copying import SimulatedCopy
+from simulated.small import SMALL_FETCHES, error_code, plain
 from simulated.worlds import Worlds
 
-from airflow_provider_kafka_migration.documents.copy import PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch, patched_header, records
-
-#: Each batch of the source is fetched, and appended, by itself.
-SMALL_FETCHES = {"segment_max_bytes": 400}
-
-
-def plain(source: SimulatedCluster, count: int = 30, batch: int = 5) -> None:
-    source.create("t")
-    source.produce("t", [b"%d" % number for number in range(count)], batch=batch)
 
 
 def half_copied(worlds: Worlds, **options: Any) -> SimulatedCopy:
@@ -31,11 +23,6 @@ def half_copied(worlds: Worlds, **options: Any) -> SimulatedCopy:
     return copy
 
 
-def code(result: PartitionResult) -> str:
-    assert result.error is not None
-    return str(result.error["code"])
-
-
 # -- foreign data -----------------------------------------------------------------------------------------------------
 
 
@@ -44,7 +31,7 @@ def test_records_of_another_producer_stop_the_copy(worlds: Worlds) -> None:
     copy.target.log(("t", 0)).append(data_batch([b"foreign"], 0))
     before = list(copy.target.log(("t", 0)).batches)
     result = copy.slice()["t"]
-    assert (code(result), result.records) == ("FOREIGN_DATA", 0)
+    assert (error_code(result), result.records) == ("FOREIGN_DATA", 0)
     assert copy.target.log(("t", 0)).batches == before
 
 
@@ -61,7 +48,7 @@ def test_excess_markers_stop_a_copy_that_must_be_equal(worlds: Worlds) -> None:
     copy = half_copied(worlds, job_fields={"on_mismatch": "fail"})
     copy.target.log(("t", 0)).write_marker(9, 0, commit=True)
     result = copy.slice()["t"]
-    assert (code(result), result.records) == ("FOREIGN_DATA", 0)
+    assert (error_code(result), result.records) == ("FOREIGN_DATA", 0)
 
 
 def test_a_target_that_differs_from_the_source_stops_the_copy(worlds: Worlds) -> None:
@@ -71,7 +58,7 @@ def test_a_target_that_differs_from_the_source_stops_the_copy(worlds: Worlds) ->
     wrong = data_batch([b"wrong", b"values"], 0, producer_id=producer, sequence=0)
     copy.target.log(("t", 0)).append(plain_attributes(wrong))
     result = copy.slice()["t"]
-    assert (code(result), result.records) == ("FOREIGN_DATA", 0)
+    assert (error_code(result), result.records) == ("FOREIGN_DATA", 0)
 
 
 def test_a_target_beyond_the_source_stops_the_copy(worlds: Worlds) -> None:
@@ -82,7 +69,7 @@ def test_a_target_beyond_the_source_stops_the_copy(worlds: Worlds) -> None:
     source = copy.source.log(("t", 0))
     source.truncate(20)
     result = copy.slice(copy.job(until={"t": 30}))["t"]
-    assert code(result) == "FOREIGN_DATA"
+    assert error_code(result) == "FOREIGN_DATA"
     assert "beyond" in str(result.error) or "ends at 20" in str(result.error)
 
 
@@ -242,7 +229,7 @@ def test_a_log_start_above_everything_copied(worlds: Worlds) -> None:
     copy = half_copied(worlds)
     copy.target.log(("t", 0)).delete_until(15)
     result = copy.slice()["t"]
-    assert code(result) == "FLOOR_VIOLATED"
+    assert error_code(result) == "FLOOR_VIOLATED"
 
 
 def test_a_target_whose_fillers_are_not_all_written(worlds: Worlds) -> None:
