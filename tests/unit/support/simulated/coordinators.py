@@ -58,6 +58,8 @@ class Coordinators:
         self._pending: dict[int, dict[tuple[str, TopicPartition], Committed]] = {}
         #: for how many requests the markers of an ended transaction are still to come
         self.marker_delay = 0
+        #: ``offset.metadata.max.bytes``
+        self.max_metadata_bytes = 4096
 
     def tick(self) -> None:
         """Note that a request arrived; markers that were late may be due."""
@@ -66,6 +68,12 @@ class Coordinators:
                 transaction.markers_due -= 1
                 if transaction.markers_due <= 0:
                     self._write_markers(transaction)
+
+    def settle(self) -> None:
+        """Write all markers that are still to come."""
+        for transaction in self.transactions.values():
+            if transaction.ending is not None:
+                self._write_markers(transaction)
 
     # -- producer ids ------------------------------------------------------------------------------------------------
 
@@ -126,7 +134,7 @@ class Coordinators:
         found = self._known(transactional_id, producer_id, epoch)
         if group not in found.groups:
             raise Refused(error_codes.INVALID_TXN_STATE)
-        if len(value.metadata) > 4096:
+        if len(value.metadata) > self.max_metadata_bytes:
             raise Refused(error_codes.OFFSET_METADATA_TOO_LARGE)
         self._pending.setdefault(producer_id, {})[(group, key)] = value
 

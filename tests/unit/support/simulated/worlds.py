@@ -23,18 +23,26 @@ class Worlds:
         """Close the clusters made so far; tests that make many keep only the last ones open."""
         self._stack.close()
 
-    def clusters(self, **target: Any) -> tuple[SimulatedCluster, SimulatedCluster]:
-        """A source as of Kafka 3 and a target as of Kafka 4; ``target`` are fields of the latter."""
-        source = self._stack.enter_context(SimulatedCluster("source", transaction_version=1))
-        return source, self._stack.enter_context(SimulatedCluster(**{"name": "target", **target}))
+    def clusters(
+        self, *, source: dict[str, Any] | None = None, target: dict[str, Any] | None = None
+    ) -> tuple[SimulatedCluster, SimulatedCluster]:
+        """A source as of Kafka 3 and a target as of Kafka 4, each with its own fields."""
+        first = SimulatedCluster(**{"name": "source", "transaction_version": 1, **(source or {})})
+        second = SimulatedCluster(**{"name": "target", **(target or {})})
+        return self._stack.enter_context(first), self._stack.enter_context(second)
 
     def copy(
-        self, fill: Callable[[SimulatedCluster], object], *, target: dict[str, Any] | None = None, **options: Any
+        self,
+        fill: Callable[[SimulatedCluster], object],
+        *,
+        source: dict[str, Any] | None = None,
+        target: dict[str, Any] | None = None,
+        **options: Any,
     ) -> SimulatedCopy:
         """A copy of the topics that ``fill`` creates on the source; ``options`` are those of :class:`SimulatedCopy`."""
-        source, other = self.clusters(**(target or {}))
-        fill(source)
-        return SimulatedCopy(self.folder(), source, other, **options)
+        first, second = self.clusters(source=source, target=target)
+        fill(first)
+        return SimulatedCopy(self.folder(), first, second, **options)
 
     def folder(self) -> Path:
         """A folder that no other copy of the test has."""
