@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 import pytest
@@ -190,10 +191,14 @@ def test_a_topic_that_may_not_be_read(worlds: Worlds) -> None:
     assert error_code(copy.slice(copy.job("backup"))["t"]) == "PERMISSION_MISSING"
 
 
-def test_a_source_without_a_leader(worlds: Worlds) -> None:
-    copy = worlds.copy(plain, via="s3")
-    copy.source.topics["t"].leaders[0] = -1
-    assert trouble_code(copy.slice(copy.job("backup"), seconds=4)["t"]) == "BROKER_BUSY"
+def test_a_partition_without_a_leader_holds_up_no_other(worlds: Worlds) -> None:
+    copy = worlds.copy(lambda source: fill_source(source, 24), via="s3")
+    copy.source.topics["holey"].leaders[0] = -1
+    began = time.monotonic()
+    results = copy.slice(copy.job("backup"), seconds=4)
+    assert time.monotonic() - began < 6
+    assert trouble_code(results.pop("holey")) == "BROKER_BUSY"
+    assert all(result.done for result in results.values())
 
 
 def test_a_backup_that_is_asked_to_stop_archives_what_it_has_read(worlds: Worlds) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from simulated import apis
 from simulated.cluster import SimulatedCluster
-from simulated.small import KEY, SMALL_FETCHES, error_code, plain, with_hole
+from simulated.small import KEY, SMALL_FETCHES, error_code, plain, trouble_code, with_hole
 from simulated.topics import fill_source
 from simulated.worlds import Worlds
 
@@ -61,6 +62,18 @@ def test_leaders_that_move(worlds: Worlds) -> None:
     copy.source.fault("act", apis.FETCH, skip=1, action=lambda: copy.source.move_leader(KEY, 1))
     assert copy.slice()["t"].done
     copy.assert_equal("t")
+
+
+def test_a_partition_without_a_leader_holds_up_no_other(worlds: Worlds) -> None:
+    copy = worlds.copy(lambda source: fill_source(source, 7))
+    copy.source.topics["holey"].leaders[0] = -1
+    began = time.monotonic()
+    results = copy.slice(seconds=1.5)
+    assert time.monotonic() - began < 4
+    assert trouble_code(results.pop("holey")) == "BROKER_BUSY"
+    assert all(result.done for result in results.values())
+    copy.source.topics["holey"].leaders[0] = 0
+    assert copy.slice()["holey"].done
 
 
 # -- answers without records ------------------------------------------------------------------------------------------
