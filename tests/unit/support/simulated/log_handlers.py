@@ -146,7 +146,7 @@ class LogHandlers:
         aborted = None
         if committed:
             entry = kind.AbortedTransaction
-            pairs = log.aborted_in(item.fetch_offset, data)
+            pairs = log.aborted_from(item.fetch_offset)
             aborted = [entry(producer_id=producer, first_offset=first) for producer, first in pairs]
         return kind(
             partition_index=item.partition,

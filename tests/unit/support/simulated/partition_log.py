@@ -6,6 +6,7 @@ The rules are those of Apache Kafka's ``UnifiedLog``, ``ProducerStateManager`` a
 from __future__ import annotations
 
 import struct
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -100,12 +101,12 @@ class PartitionLog:
         if len(batches) != 1 or used != len(data) or not isinstance(batches[0], RawBatch):
             raise Refused(error_codes.INVALID_RECORD)
         batch = batches[0]
+        if batch.is_transactional and not transactional:
+            raise Refused(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if len(data) > self.max_batch_bytes:
             raise Refused(error_codes.MESSAGE_TOO_LARGE)
         if batch.is_control or batch.base_offset or batch.last_offset_delta + 1 != batch.record_count:
             raise Refused(error_codes.INVALID_RECORD)
-        if batch.is_transactional != transactional:
-            raise Refused(error_codes.INVALID_TXN_STATE)
         return self._append_data(batch, bytes(data))
 
     def _append_data(self, batch: RawBatch, data: bytes) -> int:
@@ -158,7 +159,7 @@ class PartitionLog:
         key = struct.pack(">hh", 0, int(commit))
         value = struct.pack(">hi", 0, coordinator_epoch)
         data = encode_batch(
-            [Record(self.log_end, 1_700_000_000_000, key, value, [])],
+            [Record(self.log_end, int(time.time() * 1000), key, value, [])],
             base_offset=self.log_end,
             producer_id=producer_id,
             producer_epoch=epoch,
@@ -265,17 +266,18 @@ class PartitionLog:
             return b""
         return b"".join(found)[:max_bytes]
 
-    def aborted_in(self, offset: int, data: bytes) -> list[tuple[int, int]]:
-        """Return (producer id, first offset) of the aborted transactions that overlap what is returned."""
-        batches, _ = read_batches(data)
-        until = batches[-1].next_offset if batches else offset
-        found = [(pid, first) for pid, first, marker in self.aborted if marker >= offset and first < until]
+    def aborted_from(self, offset: int) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of the aborted transactions that end at or above an offset.
+
+        A broker returns no fewer than those that overlap what it returns; up to where depends on its index.
+        """
+        found = [(producer_id, first) for producer_id, first, marker in self.aborted if marker >= offset]
         return sorted(found, key=lambda item: item[1])
 
     def offset_at(self, timestamp: int) -> tuple[int, int]:
         """Return (timestamp, offset) of the first record at or after a time; (-1, -1): there is none."""
         for batch in self.views():
-            for record in () if batch.is_control else records(batch):
+            for record in records(batch):
                 if record.timestamp >= timestamp and record.offset >= self.log_start:
                     return record.timestamp, record.offset
         return -1, -1
