@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from simulated import apis
 from simulated.cluster import SimulatedCluster
 from simulated.copying import MIGRATION, SimulatedCopy
-from simulated.kill import Killed, KillSwitch
+from simulated.kill import KillSwitch
 from simulated.small import KEY, SMALL_FETCHES, error_code, plain, trouble_code, with_hole
 from simulated.topics import KINDS, fill_source
 from simulated.worlds import Worlds
@@ -63,8 +62,7 @@ def test_kills_of_a_backup(worlds: Worlds, after: bool) -> None:
     for at in range(1, 100, 2):
         copy = worlds.copy(lambda source: fill_source(source, 22), via="s3")
         switch = KillSwitch(copy.source, copy.target, at=at, after=after)
-        with switch, contextlib.suppress(Killed):
-            copy.slice(copy.job("backup"), stop=switch.stop)
+        switch.run(copy.slice, copy.job("backup"))
         assert all(result.done for result in copy.slice(copy.job("backup")).values())
         assert all(result.done for result in copy.slice(copy.job("restore")).values())
         for topic in KINDS:
@@ -80,8 +78,7 @@ def test_kills_of_a_restore(worlds: Worlds) -> None:
     for at in range(1, 100, 3):
         copy = backed_up(worlds, lambda source: fill_source(source, 23))
         switch = KillSwitch(copy.source, copy.target, at=at, after=True)
-        with switch, contextlib.suppress(Killed):
-            copy.slice(copy.job("restore"), stop=switch.stop)
+        switch.run(copy.slice, copy.job("restore"))
         assert all(result.done for result in copy.slice(copy.job("restore")).values())
         for topic in KINDS:
             copy.assert_equal(topic)

@@ -63,6 +63,18 @@ class KillSwitch:
         for patch in self._patches:
             patch.stop()
 
+    def run(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Run what a process does until it ends or dies; it is asked to ``stop`` by :meth:`stop`.
+
+        A dead process reports no error, whichever of its threads died first.
+        """
+        with self:
+            try:
+                action(*arguments, stop=self.stop)
+            except BaseException:
+                if not self.is_dead:
+                    raise
+
     def stop(self) -> bool:
         """Ask as a copier asks whether to stop: a thread may have been killed while its main thread waits."""
         if self.is_dead:
