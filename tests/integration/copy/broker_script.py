@@ -49,14 +49,17 @@ class BrokerScript:
     """Plays the script on one cluster with one broker.
 
     :param topics: names of two topics with one partition each, of at most 2,000 bytes a batch.
+    :param prefix: of transactional ids and groups.
+    :param has_second: the cluster knows transaction version 2.
     :ivar answers: what the cluster has answered, by step.
     """
 
-    def __init__(self, wire: Wire, topics: tuple[str, str], prefix: str) -> None:
+    def __init__(self, wire: Wire, topics: tuple[str, str], prefix: str, *, has_second: bool) -> None:
         self.wire = wire
         self.key: TopicPartition = (topics[0], 0)
         self.other: TopicPartition = (topics[1], 0)
         self.prefix = prefix
+        self.has_second = has_second
         self.answers: dict[str, Any] = {}
 
     def play(self) -> dict[str, Any]:
@@ -65,7 +68,8 @@ class BrokerScript:
         self._refused_batches()
         self._markers()
         self._first_transactions()
-        self._second_transactions()
+        if self.has_second:
+            self._second_transactions()
         self._ends()
         self._fetches()
         self._deletions()
@@ -350,7 +354,8 @@ class BrokerScript:
         self._fetch("committed", committed, isolation=READ_COMMITTED)
         self._fetch("committed, a part", FetchRange(*self.other, 4, 10), isolation=READ_COMMITTED)
         one = self._producer("open")
-        self._append(one, 0, 12)
+        self._add(one, self._coordinator(one))
+        self._append(one, 0, 8)
         self._fetch("below an open transaction", committed, isolation=READ_COMMITTED)
         self._fetch("at an open transaction", FetchRange(*self.other, other_end, 10**6), isolation=READ_COMMITTED)
         self._fetch("into an open transaction", FetchRange(*self.other, other_end, 10**6))

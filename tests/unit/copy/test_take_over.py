@@ -35,6 +35,17 @@ def test_records_of_another_producer_stop_the_copy(worlds: Worlds) -> None:
     assert copy.target.log(("t", 0)).batches == before
 
 
+def test_the_right_records_of_another_producer_stop_the_copy(worlds: Worlds) -> None:
+    """Another tool copies as well: the content is equal, but its sequence numbers say nothing about ours."""
+    copy = half_copied(worlds)
+    theirs = list(records(copy.source.log(("t", 0)).views()[3]))
+    copy.target.log(("t", 0)).append(encode_batch([r._replace(offset=n) for n, r in enumerate(theirs)]))
+    result = copy.slice()["t"]
+    assert (error_code(result), result.records) == ("FOREIGN_DATA", 0)
+    assert result.error is not None
+    assert result.error["details"] == {"producer_id": -1, "target_offset": 19}
+
+
 def test_markers_of_another_producer_are_a_filled_hole_too_many(worlds: Worlds) -> None:
     copy = half_copied(worlds)
     copy.target.log(("t", 0)).write_marker(9, 0, commit=True)
