@@ -105,8 +105,9 @@ def test_any_size_of_the_last_batches(worlds: Worlds, batch: int) -> None:
     copy.assert_equal("t")
 
 
-def test_a_long_stretch_of_markers_at_the_end(worlds: Worlds) -> None:
-    """More markers than the first window has offsets lie behind the last record."""
+@pytest.mark.parametrize("empty_answers", [0, 2])
+def test_a_long_stretch_of_markers_at_the_end(worlds: Worlds, empty_answers: int) -> None:
+    """More markers than the first window has offsets lie behind the last record; the first answers may be empty."""
 
     def fill(source: SimulatedCluster) -> None:
         plain(source, 10)
@@ -117,6 +118,7 @@ def test_a_long_stretch_of_markers_at_the_end(worlds: Worlds) -> None:
     first = copy.slice()["t"]
     assert (first.done, first.records, first.target_offset) == (True, 10, 510)
     copy.source.produce("t", [b"behind the hole"])
+    copy.target.fault("empty", apis.FETCH, times=empty_answers)
     result = copy.slice()["t"]
     assert (result.done, result.records, result.resumed_offset) == (True, 1, 510)
     copy.assert_equal("t")
