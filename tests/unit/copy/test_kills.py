@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,22 @@ def _all_mapped(copy: SimulatedCopy) -> None:
 
 def test_kills_while_all_kinds_are_copied(worlds: Worlds) -> None:
     _every_step(worlds, lambda source: fill_source(source, 5), _all_equal)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_copier_after_the_other_is_killed(worlds: Worlds, seed: int) -> None:
+    """Each copier comes a few steps further, while the source gets more records."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    copy = worlds.copy(lambda source: fill_source(source, seed))
+    for _ in range(12):
+        switch = KillSwitch(copy.source, copy.target, at=chance.randint(1, 40), after=chance.random() < 0.5)
+        switch.run(copy.slice)
+        topic = chance.choice(KINDS)
+        copy.source.transaction(topic, [b"aborted"] * chance.randint(1, 3), commit=False)
+        copy.source.produce(topic, [b"%d" % number for number in range(chance.randint(1, 9))])
+    assert all(result.done for result in copy.slice().values())
+    _all_equal(copy)
 
 
 def test_kills_while_holes_are_left_out(worlds: Worlds) -> None:

@@ -148,6 +148,21 @@ def test_markers_that_a_dead_copier_wrote_late(worlds: Worlds) -> None:
     copy.assert_mapped("t")
 
 
+def test_a_record_where_the_source_has_a_marker_was_displaced(worlds: Worlds) -> None:
+    """No record can have been copied from the offset of a marker: without this rule it would be copied twice."""
+    copy = worlds.copy(lambda source: plain(source, 20))
+    assert copy.slice()["t"].done
+    copy.source.log(("t", 0)).write_marker(5, 0, commit=True)
+    copy.source.produce("t", [b"behind the marker"])
+    target, producer = copy.target.log(("t", 0)), copy.producers.data_producer_id
+    behind = copy.source.log(("t", 0)).views()[-1]
+    target.append(as_copied(behind, producer, target.producers[producer].last_sequence + 1))
+    result = copy.slice()["t"]
+    assert (result.done, result.verdict, result.records) == (True, Verdict.MAPPED, 0)
+    copy.assert_in_order("t")
+    copy.assert_mapped("t")
+
+
 def as_copied(batch: RawBatch, producer_id: int, sequence: int) -> bytes:
     """A source batch as the copier sends it."""
     return patched_header(batch, producer_id, 0, sequence) + bytes(batch.payload)
