@@ -148,19 +148,32 @@ def test_markers_that_a_dead_copier_wrote_late(worlds: Worlds) -> None:
     copy.assert_mapped("t")
 
 
-def test_a_record_where_the_source_has_a_marker_was_displaced(worlds: Worlds) -> None:
-    """No record can have been copied from the offset of a marker: without this rule it would be copied twice."""
-    copy = worlds.copy(lambda source: plain(source, 20))
+def displaced(worlds: Worlds, **options: Any) -> SimulatedCopy:
+    """A target that has a record at the offset at which the source has a marker."""
+    copy = worlds.copy(lambda source: plain(source, 20), **options)
     assert copy.slice()["t"].done
     copy.source.log(("t", 0)).write_marker(5, 0, commit=True)
     copy.source.produce("t", [b"behind the marker"])
     target, producer = copy.target.log(("t", 0)), copy.producers.data_producer_id
     behind = copy.source.log(("t", 0)).views()[-1]
     target.append(as_copied(behind, producer, target.producers[producer].last_sequence + 1))
+    return copy
+
+
+def test_a_record_in_the_place_of_a_marker_was_displaced(worlds: Worlds) -> None:
+    """No record can have been copied from the offset of a marker: without this rule it would be copied twice."""
+    copy = displaced(worlds)
     result = copy.slice()["t"]
     assert (result.done, result.verdict, result.records) == (True, Verdict.MAPPED, 0)
     copy.assert_in_order("t")
     copy.assert_mapped("t")
+
+
+def test_displaced_records_stop_a_copy_that_must_be_equal(worlds: Worlds) -> None:
+    copy = displaced(worlds, job_fields={"on_mismatch": "fail"})
+    before = list(copy.target.log(("t", 0)).batches)
+    assert error_code(copy.slice()["t"]) == "FOREIGN_DATA"
+    assert copy.target.log(("t", 0)).batches == before
 
 
 def as_copied(batch: RawBatch, producer_id: int, sequence: int) -> bytes:
