@@ -26,6 +26,11 @@ FAULTS ?= 300
 FAULTS_ON_THREE ?= 60
 SEED ?=
 
+# Folders of the package of which the unit tests reach at least this percentage of lines.
+COVERED := copy
+COVERED_PERCENT := 75
+COVERAGE := $(foreach folder,$(COVERED),--cov=airflow_provider_kafka_migration.$(folder)) --cov-report=
+
 .PHONY: help
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -54,8 +59,12 @@ test: env java ## All tests but the soak runs
 	$(PYTEST) $(PARALLEL) -m "not soak" $(PYTEST_ARGS)
 
 .PHONY: test-fast
-test-fast: env ## Unit tests only: no broker, under two minutes
-	$(PYTEST) $(PARALLEL) -m "not integration and not e2e and not soak" $(PYTEST_ARGS)
+test-fast: env ## Unit tests only: no broker, under two minutes; checks the coverage unless PYTEST_ARGS selects tests
+	$(PYTEST) $(PARALLEL) -m "not integration and not e2e and not soak" $(or $(PYTEST_ARGS),$(COVERAGE))
+ifeq ($(PYTEST_ARGS),)
+	@$(foreach folder,$(COVERED),$(BIN)/python -m coverage report --include='*/$(folder)/*' \
+	  --fail-under=$(COVERED_PERCENT) &&) true
+endif
 
 .PHONY: test-integration
 test-integration: env java ## Tests against real brokers

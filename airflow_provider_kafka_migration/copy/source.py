@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.kafka.logs import (
     cut_short,
     enough_bytes,
     local_log_start,
+    no_leader,
     proven_hole,
     says,
 )
@@ -276,13 +277,17 @@ class KafkaSource:
         self._arrived.append(Trouble.of(copy, error))
 
     def attach(self, copies: Iterable[PartitionCopy]) -> None:
-        """Give each partition a reader at its present leader."""
+        """Give each partition a reader at its present leader; report those without a leader as in trouble."""
         todo = [copy for copy in copies if copy not in self._reader_of]
         if not todo:
             return
-        leaders = self._source.leaders([copy.key for copy in todo])
+        # Waiting here for the leader of one partition would hold up all others of the lane.
+        leaders = self._source.present_leaders([copy.key for copy in todo])
+        for copy in todo:
+            if copy.key not in leaders:
+                self._report(copy, no_leader(self._source.config.name, *copy.key))
         epochs = self._source.leader_epochs(leaders)
-        for copy in self._not_truncated(todo, epochs):
+        for copy in self._not_truncated([copy for copy in todo if copy.key in leaders], epochs):
             self._leader_epochs[copy] = epochs[copy.key]
             self._heard_at[copy] = time.monotonic()
             self._give(copy, self._reader(leaders[copy.key]))

@@ -87,12 +87,17 @@ def by_leader(
         elif topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
             problems[key] = error_codes.error_for(topic.error_code, "the topic cannot be described", where=where)
         else:
-            problems[key] = BrokerBusy(
-                "the partition has no leader",
-                where=where,
-                next_step="check that the topic exists and its brokers run; then clear the task",
-            )
+            problems[key] = no_leader(wire.config.name, *key)
     return dict(sorted(groups.items()))
+
+
+def no_leader(cluster: str, topic: str, partition: int) -> BrokerBusy:
+    """The error for a partition that has no leader at present."""
+    return BrokerBusy(
+        "the partition has no leader",
+        where=Where(cluster=cluster, topic=topic, partition=partition),
+        next_step="check that the topic exists and its brokers run; then clear the task",
+    )
 
 
 def topic_missing(cluster: str, topic: str, partition: int) -> BrokerBusy:

@@ -260,21 +260,30 @@ class Wire:
         wanted = sorted(set(partitions))
 
         def attempt() -> dict[TopicPartition, int]:
-            missing = {topic for topic, partition in wanted if self._leaders.get((topic, partition), -1) < 0}
-            if missing:
-                self._check_described(self.metadata(missing))
-            without = [key for key in wanted if self._leaders.get(key, -1) < 0]
+            found = self.present_leaders(wanted)
+            without = [key for key in wanted if key not in found]
             if without:
                 raise BrokerBusy(
                     f"{len(without)} partitions have no leader; the first is {without[0][0]}-{without[0][1]}",
                     where=Where(cluster=self.config.name, topic=without[0][0], partition=without[0][1]),
                     next_step="check that the topic exists and its brokers run; then clear the task",
                 )
-            return {key: self._leaders[key] for key in wanted}
+            return found
 
         if refresh:
             self.forget_leaders(wanted)
         return self.retrying(attempt)
+
+    def present_leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the leader of each partition that has one at present, without waiting for the others.
+
+        The metadata is requested only for partitions whose leader is not known.
+        """
+        wanted = sorted(set(partitions))
+        missing = {topic for topic, partition in wanted if self._leaders.get((topic, partition), -1) < 0}
+        if missing:
+            self._check_described(self.metadata(missing))
+        return {key: self._leaders[key] for key in wanted if self._leaders.get(key, -1) >= 0}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the epochs of the leaders that :meth:`leaders` or :meth:`metadata` last returned; -1: unknown."""

@@ -20,6 +20,21 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 
+#: The folders whose tests count for the coverage that ``make test-fast`` checks.
+_COVERED = {"copy", "phases"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Trace only tests that count: tracing makes others slower for nothing.
+
+    Property tests take the same lines hundreds of times, so they are not traced either.
+    """
+    folder = Path(__file__).parent
+    for item in items:
+        counts = item.path.is_relative_to(folder) and item.path.relative_to(folder).parts[0] in _COVERED
+        if not counts or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("no_cover")
+
 
 @dataclass(frozen=True)
 class S3Server:

@@ -66,7 +66,7 @@ class FakeSource:
 
     open_connection = connection
 
-    def leaders(self, keys: Any) -> dict[tuple[str, int], int]:
+    def present_leaders(self, keys: Any) -> dict[tuple[str, int], int]:
         return dict.fromkeys(keys, 1)
 
     def leader_epochs(self, keys: Any) -> dict[tuple[str, int], int]:

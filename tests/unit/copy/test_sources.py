@@ -50,7 +50,7 @@ class FakeWire:
         self.connections: list[FakeConnection] = []
         self.ends: dict[tuple[str, int], int] = {}
 
-    def leaders(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def present_leaders(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(keys, 1)
 
     def leader_epochs(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:

@@ -37,6 +37,8 @@ class Broker:
     def leaders(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(keys, 1)
 
+    present_leaders = leaders
+
     def leader_epochs(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(keys, self.epoch)
 
