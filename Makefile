@@ -27,7 +27,7 @@ FAULTS_ON_THREE ?= 60
 SEED ?=
 
 # Folders of the package of which the unit tests reach at least this percentage of lines.
-COVERED := copy
+COVERED := copy phases
 COVERED_PERCENT := 75
 COVERAGE := $(foreach folder,$(COVERED),--cov=airflow_provider_kafka_migration.$(folder)) --cov-report=
 
