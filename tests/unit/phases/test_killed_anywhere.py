@@ -10,6 +10,9 @@ from phase_world.world import KEYS, ORDER, World, Worlds
 
 from airflow_provider_kafka_migration.state import State
 
+#: Tracing doubles their time, and they take lines that other tests take, too.
+pytestmark = pytest.mark.no_cover
+
 #: Steps that each run of a phase journals, because it has checked again.
 _EACH_RUN = {"prechecked"}
 #: Steps whose keys are times.
