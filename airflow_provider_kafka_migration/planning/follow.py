@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, halves
 from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     JournalTampered,
     MigrationError,
 )
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
@@ -47,6 +48,9 @@ PHASE = "tail"
 _FINAL = (ClaimHeld, ClaimLost, JournalTampered)
 
 
+_NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
+
+
 @dataclass(frozen=True)
 class News:
     """How the source differs from the plan.
@@ -55,11 +59,13 @@ class News:
     :param grown: topics of the plan, with only the partitions that the plan does not have.
     :param gone: topics of the plan that one broker reports as deleted or created again, with the reason. All brokers
         must confirm that before it counts.
+    :param unknown: topics of the plan that could not be described, with the reason: they may have grown.
     """
 
     new: Mapping[str, TopicFacts]
     grown: Mapping[str, TopicFacts]
     gone: Mapping[str, str]
+    unknown: Mapping[str, ItemError] = field(default_factory=dict)
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -96,7 +102,12 @@ def compare(spec: MigrationSpec, source: Cluster, plan: Plan) -> News:
                 grown[name] = replace(facts, partitions=added)
         elif spec.topics.selects(name) and name not in plan.excluded_topics:
             new[name] = facts
-    return News(new, grown, gone)
+    unknown: dict[str, ItemError] = {}
+    for name in sorted(set(planned) - set(gone)):
+        error = described[name].error if name in described else _NO_ANSWER
+        if error is not None:
+            unknown[name] = error
+    return News(new, grown, gone, unknown)
 
 
 # -- one pass --------------------------------------------------------------------------------------------------------
@@ -326,10 +337,17 @@ def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
 
     :raises TopicRecreated: a topic of the migration is gone, or was created again (``on_topic_deleted: fail``).
     :raises FreezeFailed: topics or partitions are not copied yet.
+    :raises MigrationError: a topic cannot be described, so nobody knows.
     """
     plan = record.plan()
     check_none_gone(record)
     news = compare(record.spec, source, plan)
+    for name, error in news.unknown.items():
+        raise error.exception(
+            f"topic {name} cannot be described, so it is not known whether it has new partitions",
+            record.where("cutover", cluster="source", topic=name),
+            operation=f"Describe on Topic {name}",
+        )
     if not record.spec.topology.follow_new:
         _refuse_grown(record, news)
         return

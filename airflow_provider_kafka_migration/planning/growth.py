@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, Severity, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
+    PrecheckBlocked,
     Terminal,
     TopicRecreated,
     TopologyRefused,
@@ -20,7 +21,6 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka.admin.topics import UNKNOWN_TOPIC_OR_PARTITION, TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
-from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.planning.make import put_plan
 from airflow_provider_kafka_migration.planning.verdicts import verdict_of
 from airflow_provider_kafka_migration.record import steps
@@ -171,14 +171,23 @@ def _partition(spec: MigrationSpec, key: TopicPartition, offsets: tuple[int, int
 
 
 def check_is_of(record: MigrationRecord, plan: Plan) -> None:
-    """Refuse a plan that was not checked, except for partitions that topology_copy itself has added.
+    """Refuse a plan that did not pass its precheck, except for partitions that topology_copy itself has added.
 
     :raises IllegalTransition: the plan was made after the precheck.
+    :raises PrecheckBlocked: the precheck found blockers, and somebody let the migration go on without it.
     """
     checked = record.precheck()
-    if checked is None or checked.plan_digest != growth.checked_digest(record, plan):
+    if checked is None or checked.plan_digest != checked_digest(record, plan):
         raise IllegalTransition(
             "the plan is newer than its precheck",
             where=record.where(PHASE),
             next_step="clear precheck and everything below it",
+        )
+    blockers = [item for item in checked.findings if item.severity is Severity.BLOCKER]
+    if blockers:
+        raise PrecheckBlocked(
+            f"the precheck of this plan ended with {len(blockers)} blockers, the first is {blockers[0].code}: "
+            f"{blockers[0].seen}",
+            where=record.where(PHASE),
+            next_step=f"{blockers[0].fix}; then clear precheck and everything below it",
         )

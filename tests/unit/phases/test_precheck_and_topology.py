@@ -121,6 +121,10 @@ def test_one_cluster_under_two_names_is_a_blocker(worlds: Worlds) -> None:
     world.run("plan")
     with pytest.raises(PrecheckBlocked, match="B002"):
         world.run(PRECHECK)
+    # Somebody marks the red task as a success.
+    with pytest.raises(PrecheckBlocked, match=r"ended with 1 blockers.*B002"):
+        world.run(COPY)
+    assert not world.target.topics
 
 
 def test_a_spec_that_has_changed_is_planned_again_before_it_is_checked(worlds: Worlds) -> None:

@@ -12,7 +12,7 @@ from phase_support import make_context, make_plan
 from airflow_provider_kafka_migration.cli.runner import references
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, Plan, TopicPlan, Verdict
-from airflow_provider_kafka_migration.errors import Terminal
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts, TopicFacts
@@ -116,7 +116,30 @@ def test_what_is_new_grown_and_gone() -> None:
 
 def test_a_topic_that_may_not_be_described_any_more_is_not_gone() -> None:
     hidden = facts("a-same", 0, error=ItemError(29, "TOPIC_AUTHORIZATION_FAILED", ""))
-    assert follow.compare(context(hidden).spec, context(hidden).source, plan(("a-same", 1))).gone == {}
+    news = follow.compare(context(hidden).spec, context(hidden).source, plan(("a-same", 1)))
+    assert news.gone == {}
+    assert news.unknown["a-same"].unauthorized
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (ItemError(5, "LEADER_NOT_AVAILABLE", retriable=True), "BROKER_BUSY", "LEADER"),
+        (ItemError(29, "TOPIC_AUTHORIZATION_FAILED"), "PERMISSION_MISSING", "TOPIC"),
+        (None, "BROKER_BUSY", "NO_ANSWER"),
+    ],
+    ids=["busy", "hidden", "no answer"],
+)
+def test_a_topic_that_nobody_describes_holds_up_the_freeze(
+    tmp_path: Path, error: ItemError | None, kind: str, says: str
+) -> None:
+    answer = {} if error is None else {"orders": facts("orders", 0, error=error)}
+    answer = {} if error is None else {"orders": facts("orders", 0, error=error)}
+    one = make_context(tmp_path, plan=make_plan({"orders": 1}), state=State.TAIL)
+    one.source.admin.describe_topics = lambda *_: dict(answer)  # type: ignore[method-assign]
+    with pytest.raises(MigrationError, match=f"orders cannot be described.*{says}") as caught:
+        follow.check_all_followed(one.record, one.source)
+    assert caught.value.code == kind
 
 
 def test_a_pass_journals_a_deletion_only_when_all_brokers_tell_it(
