@@ -57,6 +57,7 @@ def test_a_copy_through_the_archive_reads_it_first(worlds: Worlds) -> None:
     copy.assert_equal("t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_kills_of_a_backup(worlds: Worlds, after: bool) -> None:
     for at in range(1, 100, 2):
@@ -74,6 +75,7 @@ def test_kills_of_a_backup(worlds: Worlds, after: bool) -> None:
     raise AssertionError("more steps than expected")
 
 
+@pytest.mark.slow
 def test_kills_of_a_restore(worlds: Worlds) -> None:
     for at in range(1, 100, 3):
         copy = backed_up(worlds, lambda source: fill_source(source, 23))

@@ -16,7 +16,7 @@ from simulated.worlds import Worlds
 from airflow_provider_kafka_migration.documents.plan import Verdict
 
 # These runs take the same lines hundreds of times; other tests show that the lines are taken.
-pytestmark = pytest.mark.no_cover
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 #: More steps than any of these copies takes.
 _ENOUGH = 400

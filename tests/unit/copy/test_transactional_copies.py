@@ -274,6 +274,7 @@ def test_a_first_start_waits_for_the_replicas(worlds: Worlds) -> None:
 
 
 @VERSIONS
+@pytest.mark.slow
 def test_kills_with_late_markers(worlds: Worlds, version: int) -> None:
     """The successor waits until the transaction of the dead copier is over, and reads only stable positions."""
     for at in range(8, 60, 6):

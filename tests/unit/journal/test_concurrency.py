@@ -15,6 +15,8 @@ from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
+pytestmark = pytest.mark.slow
+
 
 def test_processes_of_one_run_lose_nothing(store: ObjectStore, open_journal: OpenJournal, writers: int) -> None:
     """Threads, each with a journal of its own, as the tasks of a run have."""

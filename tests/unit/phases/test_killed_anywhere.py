@@ -11,7 +11,7 @@ from phase_world.world import KEYS, ORDER, World, Worlds
 from airflow_provider_kafka_migration.state import State
 
 #: Tracing doubles their time, and they take lines that other tests take, too.
-pytestmark = pytest.mark.no_cover
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 #: Steps that each run of a phase journals, because it has checked again.
 _EACH_RUN = {"prechecked"}

@@ -19,6 +19,8 @@ from airflow_provider_kafka_migration.storage import s3
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 from harness.s3_faults import Fault, FaultyS3
 
+pytestmark = pytest.mark.slow
+
 PASSING = (Fault.SLOW_DOWN, Fault.INTERNAL_ERROR, Fault.DROPPED, Fault.ANSWER_LOST, Fault.ANSWER_TORN)
 
 
