@@ -59,7 +59,7 @@ test: env java ## All tests but the soak runs
 	$(PYTEST) $(PARALLEL) -m "not soak" $(PYTEST_ARGS)
 
 .PHONY: test-fast
-test-fast: env ## Unit tests only: no broker, under two minutes; checks the coverage unless PYTEST_ARGS selects tests
+test-fast: env ## Unit tests only: no broker, about three minutes; checks the coverage unless PYTEST_ARGS selects tests
 	$(PYTEST) $(PARALLEL) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE))
 ifeq ($(PYTEST_ARGS),)
 	@$(foreach folder,$(COVERED),$(BIN)/python -m coverage report --include='*/$(folder)/*' \
