@@ -200,16 +200,7 @@ def context_of(folder: Path, partitions: int, lanes: int) -> PhaseContext:
 def job_of(plan: Plan) -> CopyJob:
     """The seed's job document for a plan."""
     specs = {
-        (topic.name, item.partition): CopyPartition(
-            topic=topic.name,
-            target_topic=topic.target_name,
-            partition=item.partition,
-            topic_id=topic.topic_id,
-            source_start_offset=item.source_start_offset,
-            target_start_offset=item.target_start_offset,
-            verdict=item.verdict,
-            size_bytes=item.size_bytes,
-        )
+        (topic.name, item.partition): CopyPartition.of_plan(topic, item)
         for topic in plan.topics
         for item in topic.partitions
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -34,12 +35,12 @@ from airflow_provider_kafka_migration.copy.holes import (
     marker_errors,
     markers_are_refused,
 )
-from airflow_provider_kafka_migration.copy.limits import Throttling
+from airflow_provider_kafka_migration.copy.limits import SliceLimits, Throttling
 from airflow_provider_kafka_migration.copy.partition import Confirmed, CopyState, PartitionCopy, Sent, Trouble
 from airflow_provider_kafka_migration.copy.transform import Append, Hole
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where
-from airflow_provider_kafka_migration.kafka import clock, error_codes, produce
+from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches.api import patched_header
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
@@ -83,16 +84,16 @@ class MarkerIdentity:
     producer_epoch: int
 
 
-class TargetWriter:
+class TargetWriter(ABC):
     """The connections of a lane's writer to the target, and what it has to report.
 
-    :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param limits: nothing is sent after their deadline.
     :param wake: ends the lane's wait when background work has ended. Thread-safe.
     """
 
-    def __init__(self, target: Wire, deadline: float, wake: Callable[[], object]) -> None:
+    def __init__(self, target: Wire, limits: SliceLimits, wake: Callable[[], object]) -> None:
         self._target = target
-        self._deadline = deadline
+        self._limits = limits
         self._wake = wake
         self._channels: dict[tuple[int, int], Channel] = {}
         #: what has happened since the last poll
@@ -125,7 +126,7 @@ class TargetWriter:
         channel = self._channels.get(key)
         if channel is None or channel.connection.closed:
             connection = self._target.open_connection(broker_id)
-            connection.send_deadline = self._deadline
+            connection.send_deadline = self._limits.deadline
             channel = Channel(broker_id, number, connection)
             self._channels[key] = channel
         return channel
@@ -145,15 +146,9 @@ class TargetWriter:
             self._report(copy, error)
             self.detach(copy)
 
+    @abstractmethod
     def detach(self, copy: PartitionCopy) -> None:
         """Take a partition off its channels; the next attach looks up its leader again."""
-        raise NotImplementedError
-
-    def _check_deadline(self) -> None:
-        if clock.is_over(self._deadline):
-            raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice continues from the target's log end"
-            )
 
     def close(self) -> None:
         """Close all connections; unanswered requests have an unknown outcome."""
@@ -166,7 +161,7 @@ class Appender(TargetWriter):
     """The target side of a lane.
 
     :param busy: a live view of the partitions that have something to send; :meth:`send` reads it.
-    :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param limits: nothing is sent after their deadline.
     :param transactional_id: of the lane: it fences the markers of the lane's former incarnations, and serves empty
         transactions where the migration may not write markers.
     :param wake: ends the lane's wait when a fill by empty transactions has ended. Thread-safe.
@@ -178,11 +173,11 @@ class Appender(TargetWriter):
         producers: ProducerIds,
         *,
         busy: Collection[PartitionCopy],
-        deadline: float,
+        limits: SliceLimits,
         transactional_id: str,
         wake: Callable[[], object],
     ) -> None:
-        super().__init__(target, deadline, wake)
+        super().__init__(target, limits, wake)
         self._producers = producers
         self._busy = busy
         self._transactional_id = transactional_id
@@ -246,7 +241,7 @@ class Appender(TargetWriter):
             "since Kafka 3.8, or the brokers lack the api): holes are filled by empty transactions, which takes longer"
         )
         transactions = EmptyTransactions(
-            self._target.config, self._transactional_id, deadline=self._deadline, wake=self._wake
+            self._target.config, self._transactional_id, deadline=self._limits.deadline, wake=self._wake
         )
         try:
             transactions.begin()
@@ -273,7 +268,7 @@ class Appender(TargetWriter):
 
         :raises SliceExpired: the deadline has passed.
         """
-        self._check_deadline()
+        self._limits.check()
         if self._markers_refused:
             self._collect_fills()
         for channel, copies in self._waiting().items():

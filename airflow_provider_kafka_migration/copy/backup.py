@@ -51,7 +51,7 @@ class ArchiveSink:
         """Do nothing: an archive needs no preparation."""
 
     def is_settling(self, copy: PartitionCopy) -> bool:
-        """Return False: the archive is read anew by each resume."""
+        """Return False: each resume reads the archive again."""
         return False
 
     def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]:

@@ -84,7 +84,7 @@ class TargetSink:
             target,
             job.producers,
             busy=self._busy,
-            deadline=limits.deadline,
+            limits=limits,
             transactional_id=lane.transactional_id,
             wake=wake,
         )
@@ -93,7 +93,7 @@ class TargetSink:
             return MapPages(map_store, job.migration_id, *copy.key)
 
         self._transactional = TransactionalAppender(
-            target, group_name(job.migration_id), pages=pages, deadline=limits.deadline, wake=wake
+            target, group_name(job.migration_id), pages=pages, limits=limits, wake=wake
         )
         self._transactional_resumer = TransactionalResumer(
             job.migration_id, target, pages=pages, on_session=self._transactional.begin

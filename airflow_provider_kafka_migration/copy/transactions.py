@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.copy.append_errors import (
     coordinator_error,
     is_concurrent,
 )
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import (
     Confirmed,
     CopyState,
@@ -290,7 +291,7 @@ class TransactionalAppender(TargetWriter):
 
     :param group: the consumer group whose offsets on the target are the source positions.
     :param pages: returns a partition's map pages, for runs that no longer fit into the commit.
-    :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param limits: nothing is sent after their deadline.
     :param wake: ends the lane's wait when a page has been written. Thread-safe.
     """
 
@@ -300,10 +301,10 @@ class TransactionalAppender(TargetWriter):
         group: str,
         *,
         pages: Callable[[PartitionCopy], MapPages],
-        deadline: float,
+        limits: SliceLimits,
         wake: Callable[[], object],
     ) -> None:
-        super().__init__(target, deadline, wake)
+        super().__init__(target, limits, wake)
         self._group = group
         self._pages = pages
         self._sessions: dict[PartitionCopy, ProducerSession] = {}
@@ -370,7 +371,7 @@ class TransactionalAppender(TargetWriter):
 
         :raises SliceExpired: the deadline has passed.
         """
-        self._check_deadline()
+        self._limits.check()
         for copy, session in list(self._sessions.items()):
             if session.is_resting(now):
                 continue
@@ -412,7 +413,7 @@ class TransactionalAppender(TargetWriter):
     def _open_if_needed(self, session: ProducerSession, now: float) -> None:
         copy = session.copy
         if copy.write.pending:
-            wanted = now < self._deadline - LAST_BEGIN_SECONDS
+            wanted = now < self._limits.deadline - LAST_BEGIN_SECONDS
         elif session.owes_position:
             # A position at the source's end is committed without waiting.
             wanted = now >= session.position_due or copy.read.next_offset >= copy.read.last_stable_offset
@@ -447,7 +448,7 @@ class TransactionalAppender(TargetWriter):
         return self._pool
 
     def _append_all(self, session: ProducerSession, now: float) -> None:
-        hurry = now >= self._deadline - LAST_BEGIN_SECONDS
+        hurry = now >= self._limits.deadline - LAST_BEGIN_SECONDS
         session.is_closing = session.is_closing or session.wants_end(now, hurry=hurry)
         while session.may_append() and now >= self._leader_of[session.copy].muted_until:
             self._append(session)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
-from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Verdict
+from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
 
 
@@ -30,6 +30,20 @@ class CopyPartition(Part):
     size_bytes: int = -1
     on_mismatch: Literal["mapped", "fail"] | None = Field(None, description="None: the job's setting")
     max_batch_bytes: int | None = Field(None, description="max.message.bytes of the target topic, if known")
+
+    @classmethod
+    def of_plan(cls, topic: TopicPlan, item: PartitionPlan) -> CopyPartition:
+        """Return what copiers need of a partition of the plan."""
+        return cls(
+            topic=topic.name,
+            target_topic=topic.target_name,
+            partition=item.partition,
+            topic_id=topic.topic_id,
+            source_start_offset=item.source_start_offset,
+            target_start_offset=item.target_start_offset,
+            verdict=item.verdict,
+            size_bytes=item.size_bytes,
+        )
 
     @property
     def key(self) -> tuple[str, int]:

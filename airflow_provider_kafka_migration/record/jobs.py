@@ -33,18 +33,10 @@ def planned_partitions(spec: MigrationSpec, plan: Plan) -> dict[TopicPartition, 
     """Return all partitions of the plan in the form that copiers need."""
     found = {}
     for topic in plan.topics:
+        on_mismatch = spec.offsets.on_mismatch_of(topic.name) if spec.offsets.by_topic else None
         for item in topic.partitions:
-            found[(topic.name, item.partition)] = CopyPartition(
-                topic=topic.name,
-                target_topic=topic.target_name,
-                partition=item.partition,
-                topic_id=topic.topic_id,
-                source_start_offset=item.source_start_offset,
-                target_start_offset=item.target_start_offset,
-                verdict=item.verdict,
-                on_mismatch=spec.offsets.on_mismatch_of(topic.name) if spec.offsets.by_topic else None,
-                size_bytes=item.size_bytes,
-            )
+            copied = CopyPartition.of_plan(topic, item)
+            found[copied.key] = copied.model_copy(update={"on_mismatch": on_mismatch})
     return found
 
 

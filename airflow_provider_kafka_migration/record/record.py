@@ -244,20 +244,7 @@ class MigrationRecord:
         job = next((job for job in jobs if job is not None), None)
         if job is not None:
             return {item.key: item for item in job.partitions}
-        found = [
-            CopyPartition(
-                topic=topic.name,
-                target_topic=topic.target_name,
-                partition=item.partition,
-                topic_id=topic.topic_id,
-                source_start_offset=item.source_start_offset,
-                target_start_offset=item.target_start_offset,
-                verdict=item.verdict,
-                size_bytes=item.size_bytes,
-            )
-            for topic in self.plan().topics
-            for item in topic.partitions
-        ]
+        found = [CopyPartition.of_plan(topic, item) for topic in self.plan().topics for item in topic.partitions]
         return {item.key: item for item in sorted(found, key=lambda item: item.key)}
 
     def gaps(self) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class Wire:
 
 
 class Client:
-    """Stands for the AdminClient; ``answers`` are those of one topic after the other, ``...`` is none."""
+    """A simulated AdminClient. ``answers`` has one entry per topic, in order; ``...`` means no answer."""
 
     def __init__(self, config: dict[str, Any], script: dict[str, list[Any]], requests: list[list[str]]) -> None:
         self.config, self.script, self.requests = config, script, requests
