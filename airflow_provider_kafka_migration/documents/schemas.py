@@ -1,0 +1,166 @@
+"""Documents of the schemas of a migration: the plan, the id map, and the result of a synchronization."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from airflow_provider_kafka_migration.documents.base import Document, Part
+
+IdMode = Literal["keep", "translate", "topic"]
+#: The parts of a topic's records that carry schema ids.
+IdParts = Literal["none", "key", "value", "both"]
+
+
+class TopicIds(Part):
+    """Where the records of a topic carry schema ids, and the sample that this was decided from."""
+
+    topic: str
+    parts: IdParts
+    decided_by: Literal["spec", "sample"] = "sample"
+    context: str = Field(".", description="context of the source registry in which the ids are looked up")
+    sampled_records: int = 0
+    key_ids: int = Field(0, description="sampled keys that begin like a serialized record, or have an id in a header")
+    key_known_ids: int = Field(0, description="of these: the id is known to the source registry")
+    value_ids: int = 0
+    value_known_ids: int = 0
+    unknown_ids: list[int] = Field(default_factory=list, description="ids that the source registry does not have")
+    unread: str = Field("", description="why no records could be sampled; empty: they were")
+
+
+class SchemaConflict(Part):
+    """Something on the target that keeps a schema, level or mode from being written as planned."""
+
+    kind: Literal["id", "version", "content", "compatibility", "reference", "mode", "unsupported"]
+    subject: str = Field(description="source subject, qualified")
+    target_subject: str = ""
+    version: int = 0
+    id: int = 0
+    what: str = Field(description="a sentence for people")
+
+
+class PlannedVersion(Part):
+    """One version of a subject, and what the target gets."""
+
+    version: int
+    id: int
+    deleted: bool = False
+    digest: str = Field(description="SHA-256 over type, text and references as they are on the source")
+    action: Literal["register", "exists", "conflict"] = "register"
+    target_version: int = Field(0, description="0: decided by the target registry")
+    target_id: int = Field(0, description="0: decided by the target registry")
+
+
+class PlannedSubject(Part):
+    """One subject of the migration."""
+
+    subject: str
+    target_subject: str
+    type: str = ""
+    versions: list[PlannedVersion] = Field(default_factory=list, description="ascending")
+    config: dict[str, Any] = Field(default_factory=dict, description="explicit config of the source; empty: none")
+    mode: str = Field("", description="explicit mode of the source; empty: none")
+    as_reference: bool = Field(False, description="outside the filter; moved because another schema refers to it")
+    topics: list[str] = Field(default_factory=list, description="migrated topics that use it, by its name")
+
+
+class SchemaPlan(Document):
+    """``schemas/plan-<digest>.json``: what moves from one registry to the other."""
+
+    version: int = 1
+    migration_id: str
+    id_mode: IdMode
+    reason: str = Field(description="why this id mode, for people")
+    source_kind: str = Field("", description="confluent, karapace, redpanda, apicurio, unknown")
+    target_kind: str = ""
+    import_scope: Literal["", "subject", "context", "registry", "apicurio"] = Field(
+        "", description="where fixed ids can be written on the target; empty: nowhere, or not needed"
+    )
+    subjects: list[PlannedSubject] = Field(default_factory=list, description="ascending by source subject")
+    context_configs: dict[str, dict[str, Any]] = Field(default_factory=dict, description="by source context")
+    context_modes: dict[str, str] = Field(default_factory=dict)
+    global_config: dict[str, Any] = Field(default_factory=dict)
+    global_mode: str = ""
+    conflicts: list[SchemaConflict] = Field(default_factory=list)
+    left_out: dict[str, str] = Field(default_factory=dict, description="source subject to why it does not move")
+    topics: list[TopicIds] = Field(default_factory=list, description="ascending by topic")
+    notes: list[str] = Field(default_factory=list, description="what is not copied and why, for people")
+    unread: dict[str, str] = Field(
+        default_factory=dict, description="what could not be read, and why; never taken as 'there is none'"
+    )
+
+
+class SchemaIdMap(Document):
+    """``schemas/id-map.json``: source ids to target ids. Copiers read it, and read it again for an unknown id.
+
+    It only grows: an entry never changes, because records may have been rewritten with it.
+    """
+
+    version: int = 1
+    migration_id: str
+    id_mode: IdMode
+    ids: list[tuple[str, int, int]] = Field(
+        default_factory=list, description="(source context, source id, target id), ascending"
+    )
+    guids: list[tuple[str, str]] = Field(default_factory=list, description="(source GUID, target GUID), ascending")
+    absent: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="(source context, id): found in records, and the source registry answered that it has no such id",
+    )
+    absent_guids: list[str] = Field(default_factory=list)
+
+
+class SchemaFailure(Part):
+    """One schema, level or mode that could not be written."""
+
+    subject: str
+    version: int = 0
+    error: dict[str, Any] = Field(description="MigrationError.as_dict()")
+
+
+class SchemasResult(Document):
+    """``results/schemas.json``: the last synchronization."""
+
+    version: int = 1
+    migration_id: str
+    reason: str = Field(description="schemas, tail, final, validate, cli")
+    at: str
+    id_mode: IdMode
+    subjects: int = 0
+    versions: int = 0
+    registered: int = Field(0, description="versions written by this synchronization")
+    deleted: int = Field(0, description="versions deleted again by this synchronization")
+    configs: int = 0
+    ids: int = Field(0, description="different ids in the id map")
+    plan_digest: str = Field("", description="of the schema plan that was carried out")
+    conflicts: list[SchemaConflict] = Field(default_factory=list)
+    failed: list[SchemaFailure] = Field(default_factory=list)
+    unread: dict[str, str] = Field(default_factory=dict)
+
+
+class SchemaDifference(Part):
+    """One difference between both registries after the copy."""
+
+    subject: str
+    version: int = 0
+    what: str
+
+
+class SchemaCheck(Document):
+    """``results/schemas-check.json``: both registries compared, and the ids that occur in copied records."""
+
+    version: int = 1
+    migration_id: str
+    at: str
+    id_mode: IdMode
+    subjects: int = 0
+    versions: int = 0
+    deleted_versions: int = 0
+    ids_in_records: int = 0
+    ids_resolved: int = Field(0, description="resolved on the target to the schema of the source")
+    ids_unknown_to_source: list[int] = Field(
+        default_factory=list, description="bytes that look like an id which the source registry does not have either"
+    )
+    differences: list[SchemaDifference] = Field(default_factory=list)
+    unread: dict[str, str] = Field(default_factory=dict, description="what could not be compared, and why")

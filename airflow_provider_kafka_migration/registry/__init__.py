@@ -1,0 +1,1 @@
+"""Speaks to schema registries over HTTP. Imports nothing of this package but ``errors``."""

@@ -1,0 +1,1 @@
+"""Schema ids in records: where they are, what they become on the target, and which ones occur."""
