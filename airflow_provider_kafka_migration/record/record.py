@@ -37,6 +37,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     supplemented,
 )
 from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
+from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdMap, SchemaPlan, SchemasResult
 from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -52,6 +53,19 @@ if TYPE_CHECKING:
 
 _COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
 _RESTORE = "restore the object from an earlier version in the bucket"
+
+
+@dataclass(frozen=True)
+class OpenModeChange:
+    """A mode of the target registry that the migration has set, or was about to set, and has not put back.
+
+    :param scope: empty for the whole registry, ``:.ctx:`` for a context, or a qualified subject.
+    :param former: the mode that the scope had of its own; None: it had none.
+    """
+
+    scope: str
+    former: str | None
+    wanted: str
 
 
 @dataclass(frozen=True)
@@ -201,6 +215,79 @@ class MigrationRecord:
     def is_retention_restored(self) -> bool:
         """Whether configs that delete data are back on the target; from then on records may be missing there."""
         return self.journal.find_step(steps.DELETING_RESTORED) is not None
+
+    # ---- schemas
+
+    def schema_plan(self) -> SchemaPlan | None:
+        """Load the schema plan that the plan points to; ``None`` if the plan has none.
+
+        :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: the document is missing, or is not the one that the plan was made with.
+        """
+        summary = self._first_plan().schemas
+        if summary is None:
+            return None
+        key = self.key(summary.document)
+        data = self.journal_store.get(key)
+        found = None if data is None else SchemaPlan.parse(data)
+        if found is None or found.digest() != summary.digest:
+            raise DocumentUnreadable(
+                f"{key} is {'missing' if found is None else 'not the schema plan that the plan was made with'}",
+                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+                next_step=f"{_RESTORE}; before anything was copied, run the plan phase again",
+            )
+        return found
+
+    def schema_id_map(self) -> SchemaIdMap | None:
+        """Load the map of schema ids as it is now; ``None`` before the first synchronization.
+
+        :raises DocumentUnreadable: the journal has a synchronization, but the map is missing. A new one might give
+            other ids to schemas whose ids are in records already.
+        """
+        key = self.key(keys.SCHEMA_ID_MAP)
+        data = self.journal_store.get(key)
+        if data is None and self.journal.find_step(steps.SCHEMAS_COPIED) is not None:
+            raise self._missing(key, steps.SCHEMAS_COPIED)
+        return None if data is None else SchemaIdMap.parse(data)
+
+    def schemas_result(self) -> SchemasResult | None:
+        """The result of the last synchronization of the registries; ``None`` before the first one.
+
+        :raises DocumentUnreadable: the journal has a synchronization, but its result is missing.
+        """
+        data = self._result(keys.SCHEMAS, steps.SCHEMAS_COPIED)
+        return None if data is None else SchemasResult.parse(data)
+
+    def schema_check(self) -> SchemaCheck | None:
+        """The last comparison of the registries by the validation; ``None`` before the first one.
+
+        :raises DocumentUnreadable: the journal has a comparison, but its result is missing.
+        """
+        data = self._result(keys.SCHEMAS_CHECK, steps.SCHEMAS_CHECKED)
+        return None if data is None else SchemaCheck.parse(data)
+
+    def open_schema_modes(self) -> list[OpenModeChange]:
+        """Return the modes of the target registry that have to be put back, in the order in which they were set."""
+        latest = {entry.step_key: entry for entry in self.journal.steps(steps.SCHEMA_MODE_SETTING)}
+        restored = {entry.step_key: entry.seq for entry in self.journal.steps(steps.SCHEMA_MODE_RESTORED)}
+        is_open = (entry for scope, entry in latest.items() if restored.get(scope, -1) < entry.seq)
+        return [
+            OpenModeChange(str(entry.step_key or ""), entry.details.get("former"), str(entry.details["wanted"]))
+            for entry in sorted(is_open, key=lambda entry: entry.seq)
+        ]
+
+    def source_registry_modes(self) -> tuple[str, dict[str, str | None]] | None:
+        """Return the source registry's former modes by scope and the attempt that changed them; ``None``: it has them.
+
+        A scope is written as in :class:`OpenModeChange`; the mode is None where the scope had none of its own.
+        """
+        entry = self.journal.find_step(steps.SOURCE_REGISTRY_READONLY)
+        if entry is None:
+            return None
+        restored = self.journal.find_step(steps.SOURCE_REGISTRY_RESTORED, entry.step_key)
+        if restored is not None and restored.seq > entry.seq:
+            return None
+        return str(entry.step_key), dict(entry.details["former"])
 
     # ---- copy
 
