@@ -7,6 +7,12 @@ from airflow_provider_kafka_migration.spec.load import (
     load_spec,
     parse_spec,
 )
+from airflow_provider_kafka_migration.spec.schemas import (
+    RewriteMode,
+    SchemasSection,
+    SubjectRenameSection,
+    TopicIdsSection,
+)
 from airflow_provider_kafka_migration.spec.sections import (
     AclsSection,
     ApprovalsSection,
@@ -57,11 +63,15 @@ __all__ = [
     "OffsetsSection",
     "Regex",
     "RenameSection",
+    "RewriteMode",
+    "SchemasSection",
     "Section",
     "SeedSection",
     "SparkSection",
     "StorageSection",
+    "SubjectRenameSection",
     "TailSection",
+    "TopicIdsSection",
     "TopicOffsetsSection",
     "TopicsSection",
     "TopologySection",

@@ -36,6 +36,11 @@ class ValidKeys:
         self._section = section
         self._wrong = frozenset(wrong)
 
+    @property
+    def model(self) -> Any:
+        """The section itself, with its wrong keys at their defaults."""
+        return self._section
+
     def __getattr__(self, name: str) -> Any:
         if name in self._wrong:
             raise KeyUnknownError(name)
@@ -52,7 +57,10 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
         are not mistakes.
     """
     found: list[Mistake] = []
-    rules = (_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook)
+    rules = (
+        *(_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook),
+        *(_registries, _registry_topic, _no_registries, _ids_without_translate, _translate, _subject_renames),
+    )
     for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
         with contextlib.suppress(KeyUnknownError):
             for mistake in rule(sections):
@@ -125,6 +133,90 @@ def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     cutover = _section(sections, "cutover")
     if cutover.freeze == "webhook" and not cutover.producer_freeze_webhook:
         yield "cutover.producer_freeze_webhook", "freeze: webhook needs the address to call"
+
+
+def _registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find registries that are missing, twice the same, or not references."""
+    schemas = _section(sections, "schemas")
+    yield from plain_secrets.in_connection("schemas.source", schemas.source)
+    yield from plain_secrets.in_connection("schemas.target", schemas.target)
+    if schemas.source and schemas.source == schemas.target:
+        yield "schemas.target", "source and target use the same registry connection"
+    if schemas.source and not schemas.target and not schemas.topic:
+        yield "schemas.target", "schemas.source needs the registry of the target, or schemas.topic"
+    if schemas.target and not schemas.source and not schemas.topic:
+        yield "schemas.source", "schemas.target needs the registry of the source"
+
+
+def _registry_topic(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find what cannot be done to a registry that moves with its own topic."""
+    schemas = _section(sections, "schemas")
+    if not schemas.topic:
+        return
+    if why := _section(sections, "topics").why_left_out(schemas.topic):
+        yield "schemas.topic", f"the topic is not migrated, so the registry cannot move with it: {why}"
+    if schemas.ids == "translate":
+        yield "schemas.ids", "translate contradicts schemas.topic: a registry that moves with its topic keeps its ids"
+    for key in ("include", "exclude", "rename", "versions", "contexts", "normalize", "global_config"):
+        if _differs(schemas, key):
+            yield f"schemas.{key}", "has no effect with schemas.topic: the whole registry moves with its topic"
+    if schemas.source_registry == "readonly" and not schemas.source:
+        yield "schemas.source_registry", "readonly needs schemas.source: the registry to set"
+
+
+def _no_registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find keys for schemas in a spec that names no registry."""
+    schemas = _section(sections, "schemas")
+    if isinstance(schemas, ValidKeys) or schemas.configured or schemas.target:
+        return
+    for key in type(schemas).model_fields:
+        if _differs(schemas, key):
+            yield f"schemas.{key}", "no schemas move without schemas.source and schemas.target (or schemas.topic)"
+
+
+def _ids_without_translate(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find keys about rewritten ids where ids are kept."""
+    schemas = _section(sections, "schemas")
+    if schemas.ids != "keep" and not schemas.topic:
+        return
+    why = "schemas.topic keeps them" if schemas.topic else "schemas.ids: keep leaves records as they are"
+    if schemas.strict:
+        yield "schemas.strict", f"only applies where ids are rewritten: {why}"
+    if schemas.rewrite != "detect":
+        yield "schemas.rewrite", f"only applies where ids are rewritten: {why}"
+    if schemas.normalize and not schemas.topic:
+        yield "schemas.normalize", "a normalized schema is another one: it cannot keep its id (schemas.ids: keep)"
+    for index, item in enumerate(schemas.by_topic):
+        if item.rewrite is not None:
+            yield f"schemas.by_topic[{index}].rewrite", f"only applies where ids are rewritten: {why}"
+
+
+def _translate(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find copiers that cannot rewrite ids."""
+    if _section(sections, "schemas").ids == "translate" and _section(sections, "seed").via == "split":
+        yield "schemas.ids", "translate is not possible with seed.via: split, whose copiers share nothing but segments"
+
+
+def _subject_renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find one name for two subjects, and renames of subjects that are not selected."""
+    schemas = _section(sections, "schemas")
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, target in sorted(schemas.rename.subjects.items()):
+        sources[target].append(source)
+        if not target:
+            yield f"schemas.rename.subjects.{source}", "the new name is empty"
+        if why := schemas.why_left_out(source):
+            yield f"schemas.rename.subjects.{source}", f"this subject is not selected: {why}"
+    for target, names in sorted(sources.items()):
+        if len(names) > 1:
+            yield "schemas.rename.subjects", f"{' and '.join(names)} would both become {target}"
+
+
+def _differs(section: Any, key: str) -> bool:
+    """Return whether a key of a section is not at its default; wrong keys below it count as their defaults."""
+    value = getattr(section, key)
+    kind = type(section.model if isinstance(section, ValidKeys) else section)
+    return bool((value.model if isinstance(value, ValidKeys) else value) != getattr(kind(), key))
 
 
 def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.conflicts import Mistake, ValidKeys, conflicts
+from airflow_provider_kafka_migration.spec.schemas import SchemasSection
 from airflow_provider_kafka_migration.spec.sections import (
     AclsSection,
     ApprovalsSection,
@@ -52,6 +53,7 @@ class MigrationSpec(Section):
     acls: AclsSection = Field(default_factory=lambda: AclsSection())
     groups: GroupsSection = Field(default_factory=lambda: GroupsSection())
     offsets: OffsetsSection = Field(default_factory=lambda: OffsetsSection())
+    schemas: SchemasSection = Field(default_factory=lambda: SchemasSection())
     estimate: EstimateSection = Field(default_factory=lambda: EstimateSection())
     seed: SeedSection = Field(default_factory=lambda: SeedSection())
     tail: TailSection = Field(default_factory=lambda: TailSection())

@@ -23,7 +23,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
-def _why_not_selected(section: str, name: str, include: list[str], exclude: list[str]) -> str:
+def why_not_selected(section: str, name: str, include: list[str], exclude: list[str]) -> str:
     """Return the rule that leaves a name out; empty if none does."""
     for pattern in exclude:
         if re.fullmatch(pattern, name):
@@ -94,7 +94,7 @@ class TopicsSection(Section):
         """Return why a source topic is not part of the migration; empty if it is."""
         if why := why_internal(topic, self.include):
             return why
-        return _why_not_selected("topics", topic, self.include, self.exclude)
+        return why_not_selected("topics", topic, self.include, self.exclude)
 
     def target_name(self, topic: str) -> str:
         """Return the name of a source topic on the target."""
@@ -194,7 +194,7 @@ class GroupsSection(Section):
 
     def why_left_out(self, group: str) -> str:
         """Return why a group is not part of the migration; empty if it is."""
-        return _why_not_selected("groups", group, self.include, self.exclude)
+        return why_not_selected("groups", group, self.include, self.exclude)
 
 
 OffsetsMode = Literal["auto", "equal", "shifted", "mapped", "transactional"]
