@@ -43,6 +43,7 @@ from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFa
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, Role, open_settings
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
@@ -53,19 +54,6 @@ if TYPE_CHECKING:
 
 _COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
 _RESTORE = "restore the object from an earlier version in the bucket"
-
-
-@dataclass(frozen=True)
-class OpenModeChange:
-    """A mode of the target registry that the migration has set, or was about to set, and has not put back.
-
-    :param scope: empty for the whole registry, ``:.ctx:`` for a context, or a qualified subject.
-    :param former: the mode that the scope had of its own; None: it had none.
-    """
-
-    scope: str
-    former: str | None
-    wanted: str
 
 
 @dataclass(frozen=True)
@@ -266,28 +254,9 @@ class MigrationRecord:
         data = self._result(keys.SCHEMAS_CHECK, steps.SCHEMAS_CHECKED)
         return None if data is None else SchemaCheck.parse(data)
 
-    def open_schema_modes(self) -> list[OpenModeChange]:
-        """Return the modes of the target registry that have to be put back, in the order in which they were set."""
-        latest = {entry.step_key: entry for entry in self.journal.steps(steps.SCHEMA_MODE_SETTING)}
-        restored = {entry.step_key: entry.seq for entry in self.journal.steps(steps.SCHEMA_MODE_RESTORED)}
-        is_open = (entry for scope, entry in latest.items() if restored.get(scope, -1) < entry.seq)
-        return [
-            OpenModeChange(str(entry.step_key or ""), entry.details.get("former"), str(entry.details["wanted"]))
-            for entry in sorted(is_open, key=lambda entry: entry.seq)
-        ]
-
-    def source_registry_modes(self) -> tuple[str, dict[str, str | None]] | None:
-        """Return the source registry's former modes by scope and the attempt that changed them; ``None``: it has them.
-
-        A scope is written as in :class:`OpenModeChange`; the mode is None where the scope had none of its own.
-        """
-        entry = self.journal.find_step(steps.SOURCE_REGISTRY_READONLY)
-        if entry is None:
-            return None
-        restored = self.journal.find_step(steps.SOURCE_REGISTRY_RESTORED, entry.step_key)
-        if restored is not None and restored.seq > entry.seq:
-            return None
-        return str(entry.step_key), dict(entry.details["former"])
+    def open_registry_settings(self, role: Role) -> dict[str, OpenSetting]:
+        """Return the modes of a registry that the migration has changed and that are still to be put back, by scope."""
+        return open_settings(self.journal, role, "mode")
 
     # ---- copy
 

@@ -43,12 +43,15 @@ ACLS_COPIED: Final = "acls_copied"
 
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
-#: A mode of the target registry, journaled before it is set; the details hold ``former`` and ``wanted`` [scope].
-#: ``former`` is null where the scope had no mode of its own. The scope is empty for the whole registry, ``:.ctx:`` for
-#: a context, or a qualified subject.
+#: Modes of a registry, journaled before they are set: ``registry`` (source, target), ``wanted``, and ``former`` by
+#: scope; null where the scope had no mode of its own [scope, if it is only one].
+#: A scope is empty for the whole registry, ``:.ctx:`` for a context, or a qualified subject.
 SCHEMA_MODE_SETTING: Final = "schema_mode_setting"
-#: The former mode is back [scope].
+#: The former modes are back: ``registry`` and ``scopes`` [scope, if it is only one].
 SCHEMA_MODE_RESTORED: Final = "schema_mode_restored"
+#: Compatibility levels that are lifted while old versions are registered; details as those of modes.
+SCHEMA_LEVEL_SETTING: Final = "schema_level_setting"
+SCHEMA_LEVEL_RESTORED: Final = "schema_level_restored"
 #: A synchronization of both registries that has changed something, and the first one; the details hold its counts.
 SCHEMAS_COPIED: Final = "schemas_copied"
 #: A synchronization failed while the tail ran [error code].
@@ -100,12 +103,9 @@ FREEZE_VERIFIED: Final = "freeze_verified"
 #: Journaled before the webhook's receiver is asked to drop the deadline: after that it might no longer lift by itself.
 FREEZE_HELD: Final = "freeze_held"
 FREEZE_LIFTED: Final = "freeze_lifted"
-#: Modes of the source registry, journaled before it becomes read-only: ``former`` by scope [attempt].
-SOURCE_REGISTRY_READONLY: Final = "source_registry_readonly"
-#: The source registry has its former modes again [attempt].
-SOURCE_REGISTRY_RESTORED: Final = "source_registry_restored"
-#: The source registry could not be given its former modes; the error says what a person has to do [attempt].
-SOURCE_REGISTRY_STILL_READONLY: Final = "source_registry_still_readonly"
+#: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
+#: person has to do [attempt].
+SOURCE_REGISTRY_READONLY: Final = "source_registry_still_readonly"
 #: Partitions that did not exist, or were not followed yet, when the boundary was set.
 BORN_AFTER_FREEZE: Final = "born_after_freeze"
 SENTINEL_PRODUCER: Final = "sentinel_producer"

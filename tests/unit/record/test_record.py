@@ -14,7 +14,6 @@ from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFa
 from airflow_provider_kafka_migration.evidence import bundle
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.record import OpenModeChange
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics.target_topics import Presence
 
@@ -147,28 +146,3 @@ def test_a_lost_schema_check_is_not_one_that_was_never_made(tmp_path: Path) -> N
     lose(tmp_path, keys.result(keys.SCHEMAS_CHECK))
     with pytest.raises(DocumentUnreadable, match=r"results/schemas-check\.json is missing"):
         context.record.schema_check()
-
-
-def test_modes_that_were_not_put_back_are_open(tmp_path: Path) -> None:
-    context = make_context(tmp_path)
-    assert context.record.open_schema_modes() == []
-    context.journal.step(steps.SCHEMA_MODE_SETTING, key="", details={"former": "READWRITE", "wanted": "IMPORT"})
-    context.journal.step(steps.SCHEMA_MODE_SETTING, key="orders-value", details={"former": None, "wanted": "IMPORT"})
-    context.journal.step(steps.SCHEMA_MODE_RESTORED, key="orders-value")
-    assert context.record.open_schema_modes() == [OpenModeChange("", "READWRITE", "IMPORT")]
-    context.journal.step(steps.SCHEMA_MODE_RESTORED, key="")
-    assert context.record.open_schema_modes() == []
-    context.journal.step(steps.SCHEMA_MODE_SETTING, key="orders-value", details={"former": None, "wanted": "IMPORT"})
-    assert context.record.open_schema_modes() == [OpenModeChange("orders-value", None, "IMPORT")]
-
-
-def test_the_source_registry_is_read_only_until_it_has_its_modes_again(tmp_path: Path) -> None:
-    context = make_context(tmp_path)
-    assert context.record.source_registry_modes() is None
-    former = {"": "READWRITE", "orders-value": "READWRITE"}
-    context.journal.step(steps.SOURCE_REGISTRY_READONLY, key="1", details={"former": former})
-    assert context.record.source_registry_modes() == ("1", former)
-    context.journal.step(steps.SOURCE_REGISTRY_RESTORED, key="1")
-    assert context.record.source_registry_modes() is None
-    context.journal.step(steps.SOURCE_REGISTRY_READONLY, key="2", details={"former": {"": None}})
-    assert context.record.source_registry_modes() == ("2", {"": None})
