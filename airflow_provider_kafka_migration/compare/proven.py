@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.compare.comparison import KEPT_DIFFERENCES, Spans
+from airflow_provider_kafka_migration.compare.comparison import KEPT_DIFFERENCES
+from airflow_provider_kafka_migration.compare.spans import Spans
 from airflow_provider_kafka_migration.copy.read_watch import times_overtaken
 from airflow_provider_kafka_migration.documents.proof import (
     ContentRange,
