@@ -3,7 +3,8 @@
 Where both sides have a batch with the same bytes, the digests of its payload are compared and nothing is decoded: this
 covers everything that was forwarded raw. Where batches differ (rebuilt, split, compacted since), records are compared
 one by one at the offsets that the map gives. Each side yields a chain of digests over the same pieces; the chains are
-equal exactly if nothing differs.
+equal exactly if nothing differs. Where a topic's schema ids are other ones on the target, the source's records are
+compared as they must be there: equal then means equal under the id map.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from airflow_provider_kafka_migration.compare.differences import Differences, changed_fields
 from airflow_provider_kafka_migration.compare.logs import CommittedLog, Cursor, decode
+from airflow_provider_kafka_migration.compare.record_ids import RecordIds, WalkedBatch, id_fields
 from airflow_provider_kafka_migration.compare.spans import Spans
 from airflow_provider_kafka_migration.compare.target_only import MAX_KEYS, TargetOnly
 from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record, Timestamps
+from airflow_provider_kafka_migration.kafka.batches.header import decompress
 from airflow_provider_kafka_migration.kafka.batches.records import Columns
 from airflow_provider_kafka_migration.offset_map.runs import How, OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+from airflow_provider_kafka_migration.schema_ids.found import IdKey
 
 KEPT_DIFFERENCES = 100
 
@@ -51,6 +55,7 @@ class ContentOptions:
     :param stop: called before each batch; True ends the comparison with :class:`Interrupted`.
     :param enough: called regularly by :func:`compare_stretch`; True ends it with what was compared so far.
     :param pace: called with the bytes of each batch that was read; may wait, to limit the load on the clusters.
+    :param ids: for a topic whose records carry schema ids: they are gathered, and compared under the id map.
     """
 
     timestamps: Timestamps = "visible"
@@ -60,6 +65,7 @@ class ContentOptions:
     stop: Callable[[], bool] = lambda: False
     enough: Callable[[], bool] = lambda: False
     pace: Callable[[int], None] = lambda size_bytes: None
+    ids: RecordIds | None = None
 
 
 class Stretch(NamedTuple):
@@ -99,7 +105,7 @@ def compare_stretch(
 
     :raises MigrationError: one side cannot be read.
     """
-    with TargetOnly(max_keys=options.max_keys) as target_only:
+    with TargetOnly(max_keys=options.max_keys, ids=options.ids) as target_only:
         return _Comparison(compared, offset_map, rules, source, target, options, target_only).run()
 
 
@@ -162,6 +168,7 @@ class _Comparison:
             compared.source_end_offset,
             options.timestamps,
             lambda batch, error: self._unreadable("source", batch, error),
+            options.ids,
         )
         self._target = Cursor(
             self._read(target, compared.target_start_offset, compared.target_end_offset),
@@ -245,28 +252,36 @@ class _Comparison:
         source, target = self._source.batch, self._target.batch
         if source is None or target is None or not self._may_be_same(source, target):
             return False
-        digest = hashlib.sha256(source.payload).digest()
-        if hashlib.sha256(target.payload).digest() != digest:
+        walked: WalkedBatch | None = None
+        if self._options.ids is not None:
+            walked = self._options.ids.walk(source)
+            if walked is None:
+                return False
+        found = _equal_payload(source, target, None if walked is None else walked.payload)
+        if found is None:
             return False
+        tag, digest = found
         self._chains.both(
-            _BATCH_PIECE.pack(
-                b"B", source.base_offset, source.record_count, source.base_timestamp, source.codec, digest
-            )
+            _BATCH_PIECE.pack(tag, source.base_offset, source.record_count, source.base_timestamp, source.codec, digest)
         )
         self._equal_records += source.record_count
         self._matched_end, self._is_just_matched = (source.next_offset, target.next_offset), True
-        self._source.skip_batch()
+        self._source.skip_batch(walked)
         self._target.skip_batch()
         return True
 
     def _may_be_same(self, source: RawBatch, target: RawBatch) -> bool:
-        """Check the headers: wholly in the range, at the right offsets; equal payloads then mean the same records."""
+        """Check the headers: wholly in the range, at the right offsets; equal payloads then mean the same records.
+
+        With other ids in it, a payload may be compressed to another size.
+        """
+        ids = self._options.ids
         return (
             source.record_count == target.record_count
             and source.last_offset_delta == target.last_offset_delta
             and source.codec == target.codec
             and source.base_timestamp == target.base_timestamp
-            and source.size_bytes == target.size_bytes
+            and (source.size_bytes == target.size_bytes or (ids is not None and ids.rewrites))
             and (self._options.timestamps == "raw" or not source.is_log_append_time)
             and not target.is_log_append_time
             and self._source.is_whole
@@ -353,7 +368,11 @@ class _Comparison:
         if source.times == target.times and source.bodies == target.bodies:
             self._equal(source)
             return
-        fields = changed_fields(source, target)
+        unmapped = self._source.unmapped(source.offsets[0])
+        if unmapped is not None:
+            fields = f"the id map has no schema {_id_text(unmapped)}, so the record cannot be compared"
+        else:
+            fields = changed_fields(source, target)
         if not fields:  # they differ only in numbers encoded in a longer form than needed
             self._equal(source)
             return
@@ -403,7 +422,36 @@ class _Comparison:
             uncompared_records=judged.deleted_records,
             difference_count=self._differences.count + judged.extra,
             differences=self._differences.first(judged.differences),
+            **self._schema_ids(),
         )
+
+    def _schema_ids(self) -> dict[str, Any]:
+        if self._options.ids is None:
+            return {}
+        gathered = self._source.gathered
+        return {"schema_id_rule": self._options.ids.rule, **id_fields(gathered)}
+
+
+def _equal_payload(source: RawBatch, target: RawBatch, rewritten: bytes | None) -> tuple[bytes, bytes] | None:
+    """Return a tag and the digest of what both batches hold; None if they do not have the same bytes.
+
+    :param rewritten: the source's records, unpacked, as they must be on the target; None: as they are. These bytes have
+        no checksum from a producer, so the target's is checked, and they are compared unpacked: other versions of a
+        codec's library compress them differently.
+    """
+    if rewritten is None:
+        digest = hashlib.sha256(source.payload).digest()
+        return (b"B", digest) if hashlib.sha256(target.payload).digest() == digest else None
+    try:
+        target.check_crc()
+        held = decompress(target.codec, target.payload)
+    except BatchMalformed:
+        return None  # decoding its records reports it
+    return (b"U", hashlib.sha256(rewritten).digest()) if held == rewritten else None
+
+
+def _id_text(key: IdKey) -> str:
+    return f"{'GUID' if key.kind == 'guid' else 'id'} {key.value} ({key.part})"
 
 
 def _piece(columns: Columns, first_source_offset: int) -> list[bytes]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from airflow_provider_kafka_migration.compare.logs import CommittedLog, Cursor, key_of_body
+from airflow_provider_kafka_migration.compare.record_ids import UNMAPPED, RecordIds
 from airflow_provider_kafka_migration.compare.spans import Spans
 from airflow_provider_kafka_migration.documents.proof import ContentDifference, TopicRules
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, Record
@@ -74,11 +75,13 @@ class TargetOnly:
     """Collects records that only the target has and judges them at the end. Memory is bounded; it spills to a file.
 
     :param max_keys: with more records than this, the source is read in several passes.
+    :param ids: where keys carry schema ids, the source's keys are compared as they are on the target.
     """
 
-    def __init__(self, *, max_keys: int = MAX_KEYS) -> None:
+    def __init__(self, *, max_keys: int = MAX_KEYS, ids: RecordIds | None = None) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115 - closed by close()
         self._max_keys = max_keys
+        self._ids = ids if ids is not None and ids.rewrites_keys else None
         self._first_source_offset: int | None = None
         self.count = 0
 
@@ -126,7 +129,7 @@ class TargetOnly:
         passes = -(-self.count // self._max_keys) if rules.compacted else 1
         extra = 0
         for number in range(passes):
-            judge = _Judge(rules, log_start, now_ms)
+            judge = _Judge(rules, log_start, now_ms, self._ids)
             if rules.compacted:
                 judge.learn(self._bucket(number, passes))
                 judge.look_for_later_records(source, read, max(self._first_source_offset or 0, log_start))
@@ -157,10 +160,11 @@ def _extra(entry: _Entry) -> ContentDifference:
 class _Judge:
     """Judges the entries of one pass, whose keys it holds in memory."""
 
-    def __init__(self, rules: TopicRules, log_start: int, now_ms: int) -> None:
+    def __init__(self, rules: TopicRules, log_start: int, now_ms: int, ids: RecordIds | None) -> None:
         self._rules = rules
         self._log_start = log_start
         self._now_ms = now_ms
+        self._ids = ids
         #: key -> the last offset at which the source has a record of it, -1 for none
         self._last_on_source: dict[bytes, int] = {}
         #: key -> the offset of its last tombstone that the source was free to drop
@@ -179,14 +183,15 @@ class _Judge:
         if not self._last_on_source:
             return
         end = source.last_stable_offset()
-        cursor = Cursor(read(from_offset, end), from_offset, end, "raw", lambda _batch, _error: None)
+        cursor = Cursor(read(from_offset, end), from_offset, end, "raw", lambda _batch, _error: None, self._ids)
         known = self._last_on_source
         while cursor.low is not None:
             columns = cursor.open()
             if columns is None:
                 continue
             for offset, body in zip(columns.offsets, columns.bodies, strict=True):
-                key = key_of_body(body)
+                # A key whose id the map lacks explains nothing: nobody knows what it is on the target.
+                key = None if body == UNMAPPED else key_of_body(body)
                 if key is not None and (digest := _key_digest(key)) in known:
                     known[digest] = offset
             cursor.skip(len(columns.offsets))
