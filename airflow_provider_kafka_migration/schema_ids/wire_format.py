@@ -34,8 +34,8 @@ ID_HEADERS: Final[dict[bytes, Part]] = {b"__key_schema_id": "key", b"__value_sch
 MIN_PREFIX_BYTES: Final = 5
 _LONG_PREFIX_BYTES: Final = 9
 _GUID_HEADER_BYTES: Final = 17
-_MAX_ID: Final = 2**31 - 1
-ID_BYTES: Final[dict[Kind, int]] = {"id32": 4, "id64": 8, "guid": 16}
+#: Ids are int32 numbers in the API of the registries.
+MAX_ID: Final = 2**31 - 1
 
 
 class FoundId(NamedTuple):
@@ -86,11 +86,11 @@ def id_in_payload(data: bytes, start: int, stop: int, *, zero_is_id: bool = Fals
         return None
     number = int.from_bytes(data[start + 1 : start + 5], "big")
     if number or zero_is_id:
-        return ("id32", number) if number <= _MAX_ID else None
+        return ("id32", number) if number <= MAX_ID else None
     if stop - start < _LONG_PREFIX_BYTES:
         return None
     number = int.from_bytes(data[start + 5 : start + _LONG_PREFIX_BYTES], "big")
-    return ("id64", number) if 0 < number <= _MAX_ID else None
+    return ("id64", number) if 0 < number <= MAX_ID else None
 
 
 def id_in_header(content: bytes) -> tuple[Kind, int | str] | None:
@@ -99,7 +99,7 @@ def id_in_header(content: bytes) -> tuple[Kind, int | str] | None:
         return "guid", str(uuid.UUID(bytes=bytes(content[1:_GUID_HEADER_BYTES])))
     if len(content) >= MIN_PREFIX_BYTES and content[0] == 0:
         number = int.from_bytes(content[1:MIN_PREFIX_BYTES], "big")
-        return ("id32", number) if number <= _MAX_ID else None
+        return ("id32", number) if number <= MAX_ID else None
     return None
 
 
@@ -111,6 +111,6 @@ def encode_id(kind: Kind, value: int | str) -> bytes:
     if kind == "guid":
         return uuid.UUID(str(value)).bytes
     number = int(value)
-    if not 0 <= number <= _MAX_ID:
+    if not 0 <= number <= MAX_ID:
         raise ValueError(f"{number} is not a schema id")
-    return number.to_bytes(ID_BYTES[kind], "big")
+    return number.to_bytes(4 if kind == "id32" else 8, "big")
