@@ -368,3 +368,14 @@ class HolesExceedBudget(Terminal):
 
 class SameCluster(Terminal):
     """Source and target are the same cluster."""
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+class SchemaIdUnknown(Transient):
+    """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
+
+
+class SchemaIdUnresolved(Terminal):
+    """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
