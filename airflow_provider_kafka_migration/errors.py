@@ -423,3 +423,11 @@ class SchemaInvalid(Terminal):
 
 class SchemaReferenced(Terminal):
     """A version cannot be deleted, because other schemas refer to it."""
+
+
+class SchemaIdUnknown(Transient):
+    """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
+
+
+class SchemaIdUnresolved(Terminal):
+    """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
