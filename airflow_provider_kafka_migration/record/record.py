@@ -37,7 +37,13 @@ from airflow_provider_kafka_migration.documents.plan import (
     supplemented,
 )
 from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
-from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdMap, SchemaPlan, SchemasResult
+from airflow_provider_kafka_migration.documents.schemas import (
+    SchemaCheck,
+    SchemaIdMap,
+    SchemaPlan,
+    SchemasResult,
+    TopicIds,
+)
 from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -225,6 +231,18 @@ class MigrationRecord:
                 next_step=f"{_RESTORE}; before anything was copied, run the plan phase again",
             )
         return found
+
+    def schema_topics(self) -> list[TopicIds]:
+        """Return where the records of each topic carry schema ids: the plan's topics, and those that were added since.
+
+        :raises DocumentUnreadable: the schema plan or a supplement is missing, or is not what was recorded.
+        """
+        plan = self.schema_plan()
+        found = {} if plan is None else {item.topic: item for item in plan.topics}
+        for supplement in self.supplements():
+            # Partitions that a topic has gained carry ids where its others do.
+            found.update({item.topic: item for item in supplement.schema_topics if item.topic not in found})
+        return [found[name] for name in sorted(found)]
 
     def schema_id_map(self) -> SchemaIdMap | None:
         """Load the map of schema ids as it is now; ``None`` before the first synchronization.
