@@ -368,3 +368,14 @@ class HolesExceedBudget(Terminal):
 
 class SameCluster(Terminal):
     """Source and target are the same cluster."""
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+class SchemaReferenceLoop(Terminal):
+    """Schemas of a registry refer to each other in a circle, which no registry accepts."""
+
+
+class SchemaTopicRefused(Terminal):
+    """The registry cannot move with its topic: the target registry already runs with content of its own."""
