@@ -11,10 +11,10 @@ therefore made on a canonical form:
   not count, except the order of messages (message indexes in records depend on it) and of enum values.
 
 What it does not see: two spellings of one Protobuf type name (``Addr``, ``t.Addr``, ``.t.Addr``), of one number
-(``16``, ``0x10``) or of an option's default (``packed``, ``json_name``); a Protobuf option list in another order; a JSON
-Schema or an Avro default that means the same in other words. Such pairs count as different, never the other way round;
-:func:`same_schema` accepts a registry's own answer in their place (``Registry.lookup``). Two JSON texts that
-differ only in a key which occurs twice in one object count as equal if the last values do, as they do for parsers.
+(``16``, ``0x10``) or of an option's default (``packed``, ``json_name``); a Protobuf option list in another order; a
+JSON Schema or an Avro default that means the same in other words. Such pairs count as different, never the other way
+round. Two JSON texts that differ only in a key which occurs twice in one object count as equal if the last values do,
+as they do for parsers.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ def _full_name(name: str, namespace: str) -> str:
 # -- Protobuf ---------------------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(
-    r"""\s+ | //[^\n]* | /\*.*?\*/ | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*') | (?P<word>[\w.+-]+) | (?P<mark>.)""",
+    r"""\s+ | //[^\n]* | /\*.*?\*/
+    | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*') | (?P<word>[\w.+-]+) | (?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
 )
 #: Statements whose block holds statements; the block of any other one is the value of an option.
@@ -261,21 +262,21 @@ def _statement(tokens: list[str], position: int) -> tuple[_Statement, int]:
     found: _Statement = []
     depth = 0
     while True:
-        token = tokens[position] if position < len(tokens) else None
-        if token is None:
+        piece = tokens[position] if position < len(tokens) else None
+        if piece is None:
             raise ValueError("a Protobuf statement has no end")
         position += 1
-        if token == ";" and not depth:
+        if piece == ";" and not depth:
             return found, position
-        if token == "{" and not depth and _is_block(found):
+        if piece == "{" and not depth and _is_block(found):
             block, position = _statements(tokens, position, found[0] if found[0] in _BLOCKS else "message")
             if position >= len(tokens):
                 raise ValueError("a block of the Protobuf text is not closed")
             return [*found, block], position + 1
-        depth += (token in "{[(<") - (token in "}])>")
+        depth += (piece in "{[(<") - (piece in "}])>")
         if depth < 0:
             raise ValueError("a bracket of the Protobuf text is closed twice")
-        found.append(token)
+        found.append(piece)
 
 
 def _is_block(found: _Statement) -> bool:
@@ -284,7 +285,8 @@ def _is_block(found: _Statement) -> bool:
 
 
 def _rank(statement: _Statement) -> tuple[int, str]:
-    head = statement[0] if len(statement) > 1 and statement[1] != "=" or statement[0] in ("syntax", "edition") else ""
+    is_field = len(statement) < 2 or (statement[1] == "=" and statement[0] not in ("syntax", "edition"))
+    head = "" if is_field else statement[0]
     if head in ("enum", "service"):
         return _AFTER_MESSAGES, json.dumps(statement)
     if head == "message":

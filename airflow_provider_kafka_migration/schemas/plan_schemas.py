@@ -13,8 +13,8 @@ contexts concerned are in mode IMPORT already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from airflow_provider_kafka_migration.documents.schemas import (
@@ -25,10 +25,14 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaPlan,
     TopicIds,
 )
-from airflow_provider_kafka_migration.errors import SchemaReferenceLoop
-from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Reference, RegisteredSchema, Schema, Subject
+from airflow_provider_kafka_migration.registry.model import (
+    DEFAULT_CONTEXT,
+    Reference,
+    RegisteredSchema,
+    Schema,
+    Subject,
+)
 from airflow_provider_kafka_migration.schemas.content import (
-    canonical_text,
     qualified_reference,
     record_names,
     reference_subject,
@@ -36,19 +40,21 @@ from airflow_provider_kafka_migration.schemas.content import (
     same_schema,
     schema_digest,
 )
+from airflow_provider_kafka_migration.schemas.references import (
+    VersionKey,
+    reference_keys,
+    registration_order,
+    schema_for_target,
+)
 from airflow_provider_kafka_migration.schemas.selection import Selection, topics_of
 from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
     SubjectSnapshot,
-    unread_config,
     unread_id,
-    unread_mode,
     unread_subject,
     unread_version,
 )
 
-#: (qualified subject, version)
-VersionKey = tuple[str, int]
 ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 
 #: Kinds of registries that count ids per context. The others have one series of ids.
@@ -113,72 +119,6 @@ def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Se
     return wanted - known
 
 
-def registration_order(source: RegistrySnapshot) -> list[VersionKey]:
-    """Return all versions so that each comes after those it refers to, and subjects keep the order of their versions.
-
-    Where a registry was filled by imports, both may contradict each other: then references decide. References to
-    versions that the snapshot does not have are ignored here.
-
-    :raises SchemaReferenceLoop: there is no such order.
-    """
-    references = {
-        (item.subject, item.version): [key for key in reference_keys(item, source) if source.version(*key) is not None]
-        for item in source.all_versions()
-    }
-    both = {key: list(needed) for key, needed in references.items()}
-    for subject in source.subjects.values():
-        for before, after in zip(subject.versions, subject.versions[1:], strict=False):
-            both[(after.subject, after.version)].append((before.subject, before.version))
-    found, _ = _sorted_by_need(both)
-    if found is None:
-        found, loop = _sorted_by_need(references)
-        if found is None:
-            raise _loop_error(loop)
-    return found
-
-
-def reference_keys(item: RegisteredSchema, source: RegistrySnapshot) -> list[VersionKey]:
-    """Return what a schema refers to; a reference to "the latest version" becomes the latest live one that was read."""
-    context = Subject.parse(item.subject).context
-    found: list[VersionKey] = []
-    for reference in item.schema.references:
-        subject, version = qualified_reference(reference, context), reference.version
-        if version <= 0 and subject in source.subjects:
-            live = [other.version for other in source.subjects[subject].versions if not other.deleted]
-            version = max(live, default=version)
-        found.append((subject, version))
-    return found
-
-
-def schema_for_target(
-    item: RegisteredSchema, source: RegistrySnapshot, target_subject: str, placed: Mapping[VersionKey, VersionKey]
-) -> Schema | None:
-    """Return a schema with its references rewritten to the target's subjects and versions.
-
-    :param target_subject: the qualified subject on the target.
-    :param placed: source (subject, version) to target (subject, version), of all versions that are on the target or
-        whose place is decided.
-    :returns: None if a reference has no place yet.
-    """
-    references: list[Reference] = []
-    for reference, key in zip(item.schema.references, reference_keys(item, source), strict=True):
-        place = placed.get(key)
-        if place is None or place[1] <= 0:
-            return None
-        references.append(Reference(reference.name, reference_subject(place[0], target_subject), place[1]))
-    return replace(item.schema, references=tuple(references))
-
-
-def planned_places(plan: SchemaPlan) -> dict[VersionKey, VersionKey]:
-    """Return where versions are on the target: source (subject, version) to target; without undecided numbers."""
-    return {
-        (subject.subject, item.version): (subject.target_subject, item.target_version)
-        for subject in plan.subjects
-        for item in subject.versions
-        if item.target_version > 0
-    }
-
-
 def keeps_metadata(kind: str) -> bool:
     """Whether a kind of registry stores metadata and rule sets."""
     return kind not in _NO_METADATA
@@ -189,51 +129,11 @@ def unused_subjects(plan: SchemaPlan) -> list[str]:
     return [item.subject for item in plan.subjects if not item.topics and not item.as_reference]
 
 
-# -- order ------------------------------------------------------------------------------------------------------------
-
-
-def _sorted_by_need(needs: Mapping[VersionKey, Sequence[VersionKey]]) -> tuple[list[VersionKey] | None, list[VersionKey]]:
-    """Return the keys, each after what it needs; or None, and the keys of a circle. Iterative: chains may be long."""
-    done: set[VersionKey] = set()
-    order: list[VersionKey] = []
-    for first in sorted(needs):
-        if first in done:
-            continue
-        path = [first]
-        on_path = {first}
-        todo = [iter(sorted(set(needs[first])))]
-        while path:
-            below = next((key for key in todo[-1] if key not in done), None)
-            if below is None:
-                todo.pop()
-                key = path.pop()
-                on_path.remove(key)
-                done.add(key)
-                order.append(key)
-            elif below in on_path:
-                return None, path[path.index(below) :]
-            else:
-                path.append(below)
-                on_path.add(below)
-                todo.append(iter(sorted(set(needs[below]))))
-    return order, []
-
-
-def _loop_error(loop: Sequence[VersionKey]) -> SchemaReferenceLoop:
-    chain = " -> ".join(f"{subject} version {version}" for subject, version in [*loop, loop[0]][:12])
-    return SchemaReferenceLoop(
-        f"schemas of the source registry refer to each other in a circle: {chain}",
-        next_step="no registry accepts such schemas; check that the registry's answers are its own, or exclude these "
-        "subjects with schemas.exclude",
-        details={"versions": [f"{subject}:{version}" for subject, version in loop]},
-    )
+# -- planning ---------------------------------------------------------------------------------------------------------
 
 
 def _id_space(target: RegistrySnapshot, context: str) -> str:
     return context if target.kind in _KINDS_WITH_CONTEXTS or len(target.contexts) > 1 else DEFAULT_CONTEXT
-
-
-# -- planning ---------------------------------------------------------------------------------------------------------
 
 
 class _Planner:
@@ -418,7 +318,9 @@ class _Planner:
         if not self._same_in(schema, context, first[0], first[1]):
             subject, version = first[2]
             return self._conflict(
-                "id", item, f"the id {item.id} belongs to version {version} of {subject}, too, which is another schema "
+                "id",
+                item,
+                f"the id {item.id} belongs to version {version} of {subject}, too, which is another schema "
                 "and moves to the same series of ids",
             )
         return None
@@ -459,15 +361,11 @@ class _Planner:
             if conflict is not None:
                 decided.conflicts.append(conflict)
                 action = "conflict"
-            decided.versions[key] = self._planned(
-                item, action, there.version if there else 0, there.id if there else 0
-            )
+            decided.versions[key] = self._planned(item, action, there.version if there else 0, there.id if there else 0)
         decided.conflicts.extend(self._level_conflicts(decided))
         return decided
 
-    def _match(
-        self, target: str, schema: Schema, item: RegisteredSchema, used: set[int]
-    ) -> RegisteredSchema | None:
+    def _match(self, target: str, schema: Schema, item: RegisteredSchema, used: set[int]) -> RegisteredSchema | None:
         """Find a version of the target's subject with the same schema, first among those not matched yet.
 
         A deleted version is there if the target has it deleted or not; a live one only if the target's is live.
@@ -482,7 +380,7 @@ class _Planner:
         return same[0] if same else None
 
     def _level_conflicts(self, decided: _Decided) -> list[SchemaConflict]:
-        """Find subjects whose schemas the target checks more strictly than the source did. Fixed ids are not checked."""
+        """Find subjects whose schemas the target checks more strictly than the source did."""
         found: list[SchemaConflict] = []
         for name in sorted({key[0] for key in self._order}):
             new = [item for key, item in decided.versions.items() if key[0] == name and item.action == "register"]
@@ -737,4 +635,4 @@ def is_stricter(level: str, than: str) -> bool:
     other, other_transitive = than.removesuffix("_TRANSITIVE"), than.endswith("_TRANSITIVE")
     if other == "NONE" or kind not in _BASIC_LEVELS or other not in _BASIC_LEVELS:
         return True
-    return (transitive and not other_transitive) or not (other in (kind, "FULL"))
+    return (transitive and not other_transitive) or other not in (kind, "FULL")
