@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.base import Document, Part, cano
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 
 class CopyPartition(Part):
@@ -132,6 +133,7 @@ class CopyJob(Document):
     max_fill_seconds: float = Field(3600.0, description="mapped if filling a partition's remaining holes takes longer")
     max_bytes_per_second: int | None = None
     proof: ProofSettings | None = Field(None, description="compare in the background; None: no comparison")
+    schema_ids: SchemaIdSettings | None = Field(None, description="topics whose records carry schema ids")
     stop_key: str | None = Field(
         None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )

@@ -122,7 +122,7 @@ def documents(
             "permissions.md.j2", plan=plan, sides=_sides(spec, plan, source, target), registries=registry_rights(spec)
         ),
         "plan.md": _plan_page(plan, cost, schemas),
-        "runbook.md": _runbook(spec, plan, schemas),
+        "runbook.md": _runbook(spec, plan),
     }
 
 
@@ -154,14 +154,13 @@ def _plan_page(plan: Plan, cost: CostEstimate, schemas: SchemaPlan | None) -> st
     )
 
 
-def _runbook(spec: MigrationSpec, plan: Plan, schemas: SchemaPlan | None) -> str:
+def _runbook(spec: MigrationSpec, plan: Plan) -> str:
     """Return what will happen in this migration, in order, with the commands for on-call."""
     scheme, _, host = shown_address(spec.cutover.producer_freeze_webhook or "").partition("://")
     return render(
         "runbook.md.j2",
         spec=spec,
         plan=plan,
-        schemas=None if schemas is None else schema_facts.plan_facts(schemas),
         partitions=[item for topic in plan.topics for item in topic.partitions],
         copy_time=_copy_time(plan),
         webhook_scheme=scheme,
