@@ -431,3 +431,11 @@ class SchemaIdUnknown(Transient):
 
 class SchemaIdUnresolved(Terminal):
     """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
+
+
+class SchemaReferenceLoop(Terminal):
+    """Schemas of a registry refer to each other in a circle, which no registry accepts."""
+
+
+class SchemaTopicRefused(Terminal):
+    """The registry cannot move with its topic: the target registry already runs with content of its own."""

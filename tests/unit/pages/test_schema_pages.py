@@ -80,7 +80,10 @@ def plan(schemas: SchemaPlan | None) -> Plan:
     summary = None
     if schemas is not None:
         summary = SchemaPlanSummary(
-            document="schemas/plan-1.json", digest=schemas.digest(), id_mode=schemas.id_mode, subjects=len(schemas.subjects)
+            document="schemas/plan-1.json",
+            digest=schemas.digest(),
+            id_mode=schemas.id_mode,
+            subjects=len(schemas.subjects),
         )
     return Plan(migration_id="m1", source=cluster, target=cluster, topics=[], lanes=[], schemas=summary)
 
@@ -229,7 +232,9 @@ def test_the_runbook_tells_on_call_about_schemas() -> None:
     assert "kafka-migration schemas diff m1.yaml" in shown
     assert "Partitions held by an unknown schema id" in shown
     assert "mode IMPORT" not in shown
-    assert "**schemas**: 2 subjects with 0 versions are copied to the target's schema registry (ids: translate)" in shown
+    assert (
+        "**schemas**: 2 subjects with 0 versions are copied to the target's schema registry (ids: translate)" in shown
+    )
     kept = page("runbook.md", schema_plan(id_mode="keep", import_scope="subject"), **BOTH)
     assert "may leave the target registry in mode IMPORT" in kept
     assert "unknown schema id" not in kept
