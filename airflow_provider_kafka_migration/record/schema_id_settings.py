@@ -22,7 +22,9 @@ def schema_id_settings(record: MigrationRecord) -> SchemaIdSettings | None:
     if not topics:
         return None
     return SchemaIdSettings(
-        id_map_key=record.key(keys.SCHEMA_ID_MAP), strict=record.spec.schemas.strict, topics=dict(sorted(topics.items()))
+        id_map_key=record.key(keys.SCHEMA_ID_MAP),
+        strict=record.spec.schemas.strict,
+        topics=dict(sorted(topics.items())),
     )
 
 

@@ -7,11 +7,10 @@ import json
 import struct
 from typing import Any, Literal
 
-from harness.fake_registry import FakeRegistry
-from harness.fake_registry.store import Store
-
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
+from harness.fake_registry import FakeRegistry
+from harness.fake_registry.store import Store
 from phase_world.outside import Outside
 
 Role = Literal["source", "target"]
