@@ -25,7 +25,7 @@ from airflow_provider_kafka_migration.state import State, following
 from phase_world.cluster import ClusterState, SimCluster
 from phase_world.jobs import MIGRATION, SimCopiers, SimVerifier
 from phase_world.outside import Killed, Outside
-from phase_world.registries import SimRegistries
+from phase_world.registries import SimRegistries, fill_source, with_id
 from phase_world.stores import Heartbeat, SimStore
 
 #: The order in which a migration without surprises runs; ``tail`` and ``approve`` have their own methods.
@@ -238,6 +238,10 @@ def new_world(**sections: Any) -> World:
     for log in (*orders.logs, *state.logs):
         log.write(b"a", b"b", b"c")
         log.write(b"d", b"e", producer_id=7)
+    if world.spec.schemas.configured:
+        fill_source(world.registries)
+        for log in orders.logs:
+            log.write(with_id(1), with_id(3), with_id(3))
     world.source.group("billing", orders_0=2, orders_1=10)
     world.source.group("audit", state_0=5)
     for cluster in (world.source, world.target):
