@@ -431,3 +431,27 @@ class SchemaIdUnknown(Transient):
 
 class SchemaIdUnresolved(Terminal):
     """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
+
+
+class SchemaReferenceLoop(Terminal):
+    """Schemas of a registry refer to each other in a circle, which no registry accepts."""
+
+
+class SchemaTopicRefused(Terminal):
+    """The registry cannot move with its topic: the target registry already runs with content of its own."""
+
+
+class SchemaSettingsNotRestored(Transient):
+    """Modes or compatibility levels that the migration changed for a while could not be put back yet."""
+
+
+class SchemaConflicts(Terminal):
+    """The target registry has schemas, ids or modes that keep the plan from being carried out (``on_conflict: fail``)."""
+
+
+class SchemaReferenceMissing(Terminal):
+    """A schema refers to a version that is not on the target."""
+
+
+class SchemaIdMapConflict(Terminal):
+    """A schema has another id on the target than the one that records were already rewritten with."""

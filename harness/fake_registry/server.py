@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Subject
 from harness.fake_registry import texts
 from harness.fake_registry.habits import KINDS, Habits
+from harness.fake_registry.names import DEFAULT_CONTEXT, Subject
 from harness.fake_registry.store import Content, Refused, Store, Version
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -33,7 +34,7 @@ class DropConnection(Exception):
 class Request:
     """One request.
 
-    :param path: decoded, without the base path.
+    :param path: as sent, without the base path; subjects are still percent-encoded.
     :param query: the last value of each parameter.
     :param body: parsed JSON, None where there was none.
     :param headers: names in lower case.
@@ -252,6 +253,11 @@ class _Server(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         self._open.discard(request)
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Be silent about connections that a hook, a test or a client has closed."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
     def close_connections(self) -> None:
         """Close what clients keep open: a server that has stopped answers on no connection."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Subject
 from harness.fake_registry import texts
 from harness.fake_registry.habits import CONFLUENT, Habits
+from harness.fake_registry.names import DEFAULT_CONTEXT, Subject
 
 _T = TypeVar("_T")
 LEVELS = frozenset(
