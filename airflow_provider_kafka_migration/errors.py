@@ -439,3 +439,20 @@ class SchemaReferenceLoop(Terminal):
 
 class SchemaTopicRefused(Terminal):
     """The registry cannot move with its topic: the target registry already runs with content of its own."""
+
+
+
+class SchemaSettingsNotRestored(Transient):
+    """Modes or compatibility levels that the migration changed for a while could not be put back yet."""
+
+
+class SchemaConflicts(Terminal):
+    """The target registry has schemas, ids or modes that keep the plan from being carried out (``on_conflict: fail``)."""
+
+
+class SchemaReferenceMissing(Terminal):
+    """A schema refers to a version that is not on the target."""
+
+
+class SchemaIdMapConflict(Terminal):
+    """A schema has another id on the target than the one that records were already rewritten with."""
