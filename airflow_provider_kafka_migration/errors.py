@@ -441,7 +441,6 @@ class SchemaTopicRefused(Terminal):
     """The registry cannot move with its topic: the target registry already runs with content of its own."""
 
 
-
 class SchemaSettingsNotRestored(Transient):
     """Modes or compatibility levels that the migration changed for a while could not be put back yet."""
 
@@ -456,3 +455,7 @@ class SchemaReferenceMissing(Terminal):
 
 class SchemaIdMapConflict(Terminal):
     """A schema has another id on the target than the one that records were already rewritten with."""
+
+
+class SchemasIncomplete(Terminal):
+    """Some schemas, levels or modes are not on the target registry, because it refused them or the source's is unread."""
