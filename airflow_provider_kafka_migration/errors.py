@@ -446,7 +446,7 @@ class SchemaSettingsNotRestored(Transient):
 
 
 class SchemaConflicts(Terminal):
-    """The target registry has schemas, ids or modes that keep the plan from being carried out (``on_conflict: fail``)."""
+    """Schemas, ids or modes of the target registry keep the plan from being carried out (``on_conflict: fail``)."""
 
 
 class SchemaReferenceMissing(Terminal):
@@ -458,4 +458,4 @@ class SchemaIdMapConflict(Terminal):
 
 
 class SchemasIncomplete(Terminal):
-    """Some schemas, levels or modes are not on the target registry, because it refused them or the source's is unread."""
+    """Some schemas, levels or modes are not on the target registry: it refused them, or they could not be read."""

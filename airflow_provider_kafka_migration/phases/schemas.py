@@ -38,7 +38,8 @@ def run(context: PhaseContext) -> PhaseResult:
     context.journal.check_holds()
     with open_pair(context) as pair:
         result = synchronize_completely(context, pair, reason="schemas")
-    return PhaseResult(PHASE, _summary(result), _details(result), already_done=not (result.registered or result.deleted))
+    changed = result.registered or result.deleted or result.configs
+    return PhaseResult(PHASE, _summary(result), _details(result), already_done=not changed)
 
 
 def _summary(result: SchemasResult) -> str:
