@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from phase_world.registries import SECTION
-from phase_world.world import ORDER, Worlds
+from phase_world.world import Worlds
 
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import steps
 
 
 def test_the_task_copies_schemas_with_their_ids(worlds: Worlds) -> None:
