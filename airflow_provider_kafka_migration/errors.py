@@ -425,20 +425,20 @@ class SchemaReferenced(Terminal):
     """A version cannot be deleted, because other schemas refer to it."""
 
 
-class SchemaIdUnknown(Transient):
-    """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
-
-
-class SchemaIdUnresolved(Terminal):
-    """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
-
-
 class SchemaReferenceLoop(Terminal):
     """Schemas of a registry refer to each other in a circle, which no registry accepts."""
 
 
 class SchemaTopicRefused(Terminal):
     """The registry cannot move with its topic: the target registry already runs with content of its own."""
+
+
+class SchemaIdUnknown(Transient):
+    """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
+
+
+class SchemaIdUnresolved(Terminal):
+    """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
 
 
 class SchemaSettingsNotRestored(Transient):
