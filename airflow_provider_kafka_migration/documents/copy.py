@@ -14,7 +14,6 @@ from airflow_provider_kafka_migration.documents.base import Document, Part, cano
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
-from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 
 class CopyPartition(Part):
@@ -103,8 +102,28 @@ class TombstoneSettings(Part):
     )
 
 
+class TopicIdSettings(Part):
+    """Where the records of a topic carry schema ids."""
+
+    parts: Literal["key", "value", "both"]
+    context: str = Field(".", description="context of the source registry in which the ids are looked up")
+    rewrite: bool = Field(True, description="False: records are copied as they are, and their ids are only gathered")
+
+
+class SchemaIdSettings(Part):
+    """What copiers have to know of schema ids."""
+
+    id_map_key: str = Field(description="the id map, below journal_location; it grows while copiers run")
+    strict: bool = Field(False, description="an id that the source registry does not have stops its partition")
+    topics: dict[str, TopicIdSettings] = Field(
+        default_factory=dict, description="by source topic; a topic that is not listed carries no ids"
+    )
+
+
 class CopyJob(Document):
     """What to copy, from where, to where, and within which limits."""
+
+    LATER_FIELDS = ("schema_ids",)
 
     version: int = 1
     migration_id: str
@@ -133,7 +152,7 @@ class CopyJob(Document):
     max_fill_seconds: float = Field(3600.0, description="mapped if filling a partition's remaining holes takes longer")
     max_bytes_per_second: int | None = None
     proof: ProofSettings | None = Field(None, description="compare in the background; None: no comparison")
-    schema_ids: SchemaIdSettings | None = Field(None, description="topics whose records carry schema ids")
+    schema_ids: SchemaIdSettings | None = Field(None, description="None: no record's schema ids matter to the copy")
     stop_key: str | None = Field(
         None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )
