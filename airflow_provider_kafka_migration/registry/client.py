@@ -48,6 +48,8 @@ INVALID_SCHEMA, INVALID_VERSION, NOT_PERMITTED, REFERENCE_EXISTS = 42201, 42202,
 
 #: Lists of this many versions or more are asked for a next page, because registries may cap their lists.
 _LONG_LIST = 500
+#: Apicurio 3.0 shows this many subjects here, whatever limit is given; its own API shows all.
+_APICURIO_SUBJECTS = 1000
 #: No registry has more entries in one list; a longer one is a loop of pages.
 _LONGEST_LIST = 2_000_000
 
@@ -126,6 +128,10 @@ class Registry:
             for prefix in prefixes:
                 asked = query if prefix is None else {**query, "subjectPrefix": prefix}
                 found.update(self._pages("subjects", asked, answers.texts, always=True))
+        own_api = self.apicurio() if len(found) >= _APICURIO_SUBJECTS else None
+        if own_api is not None:
+            more = own_api.subjects() - found
+            found |= {subject for subject in more if self.versions(subject, deleted=deleted)}
         return sorted(found)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
@@ -356,15 +362,18 @@ class Registry:
         *,
         always: bool = False,
     ) -> list[T]:
-        """Return a whole list. Registries cap long lists (Confluent: 20,000 subjects) without a sign of it, so a next
-        page is asked for until it brings nothing new. Registries that know no pages send the same list again.
+        """Return a whole list. Registries cap long lists without a sign of it (Confluent: 20,000 subjects). So a high
+        limit is given, because Apicurio's pages have no order, and then a next page is asked for until it brings
+        nothing new. Registries that know neither send the same list again.
 
         :param always: ask for a next page even after a short list.
         """
         found: dict[T, None] = {}
         what = f"the list of {path.split('/')[-1]}"
         while True:
-            asked = {**query, "offset": str(len(found))} if found else query
+            asked = {**query, "limit": str(_LONGEST_LIST)}
+            if found:
+                asked["offset"] = str(len(found))
             page = self._parsed(lambda answer: parse(answer, what), self._rest.get(path, asked))
             before = len(found)
             found.update(dict.fromkeys(page))
