@@ -50,8 +50,10 @@ GROUP = "default"
 IMPORT_SECONDS = 600.0
 EXPORT_BYTES = 1024 * 1024 * 1024
 _PAGE = 500
-#: The compatible API shows 500 versions unless a limit is given.
-_NO_LIMIT = 2_000_000
+#: The compatible API shows no more than this many subjects (3.0) or versions of a subject (3.3), whatever limit is
+#: given, and no sign of more.
+SHOWN_SUBJECTS = 1000
+SHOWN_VERSIONS = 500
 #: Apicurio takes at most 10,000 entries in an archive, and a version needs up to five.
 _BATCH_ROWS = 1500
 #: Versions that may be created and deleted for one gap.
@@ -123,6 +125,14 @@ class Apicurio:
         if len(found) < count:
             raise self._rest.invalid(f"is wrong: it has {count} artifacts and lists {len(found)}")
         return found
+
+    def versions(self, subject: str, *, deleted: bool) -> list[int]:
+        """Return the versions of a subject.
+
+        :param deleted: also soft-deleted ones.
+        """
+        hidden = (DRAFT,) if deleted else (DRAFT, DISABLED)
+        return sorted(version for version, found in self._versions(subject).items() if found.state not in hidden)
 
     def version(self, subject: str, version: int) -> RegisteredSchema | None:
         """Return a version in any state; None if there is none.
@@ -370,12 +380,13 @@ class Apicurio:
 
     def _with_right_numbers(self, subject: str, found: _Present, names: set[str]) -> _Present:
         """Check that names are numbers as Confluent's API shows them. Other clients may name versions as they like."""
-        path = f"subjects/{quote(subject, safe='')}/versions?deleted=true&limit={_NO_LIMIT}"
+        path = f"subjects/{quote(subject, safe='')}/versions?deleted=true"
         answer = self._rest.exchange("GET", [f"{base}/{path}" for base in self._rest.base_urls])
         with self._parsing():
             shown = [] if answer.status == 404 else answers.numbers(self._json(answer), "the versions")
-        listed = sorted(version for version, each in found.items() if each.state != DRAFT)
-        if len(found) != len(names) or listed != sorted(shown):
+        listed = {version for version, each in found.items() if each.state != DRAFT}
+        agrees = listed == set(shown) if len(shown) < SHOWN_VERSIONS else listed >= set(shown)
+        if len(found) != len(names) or not agrees:
             raise RegistryRefused(
                 f"the versions of {subject} in Apicurio have other names than Confluent's API gives them",
                 where=self._rest.where,

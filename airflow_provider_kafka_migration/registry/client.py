@@ -30,7 +30,7 @@ from airflow_provider_kafka_migration.errors import (
     SchemaNotFound,
     SchemaReferenced,
 )
-from airflow_provider_kafka_migration.registry import answers, detection
+from airflow_provider_kafka_migration.registry import answers, apicurio, detection
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.answers import AnswerMalformed
 from airflow_provider_kafka_migration.registry.apicurio import Apicurio
@@ -48,8 +48,6 @@ INVALID_SCHEMA, INVALID_VERSION, NOT_PERMITTED, REFERENCE_EXISTS = 42201, 42202,
 
 #: Lists of this many versions or more are asked for a next page, because registries may cap their lists.
 _LONG_LIST = 500
-#: Apicurio 3.0 shows this many subjects here, whatever limit is given; its own API shows all.
-_APICURIO_SUBJECTS = 1000
 #: No registry has more entries in one list; a longer one is a loop of pages.
 _LONGEST_LIST = 2_000_000
 
@@ -128,7 +126,7 @@ class Registry:
             for prefix in prefixes:
                 asked = query if prefix is None else {**query, "subjectPrefix": prefix}
                 found.update(self._pages("subjects", asked, answers.texts, always=True))
-        own_api = self.apicurio() if len(found) >= _APICURIO_SUBJECTS else None
+        own_api = self.apicurio() if len(found) >= apicurio.SHOWN_SUBJECTS else None
         if own_api is not None:
             more = own_api.subjects() - found
             found |= {subject for subject in more if self.versions(subject, deleted=deleted)}
@@ -146,7 +144,8 @@ class Registry:
             if error.http_status_code == 404 and error.error_code == SUBJECT_NOT_FOUND:
                 return []
             raise self._error(error, f"list the versions of {subject}") from None
-        return sorted(found)
+        own_api = self.apicurio() if len(found) >= apicurio.SHOWN_VERSIONS else None
+        return sorted(found) if own_api is None else own_api.versions(subject, deleted=deleted)
 
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema:
         """Return one version of a subject.
