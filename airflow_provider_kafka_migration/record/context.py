@@ -199,7 +199,7 @@ class PhaseContext:
                 next_step=f"put schemas.{role} into the spec",
             )
         access = RegistryAccess.from_dict(
-            self.resolver.mapping(reference), reference=reference, max_parallel_requests=section.max_parallel_requests
+            self.resolver.registry(reference), reference=reference, max_parallel_requests=section.max_parallel_requests
         )
         return Registry(access, role)
 
