@@ -68,7 +68,7 @@ class IdRewriter:
     :param strict: an id that the source registry does not have is an error; otherwise the record stays as it is.
     :param where: migration, topic and partition, for errors.
     :param unknown: what to do with an id that the map does not have yet. ``hold`` asks for it and raises; ``pass``
-        leaves the record as it is and counts the occurrence in :attr:`passed_unknown`.
+        leaves the record as it is, counts it in :attr:`passed_unknown` and describes it in :attr:`last_unknown`.
     :param found: receives all ids that occur, whatever becomes of them. Pass batches in offset order.
     :param changes: False: ids are only gathered, and every batch is returned as it is.
     """
@@ -94,9 +94,11 @@ class IdRewriter:
         self._changes = changes
         #: occurrences of ids that the map did not have, with ``unknown="pass"``
         self.passed_unknown = 0
+        self.last_unknown: SchemaIdUnknown | None = None
         self._parts: tuple[Part, ...] = ("key", "value") if parts == "both" else (parts,)
         self._decided: dict[tuple[Kind, int | str], bytes] = {}
-        self._missing: list[SchemaIdUnknown] = []
+        #: unknown ids of the present batch, with the offset of the first record that has each
+        self._missing: dict[tuple[Kind, int | str], int] = {}
 
     def rewrite(self, batch: AnyBatch) -> AnyBatch:
         """Return the batch with the ids of the target.
@@ -114,7 +116,7 @@ class IdRewriter:
         self._missing.clear()
         rewritten = self._rewrite_legacy(batch) if isinstance(batch, LegacyBatch) else self._rewrite_records(batch)
         if self._missing:
-            raise min(self._missing, key=lambda error: int(error.details["offset"]))
+            raise self._ask()
         return rewritten
 
     def _rewrite_records(self, batch: RawBatch) -> RawBatch:
@@ -215,19 +217,26 @@ class IdRewriter:
     def _note_unknown(self, kind: Kind, value: int | str, offset: int, count: int) -> None:
         if self._unknown == "pass":
             self.passed_unknown += count
+            self.last_unknown = self._unknown_error(kind, value, offset)
             return
-        if len(self._missing) >= _MAX_WANTED_AT_ONCE:
-            return
-        where = replace(self._where, offset=offset)
-        self._ids.want(self._context, kind, value, where)
-        self._missing.append(
-            SchemaIdUnknown(
-                f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
-                where=where,
-                next_step="none at first: the partition continues once the schema is copied; if it lasts, read what "
-                "the task schemas and the tail report about the source registry",
-                details={"kind": kind, "id": value, "context": self._context, "offset": offset},
-            )
+        if len(self._missing) < _MAX_WANTED_AT_ONCE:
+            self._missing[(kind, value)] = min(offset, self._missing.get((kind, value), offset))
+
+    def _ask(self) -> SchemaIdUnknown:
+        """Ask for the unknown ids of the batch; return the error of the first record that has one."""
+        missing = sorted(self._missing.items(), key=lambda item: item[1])
+        for (kind, value), offset in missing:
+            self._ids.want(self._context, kind, value, replace(self._where, offset=offset))
+        (kind, value), offset = missing[0]
+        return self._unknown_error(kind, value, offset)
+
+    def _unknown_error(self, kind: Kind, value: int | str, offset: int) -> SchemaIdUnknown:
+        return SchemaIdUnknown(
+            f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
+            where=replace(self._where, offset=offset),
+            next_step="none at first: the partition continues once the schema is copied; if it lasts, read what the "
+            "task schemas and the tail report about the source registry",
+            details={"kind": kind, "id": value, "context": self._context, "offset": offset},
         )
 
     def _unresolved(self, kind: Kind, value: int | str, offset: int) -> SchemaIdUnresolved:

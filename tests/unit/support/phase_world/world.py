@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -82,6 +83,8 @@ class World:
         self.evidence_store = SimStore("evidence", self.outside, evidence)
         self.copiers = SimCopiers(self.source, self.target, self.journal_store, self.outside)
         self.verifier = SimVerifier(self.source, self.target, self.outside)
+        self.verifier.store = self.journal_store
+        self.verifier.settings = lambda: schema_id_settings(self.context().record)
         self._context: PhaseContext | None = None
         self.change_spec(**self.sections)
 
