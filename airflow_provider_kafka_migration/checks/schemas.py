@@ -83,7 +83,7 @@ def _checked(context: PhaseContext, plan: Plan, role: Role, registry: Registry) 
     if role == "source":
         return
     if context.spec.schemas.topic:
-        yield from _own_topic(registry, subjects)
+        yield from _own_topic(registry, subjects, _source_subjects(context))
         return
     if mode in ("READONLY", "READONLY_OVERRIDE"):
         yield finding("B102", f"the target registry has mode {mode}", subject="target")
@@ -96,12 +96,25 @@ def _checked(context: PhaseContext, plan: Plan, role: Role, registry: Registry) 
         yield finding("B102", "the target registry has mode IMPORT, and ids are to be translated", subject="target")
 
 
-def _own_topic(registry: Registry, subjects: list[str]) -> Iterator[Finding]:
+def _source_subjects(context: PhaseContext) -> set[str]:
+    """Return the source's subjects; none if it is not configured or does not answer, which has its own finding."""
+    if not context.spec.schemas.source:
+        return set()
+    try:
+        with context.registry("source") as registry:
+            return set(registry.subjects(deleted=True))
+    except (RegistryUnreachable, RegistryForbidden):
+        return set()
+
+
+def _own_topic(registry: Registry, subjects: list[str], known: set[str]) -> Iterator[Finding]:
     """Report a target registry that already runs, although it is to be started on the copied topic."""
-    if subjects:
-        yield finding("B112", f"{registry.url} has {len(subjects)} subjects: {some(subjects, 3)}", subject="target")
+    own = [name for name in subjects if name not in known]
+    if own:
+        seen = f"{registry.url} has {len(own)} subjects that the source lacks: {some(own, 3)}"
+        yield finding("B112", seen, subject="target")
     else:
-        yield finding("W113", f"{registry.url} answers, and has no subjects", subject="target")
+        yield finding("W113", f"{registry.url} answers, and has {len(subjects)} subjects", subject="target")
 
 
 def _check_write(registry: Registry, schemas: SchemaPlan | None) -> Iterator[Finding]:
@@ -154,8 +167,12 @@ def _try_to_register(registry: Registry, subject: str) -> None:
 def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Report conflicts, subjects without topics, and ids without schemas, from the schema plan."""
     yield from _registry_topics(context, plan)
-    schemas = context.record.schema_plan() if context.spec.schemas.configured else None
+    if not context.spec.schemas.configured:
+        return
+    schemas = context.record.schema_plan()
     if schemas is None:
+        why = plan.unknown.get("schemas", "the plan was made before the spec named a registry")
+        yield finding("B114", f"the registries: {why}", subject="schemas")
         return
     if schemas.id_mode == "translate" and context.spec.seed.via == "split":
         yield finding("B115", schemas.reason, subject="schemas")
@@ -176,6 +193,9 @@ _CONFLICT_CODES = {"compatibility": "B106", "mode": "B102", "unsupported": "B103
 
 
 def _conflicts(context: PhaseContext, schemas: SchemaPlan) -> Iterator[Finding]:
+    if schemas.id_mode == "topic":
+        # The check of the registries reports what stands in the way of that.
+        return
     by_code: dict[str, list[SchemaConflict]] = {}
     fails = context.spec.schemas.on_conflict == "fail"
     for item in schemas.conflicts:
@@ -192,7 +212,10 @@ def _ids_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
     if unknown:
         listing = [f"{topic}: {some([str(number) for number in ids], 5)}" for topic, ids in sorted(unknown.items())]
         yield finding("W109", some(listing), topics=unknown)
-    unread = {item.topic: item.unread for item in schemas.topics if item.unread and item.decided_by == "sample"}
+    unclear = {item.topic: item.note for item in schemas.topics if item.note}
+    if unclear:
+        yield finding("W119", some([f"{topic}: {note}" for topic, note in sorted(unclear.items())]), topics=unclear)
+    unread = {item.topic: item.unread for item in schemas.topics if item.unread and item.decided_by != "spec"}
     if unread:
         yield finding("W117", some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)
 

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 schemas_app = typer.Typer(help="Plan, copy and compare the schemas of a migration.", no_args_is_help=True)
 
 _SUBJECTS = ("subject", "on the target", "type", "versions", "settings", "topics that use it")
-_TOPICS = ("topic", "ids in", "decided by", "context", "known ids in keys", "known ids in values", "unknown ids")
+_TOPICS = (
+    "topic",
+    "ids in",
+    "decided by",
+    "context",
+    "known ids in keys",
+    "known ids in values",
+    "unknown ids",
+    "to check",
+)
 _PHASE = "schemas"
 
 

@@ -216,7 +216,7 @@ _ALL = (
     ),
     Code(
         "B112",
-        "the target registry already has schemas, so it cannot move with its topic",
+        "the target registry has schemas of its own, so it cannot move with its topic",
         "set schemas.source and schemas.target without schemas.topic: then schemas are copied into this registry",
     ),
     Code(
@@ -245,6 +245,11 @@ _ALL = (
         "grant READ on these topics, or say where they carry ids (schemas.by_topic)",
     ),
     Code("I118", "subjects are left out", "check that none is missing; schemas.include and schemas.exclude decide"),
+    Code(
+        "W119",
+        "the sample does not clearly show where records carry schema ids",
+        "look at the topic's figures in the plan, and decide in the spec: schemas.by_topic with rewrite or context",
+    ),
 )
 
 CODES: dict[str, Code] = {item.code: item for item in _ALL}
