@@ -6,12 +6,12 @@ task ``schemas`` refuses to run. It never means that there are no schemas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.documents.plan import SchemaPlanSummary
-from airflow_provider_kafka_migration.documents.schemas import SchemaConflict, SchemaPlan, TopicIds
+from airflow_provider_kafka_migration.documents.schemas import SchemaPlan, TopicIds
 from airflow_provider_kafka_migration.errors import (
     RegistryAnswerInvalid,
     RegistryForbidden,
@@ -22,7 +22,9 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import Role
+from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids
 from airflow_provider_kafka_migration.schemas.plan_schemas import PlanSettings, ids_to_ask, plan_schemas, target_names
+from airflow_provider_kafka_migration.schemas.plan_topic import plan_topic
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, ask_ids, read_snapshot
 
@@ -40,6 +42,7 @@ def make_schema_plan(context: PhaseContext, topics: Mapping[str, str], unknown: 
     :param topics: source topics to target topics of the migration.
     :raises ConnectionInvalid: a registry's connection is missing, or has settings that cannot be used.
     :raises SchemaReferenceLoop: schemas of the source refer to each other in a circle.
+    :raises SchemaTopicRefused: the registry cannot move with its topic.
     """
     section = context.spec.schemas
     if not section.configured:
@@ -91,42 +94,35 @@ def _shown(context: PhaseContext) -> Callable[[str], None]:
 def _topic_plan(
     context: PhaseContext, topics: Mapping[str, str], open_registry: Callable[[Role], Registry]
 ) -> SchemaPlan:
-    """The plan of a registry that moves with its own topic: nothing is written to a registry."""
+    """Return the plan of a registry that moves with its own topic: nothing is written to a registry."""
     section = context.spec.schemas
-    conflicts = []
-    if section.target:
-        registry = open_registry("target")
-        names = registry.subjects(deleted=True)
-        if names:
-            conflicts.append(
-                SchemaConflict(
-                    kind="unsupported",
-                    subject="",
-                    target_subject=names[0],
-                    what=f"the target registry runs already, with {len(names)} subjects on a topic of its own, the "
-                    f"first is {names[0]}: it does not read the copy of {section.topic}. Start it on the copied topic, "
-                    "or copy the schemas between the registries instead (schemas.source, without schemas.topic)",
-                )
-            )
-    found = topic_ids(context, open_registry("source"), topics, None) if section.source else []
-    return SchemaPlan(
-        migration_id=context.migration_id,
-        id_mode="topic",
-        reason=f"the registry moves with its topic {section.topic}",
-        conflicts=conflicts,
-        topics=found,
-        notes=[
-            f"all schemas are in the topic {section.topic}, which moves like any topic; start the target registry on "
-            f"its copy, {topics.get(str(section.topic), section.topic)}, once clients may switch"
-        ],
-    )
+    assert section.topic is not None, "the caller has checked it"
+    everything = Selection(topics=dict(topics))
+
+    def read(role: Role) -> RegistrySnapshot:
+        return read_snapshot(
+            open_registry(role), everything, parallel=section.max_parallel_requests, progress=_shown(context)
+        )
+
+    here = read("source") if section.source else None
+    try:
+        there = read("target") if section.target else None
+    except RegistryUnreachable:
+        # It should not run before its topic has been copied.
+        there = None
+    found = [] if here is None else topic_ids(context, open_registry("source"), topics, here)
+    return plan_topic(context.migration_id, section.topic, topics, here, there, topic_ids=found)
 
 
 def topic_ids(
-    context: PhaseContext, source: Registry, topics: Mapping[str, str], known: RegistrySnapshot | None
+    context: PhaseContext, source: Registry, topics: Iterable[str], known: RegistrySnapshot
 ) -> list[TopicIds]:
-    """Return where the records of each topic carry schema ids."""
-    return []
+    """Sample records of source topics, and return where they carry schema ids.
+
+    :param known: the snapshot of the source registry.
+    """
+    section = context.spec.schemas
+    return detect_topic_ids(context.source.wire, source, section, topics, known, progress=_shown(context))
 
 
 def summary_of(plan: SchemaPlan) -> SchemaPlanSummary:

@@ -10,7 +10,7 @@ from phase_world.registries import SECTION
 from phase_world.world import Worlds
 
 from airflow_provider_kafka_migration.approvals import request
-from airflow_provider_kafka_migration.errors import RegistryUnreachable
+from airflow_provider_kafka_migration.errors import RegistryUnreachable, SchemaTopicRefused
 from airflow_provider_kafka_migration.record import keys
 
 
@@ -74,14 +74,22 @@ def test_a_registry_that_moves_with_its_topic_is_only_explained(worlds: Worlds) 
     found = world.context().record.schema_plan()
     assert found is not None
     assert (found.id_mode, found.subjects, found.conflicts) == ("topic", [], [])
-    assert "start the target registry on its copy, state" in found.notes[0]
+    assert "start the target registry on the copied topic state" in found.notes[0]
 
 
 def test_a_target_registry_on_a_topic_of_its_own_does_not_fit_a_copied_topic(worlds: Worlds) -> None:
     world = worlds.at("plan", schemas={"topic": "state", "target": SECTION["target"]})
     world.registries.seed("target", "other-value", '"string"', id=1)
+    with pytest.raises(SchemaTopicRefused, match="other-value"):
+        world.run("plan")
+
+
+def test_topics_are_sampled_for_ids(worlds: Worlds) -> None:
+    world = worlds.at("plan", schemas=SECTION)
     world.run("plan")
     found = world.context().record.schema_plan()
     assert found is not None
-    assert [item.kind for item in found.conflicts] == ["unsupported"]
-    assert "other-value" in found.conflicts[0].what
+    assert [(item.topic, item.parts) for item in found.topics] == [("orders", "value"), ("state", "none")]
+    summary = world.context().record.plan().schemas
+    assert summary is not None
+    assert summary.topics_with_ids == 1
