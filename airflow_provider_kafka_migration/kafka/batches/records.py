@@ -83,7 +83,7 @@ _SINGLE = [bytes([value]) for value in range(128)]
 _VARINTS = [encode_varint(value) for value in range(8192)]
 
 
-def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
+def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     """(value, position after it) of a zigzag varint of up to ten bytes."""
     value = shift = 0
     while True:
@@ -132,7 +132,7 @@ def _fill(index: RecordIndex, count: int) -> None:
     position = 0
     for _ in range(count):
         index.starts.append(position)
-        length, position = _long_varint(buffer, position)
+        length, position = read_varint(buffer, position)
         end = position + length
         position += 1  # attributes, always 0
         byte = buffer[position]
@@ -140,14 +140,14 @@ def _fill(index: RecordIndex, count: int) -> None:
             index.time_deltas.append(byte >> 1 ^ -(byte & 1))
             position += 1
         else:
-            delta, position = _long_varint(buffer, position)
+            delta, position = read_varint(buffer, position)
             index.time_deltas.append(delta)
         byte = buffer[position]
         if byte < 128:
             index.offset_deltas.append(byte >> 1 ^ -(byte & 1))
             position += 1
         else:
-            delta, position = _long_varint(buffer, position)
+            delta, position = read_varint(buffer, position)
             index.offset_deltas.append(delta)
         if not position < end <= size:
             raise BatchMalformed(_CUT)
@@ -207,7 +207,7 @@ def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, b
     """(key, value, headers) of a record; raises :class:`BatchMalformed` or ``IndexError`` on damaged data."""
     key, position = _field(buffer, position, end)
     value, position = _field(buffer, position, end)
-    count, position = _long_varint(buffer, position)
+    count, position = read_varint(buffer, position)
     if not 0 <= count <= end - position:
         raise BatchMalformed(f"a record claims to have {count} headers")
     headers: Headers = []
@@ -223,7 +223,7 @@ def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, b
 
 
 def _field(buffer: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _long_varint(buffer, position)
+    length, position = read_varint(buffer, position)
     if length < 0:
         return None, position
     stop = position + length
@@ -258,7 +258,7 @@ def _is_dense(buffer: bytes, count: int) -> bool:
             position += 3
             end = position - 1 + ((high << 7 | low & 127) >> 1)
         else:
-            length, position = _long_varint(buffer, position)
+            length, position = read_varint(buffer, position)
             end = position + length
             position += 1
         while buffer[position] >= 128:
