@@ -396,7 +396,7 @@ class ApicurioRegistry:
             *("-jar", str(distribution / VERSIONS[self.version][1])),
         ]
         name = f"Apicurio Registry {self.version}"
-        self._process = start(name, command, self.folder / "apicurio.log", cwd=self.folder)
+        self._process = start(name, command, self.log, cwd=self.folder)
 
     def wait_ready(self) -> None:
         """Wait until the server answers, then set the global compatibility level.
@@ -416,6 +416,10 @@ class ApicurioRegistry:
             self._process.kill()
             self._process = None
             release_ports(self._ports)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "apicurio.log"
 
     @property
     def url(self) -> str:
