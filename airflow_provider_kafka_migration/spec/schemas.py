@@ -47,8 +47,9 @@ Contexts = Annotated[Literal["all", "default"] | dict[str, str], BeforeValidator
 
 
 class SubjectRenameSection(Section):
-    """Names of the subjects on the target. By default TOPIC-key and TOPIC-value follow a renamed topic, and all others
-    keep their names. References to renamed subjects follow.
+    """Names of the subjects on the target. By default TOPIC-key and TOPIC-value follow a renamed topic.
+
+    References to renamed subjects follow, too.
     """
 
     prefix: str = Field(
