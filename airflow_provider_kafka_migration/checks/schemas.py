@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Literal
-from urllib.parse import urlsplit
 
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.documents.schemas import PlannedSubject, SchemaConflict, SchemaPlan
@@ -22,12 +21,11 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.registry.client import Registry
+from airflow_provider_kafka_migration.registry.glue import is_glue
 from airflow_provider_kafka_migration.registry.model import Schema
 
 Role = Literal["source", "target"]
 
-GLUE_SCHEME = "glue:"
-_GLUE_HOST = re.compile(r"glue(?:-fips)?\.[a-z0-9-]+\.(?:amazonaws\.com(?:\.cn)?|api\.aws)")
 #: Names of the topics in which registries keep what they hold.
 _REGISTRY_TOPIC = re.compile(r"_?_schemas(?:[._-].+)?|kafkasql-journal")
 #: No registry can parse it, so registering it tests the right to write and stores nothing.
@@ -48,7 +46,7 @@ def check_registries(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def _check_registry(context: PhaseContext, plan: Plan, role: Role, reference: str) -> Iterator[Finding]:
-    if _is_glue(context, reference):
+    if _leads_to_glue(context, reference):
         yield finding("B110", f"schemas.{role}: {reference}", subject=role)
         return
     try:
@@ -63,14 +61,12 @@ def _check_registry(context: PhaseContext, plan: Plan, role: Role, reference: st
         yield finding("B101", f"{role}: {error.what}", subject=role)
 
 
-def _is_glue(context: PhaseContext, reference: str) -> bool:
-    """Whether a reference leads to the AWS Glue Schema Registry, which has another API."""
-    if reference.startswith(GLUE_SCHEME):
+def _leads_to_glue(context: PhaseContext, reference: str) -> bool:
+    if is_glue(reference):
         return True
     try:
-        url = str(context.resolver.mapping(reference).get("url", ""))
-        return bool(_GLUE_HOST.fullmatch(urlsplit(url).hostname or ""))
-    except (ConnectionInvalid, ValueError):
+        return is_glue(reference, str(context.resolver.registry(reference).get("url", "")))
+    except ConnectionInvalid:
         # Opening the registry names what is wrong with the connection.
         return False
 

@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaPlan,
     TopicIds,
 )
+from airflow_provider_kafka_migration.errors import RegistryRefused
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -221,6 +222,10 @@ def test_glue_is_named_as_not_built(
     found = live(make(schemas={**BOTH, "target": reference}))
     assert codes(found) == ["B110"]
     assert found[0].severity is Severity.BLOCKER
+    context = make(schemas={**BOTH, "target": reference})
+    context.open_registry = None
+    with pytest.raises(RegistryRefused, match="Glue"):
+        context.registry("target")
 
 
 def test_with_its_topic_the_target_registry_must_not_have_content(
