@@ -96,7 +96,8 @@ class IdRewriter:
         self.passed_unknown = 0
         self._parts: tuple[Part, ...] = ("key", "value") if parts == "both" else (parts,)
         self._decided: dict[tuple[Kind, int | str], bytes] = {}
-        self._missing: list[SchemaIdUnknown] = []
+        #: unknown ids of the present batch, with the offset of the first record that has each
+        self._missing: dict[tuple[Kind, int | str], int] = {}
 
     def rewrite(self, batch: AnyBatch) -> AnyBatch:
         """Return the batch with the ids of the target.
@@ -114,7 +115,7 @@ class IdRewriter:
         self._missing.clear()
         rewritten = self._rewrite_legacy(batch) if isinstance(batch, LegacyBatch) else self._rewrite_records(batch)
         if self._missing:
-            raise min(self._missing, key=lambda error: int(error.details["offset"]))
+            raise self._ask()
         return rewritten
 
     def _rewrite_records(self, batch: RawBatch) -> RawBatch:
@@ -216,18 +217,21 @@ class IdRewriter:
         if self._unknown == "pass":
             self.passed_unknown += count
             return
-        if len(self._missing) >= _MAX_WANTED_AT_ONCE:
-            return
-        where = replace(self._where, offset=offset)
-        self._ids.want(self._context, kind, value, where)
-        self._missing.append(
-            SchemaIdUnknown(
-                f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
-                where=where,
-                next_step="none at first: the partition continues once the schema is copied; if it lasts, read what "
-                "the task schemas and the tail report about the source registry",
-                details={"kind": kind, "id": value, "context": self._context, "offset": offset},
-            )
+        if len(self._missing) < _MAX_WANTED_AT_ONCE:
+            self._missing[(kind, value)] = min(offset, self._missing.get((kind, value), offset))
+
+    def _ask(self) -> SchemaIdUnknown:
+        """Ask for the unknown ids of the batch; return the error of the first record that has one."""
+        missing = sorted(self._missing.items(), key=lambda item: item[1])
+        for (kind, value), offset in missing:
+            self._ids.want(self._context, kind, value, replace(self._where, offset=offset))
+        (kind, value), offset = missing[0]
+        return SchemaIdUnknown(
+            f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
+            where=replace(self._where, offset=offset),
+            next_step="none at first: the partition continues once the schema is copied; if it lasts, read what the "
+            "task schemas and the tail report about the source registry",
+            details={"kind": kind, "id": value, "context": self._context, "offset": offset},
         )
 
     def _unresolved(self, kind: Kind, value: int | str, offset: int) -> SchemaIdUnresolved:
