@@ -1,4 +1,4 @@
-"""Input and results of the validation: six checks with per-partition detail.
+"""Input and results of the validation: seven checks with per-partition detail.
 
 A runner from the context (Spark or local) does the third check, the content of all records. The phase passes it a list
 of :class:`ContentRange` and gets back one :class:`PartitionContent` for each.
@@ -143,7 +143,7 @@ class ContentVerifier(Protocol):
 class CheckResult(Part):
     """One of the checks."""
 
-    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift"]
+    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift", "schemas"]
     outcome: Outcome
     summary: str
     partitions: list[dict[str, Any]] = Field(default_factory=list, description="per-partition detail")

@@ -36,6 +36,7 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
@@ -220,6 +221,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
             "lanes": lanes,
             "proof": jobs.proof_settings(record, context.source, plan),
             "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
+            "schema_ids": schema_id_settings(record),
         }
     )
     context.journal.refresh()

@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.state import State, following
 from phase_world.cluster import ClusterState, SimCluster
 from phase_world.jobs import MIGRATION, SimCopiers, SimVerifier
 from phase_world.outside import Killed, Outside
+from phase_world.registries import SimRegistries
 from phase_world.stores import Heartbeat, SimStore
 
 #: The order in which a migration without surprises runs; ``tail`` and ``approve`` have their own methods.
@@ -32,6 +33,7 @@ ORDER = (
     "plan",
     "precheck",
     "topology_copy",
+    "schemas",
     "seed",
     "tail",
     "drain_ready",
@@ -71,6 +73,7 @@ class World:
         self.clock = Clock()
         self.source, self.target = ClusterState("source-id"), ClusterState("target-id")
         self.outside = Outside()
+        self.registries = SimRegistries(self.outside)
         self._open({}, {}, {})
 
     def _open(self, journal: dict[str, bytes], archive: dict[str, bytes], evidence: dict[str, bytes]) -> None:
@@ -97,6 +100,7 @@ class World:
         other.sections, other.outside = dict(self.sections), Outside()
         other.clock = copy.copy(self.clock)
         other.source, other.target = copy.deepcopy(self.source), copy.deepcopy(self.target)
+        other.registries = self.registries.fork(other.outside)
         stores = (self.journal_store, self.archive_store, self.evidence_store)
         other._open(*(dict(store.objects) for store in stores))
         return other
@@ -127,6 +131,7 @@ class World:
             runner=self.copiers,
             verifier=self.verifier,
             now=self.clock.now,
+            open_registry=self.registries.open,  # type: ignore[arg-type]
         )
         for _ in range(2):
             HealthWatch().check(context.record)  # the tail has been heard from a moment ago
