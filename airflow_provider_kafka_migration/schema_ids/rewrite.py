@@ -68,7 +68,7 @@ class IdRewriter:
     :param strict: an id that the source registry does not have is an error; otherwise the record stays as it is.
     :param where: migration, topic and partition, for errors.
     :param unknown: what to do with an id that the map does not have yet. ``hold`` asks for it and raises; ``pass``
-        leaves the record as it is and counts the occurrence in :attr:`passed_unknown`.
+        leaves the record as it is, counts it in :attr:`passed_unknown` and describes it in :attr:`last_unknown`.
     :param found: receives all ids that occur, whatever becomes of them. Pass batches in offset order.
     :param changes: False: ids are only gathered, and every batch is returned as it is.
     """
@@ -94,6 +94,7 @@ class IdRewriter:
         self._changes = changes
         #: occurrences of ids that the map did not have, with ``unknown="pass"``
         self.passed_unknown = 0
+        self.last_unknown: SchemaIdUnknown | None = None
         self._parts: tuple[Part, ...] = ("key", "value") if parts == "both" else (parts,)
         self._decided: dict[tuple[Kind, int | str], bytes] = {}
         #: unknown ids of the present batch, with the offset of the first record that has each
@@ -216,6 +217,7 @@ class IdRewriter:
     def _note_unknown(self, kind: Kind, value: int | str, offset: int, count: int) -> None:
         if self._unknown == "pass":
             self.passed_unknown += count
+            self.last_unknown = self._unknown_error(kind, value, offset)
             return
         if len(self._missing) < _MAX_WANTED_AT_ONCE:
             self._missing[(kind, value)] = min(offset, self._missing.get((kind, value), offset))
@@ -226,6 +228,9 @@ class IdRewriter:
         for (kind, value), offset in missing:
             self._ids.want(self._context, kind, value, replace(self._where, offset=offset))
         (kind, value), offset = missing[0]
+        return self._unknown_error(kind, value, offset)
+
+    def _unknown_error(self, kind: Kind, value: int | str, offset: int) -> SchemaIdUnknown:
         return SchemaIdUnknown(
             f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
             where=replace(self._where, offset=offset),
