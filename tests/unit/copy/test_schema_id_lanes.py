@@ -15,6 +15,7 @@ from simulated.small import KEY, SMALL_FETCHES, error_code, plain, trouble_code
 from simulated.topics import KINDS, fill_source
 from simulated.worlds import Worlds
 
+from airflow_provider_kafka_migration.copy import recovery
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch, read_batches, records
@@ -305,6 +306,13 @@ def test_a_held_partition_goes_on_within_its_slice(worlds: Worlds, via: Any, ver
     ours = [record._replace(offset=0) for record in visible(copy.target.log(KEY)).values()]
     theirs = [record._replace(offset=0) for record in under(ids, visible(copy.source.log(KEY))).values()]
     assert ours == theirs
+
+
+def test_a_held_partition_does_not_run_out_of_patience(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "PATIENCE_SECONDS", 0.0)
+    copy = with_ids(worlds, two_topics)
+    result = copy.slice(seconds=1.5)["t"]
+    assert (trouble_code(result), result.source_offset) == ("SCHEMA_ID_UNKNOWN", 15)
 
 
 def test_a_partition_waits_while_there_is_no_map(worlds: Worlds) -> None:
