@@ -133,7 +133,10 @@ def test_an_id_that_the_map_lacks_is_a_difference_whatever_the_target_has(on_tar
     target = rewrite(values(SHIFT), {14: at(14, prefixed(on_target))})
     content = check(source, target, rewriting(MAP))
     assert kinds(content) == [("changed", 14)]
-    assert content.differences[0].detail == "the id map has no schema id 50 (value), so the record cannot be compared"
+    assert (
+        content.differences[0].detail
+        == "the id map has no answer for schema id 50 (value), so the record cannot be compared"
+    )
     assert (content.compared, content.difference_count) == (29, 1)
     assert content.source_digest != content.target_digest
     assert ("value", "id32", 50, 1, 14) in uses(content)
@@ -144,6 +147,16 @@ def test_an_id_that_the_source_registry_does_not_have_stays_as_it_is() -> None:
     assert check(source, rewrite(values(SHIFT), {14: at(14, prefixed(77))}), rewriting(MAP)).is_proven
     changed = rewrite(values(SHIFT), {14: at(14, prefixed(77 + SHIFT))})
     assert kinds(check(source, changed, rewriting(MAP))) == [("changed", 14)]
+
+
+@pytest.mark.parametrize("on_target", [8, 8 + SHIFT])
+def test_an_id_that_was_absent_and_is_copied_now_is_a_difference(on_target: int) -> None:
+    """Copiers have left it as it is, and its records may refer to another schema on the target."""
+    both = shifting_map(range(1, 10), absent=[8])
+    source = rewrite(values(), {14: at(14, prefixed(8))})
+    content = check(source, rewrite(values(SHIFT), {14: at(14, prefixed(on_target))}), rewriting(both))
+    assert kinds(content) == [("changed", 14)]
+    assert "no answer for schema id 8 (value)" in content.differences[0].detail
 
 
 def test_ids_of_another_context_are_not_in_the_map() -> None:
