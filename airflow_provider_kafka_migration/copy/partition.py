@@ -427,6 +427,8 @@ class PartitionCopy:
 
         A partition whose log end was never read has reached no broker in the whole slice, which counts as trouble.
         """
+        if self.state is CopyState.RUNNING and isinstance(self.stopping, Transient):
+            return self.stopping
         if self.state is CopyState.RUNNING:
             return None if self.write.is_idle or self.stuck_since is None else self.trouble
         if self.state is not CopyState.RESUMING:

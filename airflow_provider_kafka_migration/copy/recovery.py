@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import (
     MigrationError,
+    SchemaIdUnknown,
     SliceExpired,
     SourceGap,
     TargetTopicMissing,
@@ -125,8 +126,13 @@ class RecoveryPolicy:
         self._source.reset(copy)
 
     def is_patient(self, copy: PartitionCopy, error: MigrationError) -> bool:
-        """Return whether to try again; stop a partition that has been stuck for too long."""
+        """Return whether to try again; stop a partition that has been stuck for too long.
+
+        A partition that waits for a schema waits for as long as it takes.
+        """
         now = note_trouble(copy, error)
+        if isinstance(error, SchemaIdUnknown):
+            return copy.state is not CopyState.FAILED
         missing = is_missing(copy, error, now, self._job.slice_seconds)
         if missing:
             self._stop(copy, topic_gone(self._job, copy, error))

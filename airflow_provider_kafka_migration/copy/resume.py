@@ -22,6 +22,7 @@ from typing import NamedTuple
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.copy.holes import delete_fillers_again
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, advance_sequence
+from airflow_provider_kafka_migration.copy.rewriting import RewrittenChunks
 from airflow_provider_kafka_migration.copy.source import ReadUpTo, check_not_truncated, last_epoch
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions, Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -499,15 +500,23 @@ class ResumeFinder:
     """Finds resume points, many partitions at a time.
 
     :param archive: returns the reader of the archive, for a restore that does not know the source.
+    :param as_on_target: returns a reader of what it is given, with the schema ids that records have on the target.
     """
 
     def __init__(
-        self, job: CopyJob, source: Wire | None, target: Wire, *, archive: ArchiveReader = lambda _copy: None
+        self,
+        job: CopyJob,
+        source: Wire | None,
+        target: Wire,
+        *,
+        archive: ArchiveReader = lambda _copy: None,
+        as_on_target: Callable[[PartitionCopy, ReadChunk], ReadChunk] = lambda _copy, read: read,
     ) -> None:
         self._job = job
         self._source = source
         self._target = target
         self._archive = archive
+        self._as_on_target = as_on_target
 
     def resume(self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps) -> dict[PartitionCopy, Resumed]:
         """Return the resume point of each partition, or its error, which does not stop the others.
@@ -649,7 +658,7 @@ class ResumeFinder:
         """Return a reader of what to compare each tail with; the first read from the source is one fetch for all."""
         if self._source is None:
             archived = {look.copy: self._archive(look.copy) for look in looks}
-            return {copy: read for copy, read in archived.items() if read is not None}
+            return {copy: self._as_on_target(copy, read) for copy, read in archived.items() if read is not None}
         positions = {look.copy.key: look.map.source_of(look.last.base_offset) for look in looks if look.last}
         quick: dict[TopicPartition, FetchedPartition] = {}
         if positions:
@@ -657,10 +666,13 @@ class ResumeFinder:
                 self._source, list(positions.items()), isolation=READ_COMMITTED, max_bytes=1024 * 1024
             )
         return {
-            look.copy: chunks_of_cluster(
-                self._source,
-                look.copy.key,
-                (positions[look.copy.key], quick[look.copy.key]) if look.copy.key in quick else None,
+            look.copy: self._as_on_target(
+                look.copy,
+                chunks_of_cluster(
+                    self._source,
+                    look.copy.key,
+                    (positions[look.copy.key], quick[look.copy.key]) if look.copy.key in quick else None,
+                ),
             )
             for look in looks
         }
@@ -703,6 +715,8 @@ class ResumeFinder:
         if verdict is Agreement.WEAK:
             self._look_further(look, last.base_offset - _DEEPER_OFFSETS)
             verdict = self._agreement(look, read, start)
+        if verdict is Agreement.DIFFERENT and isinstance(read, RewrittenChunks):
+            read.check_known()
         if verdict is Agreement.DIFFERENT:
             self._realign(look, last, read, start, lane_maps)
 

@@ -14,12 +14,21 @@ from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, Trouble
 from airflow_provider_kafka_migration.copy.resume import ReadChunk, Resumed, ResumeFinder
+from airflow_provider_kafka_migration.copy.rewriting import LaneSchemaIds
 from airflow_provider_kafka_migration.copy.transaction_resume import TransactionalResumer
 from airflow_provider_kafka_migration.copy.transactions import TransactionalAppender
 from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Chunk, CopyOp
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, RecordTooLarge, Terminal, Where
+from airflow_provider_kafka_migration.errors import (
+    ForeignData,
+    MigrationError,
+    RecordTooLarge,
+    SchemaIdUnknown,
+    SchemaIdUnresolved,
+    Terminal,
+    Where,
+)
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
@@ -44,7 +53,7 @@ class TargetSink:
     """Writes what a lane reads to the target cluster.
 
     :param source: finds out what the source still has when a partition resumes; None for a restore.
-    :param map_store: holds the offset maps, and the map pages of transactional partitions.
+    :param map_store: holds the offset maps, the map pages of transactional partitions, and the map of schema ids.
     :param archive: returns a reader of what the archive has of a partition.
     :param wake: ends the lane's wait. Thread-safe.
     """
@@ -73,7 +82,8 @@ class TargetSink:
         self._maps = LaneMaps(map_store, job.migration_id, limits.check)
         self._layout = OffsetLayout(job, self._maps)
         self._transformers: dict[PartitionCopy, BatchTransformer] = {}
-        self._resumer = ResumeFinder(job, source, target, archive=archive)
+        self._schema_ids = LaneSchemaIds(job, map_store)
+        self._resumer = ResumeFinder(job, source, target, archive=archive, as_on_target=self._schema_ids.reader)
         #: partitions with something to send: a lane may have thousands of others, which must not add cost to each round
         self._busy: dict[PartitionCopy, None] = {}
         #: size limits for batches of several records, where the target lately refused larger ones, and how many appends
@@ -134,8 +144,8 @@ class TargetSink:
     # -- a partition resumes -----------------------------------------------------------------------------------------
 
     def is_settling(self, copy: PartitionCopy) -> bool:
-        """Return whether unanswered requests may still change the position of the copy."""
-        return self._writer(copy).is_settling(copy)
+        """Return whether unanswered requests may still change the position, or the partition waits for a schema."""
+        return self._writer(copy).is_settling(copy) or self._schema_ids.holds(copy)
 
     def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]:
         """Return the resume points of all partitions, each found according to its verdict.
@@ -175,6 +185,7 @@ class TargetSink:
             self._job.timestamps,
             copy.spec.max_batch_bytes,
             split_bytes=self._split_bytes.get(copy),
+            rewriter=self._schema_ids.rewriter(copy),
             where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
         )
 
@@ -194,9 +205,9 @@ class TargetSink:
         # Once a partition leaves out its holes, it does so for as long as this transformer lives.
         transformer.packs = not copy.write.fills_holes
         try:
-            # Steps decided before a record that is too large stay in the list.
+            # Steps decided before a record that is too large, or whose schema is not known, stay in the list.
             steps.extend(transformer.decide_chunk(chunk))
-        except RecordTooLarge as error:
+        except (RecordTooLarge, SchemaIdUnknown, SchemaIdUnresolved) as error:
             copy.stopping = error
         self._busy[copy] = None
         self._layout.place(copy, steps)
@@ -257,7 +268,9 @@ class TargetSink:
 
         :raises ForeignData: another producer writes to the target partition.
         """
-        if isinstance(error, TooLarge):
+        if isinstance(error, SchemaIdUnknown):
+            self._schema_ids.hold(copy, error)
+        elif isinstance(error, TooLarge):
             self._split_from_now_on(copy, error)
         elif isinstance(error, UnexpectedOffset | UnexpectedEnd):
             self._find_other_writers(copy, error)

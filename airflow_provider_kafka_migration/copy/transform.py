@@ -7,11 +7,17 @@ batches, empty ones and aborted transactions are holes; message formats 0 and 1 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
+from airflow_provider_kafka_migration.errors import (
+    BatchMalformed,
+    RecordTooLarge,
+    SchemaIdUnknown,
+    SchemaIdUnresolved,
+    Where,
+)
 from airflow_provider_kafka_migration.kafka.batches.api import (
     AnyBatch,
     LegacyBatch,
@@ -28,6 +34,7 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     records,
 )
 from airflow_provider_kafka_migration.kafka.fetch import Aborted
+from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter
 
 # -- chunk ------------------------------------------------------------------------------------------------------------
 #
@@ -210,6 +217,7 @@ class BatchTransformer:
     :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
     :param split_bytes: batches of several records are also split at this size (the target makes them larger).
     :param packs: the target keeps no holes: records are sent without the holes between them, many runs in one batch.
+    :param rewriter: replaces the schema ids of records before anything else; None: records are copied as they are.
     :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
     :param where: topic and partition, for errors.
     """
@@ -222,6 +230,7 @@ class BatchTransformer:
         *,
         split_bytes: int | None = None,
         packs: bool = False,
+        rewriter: IdRewriter | None = None,
         check_inner_offsets: bool = True,
         where: Where | None = None,
     ) -> None:
@@ -230,6 +239,7 @@ class BatchTransformer:
         self.max_batch_bytes = max_batch_bytes
         self.split_bytes = split_bytes
         self.packs = packs
+        self.rewriter = rewriter
         self.check_inner_offsets = check_inner_offsets
         self.where = where or Where()
         self._rebuilds_log_append_time = timestamps == "visible"
@@ -249,6 +259,7 @@ class BatchTransformer:
         :param covered_until_offset: the source has nothing more below it, so a hole at the end reaches up to it.
         :raises BatchMalformed: the data are damaged; the error names the place.
         :raises RecordTooLarge: a single record does not fit the target; the steps before it were yielded.
+        :raises SchemaIdUnknown, SchemaIdUnresolved: likewise for a record whose schema id is not known.
         """
         try:
             yield from self._decide(batches, AbortedTransactions(aborted), covered_until_offset)
@@ -280,13 +291,13 @@ class BatchTransformer:
         legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes, packs=self.packs)
         for batch in batches:
             covered = max(covered, batch.next_offset)
+            if not self._is_wanted(batch, aborted):
+                continue
+            if self.rewriter is not None:
+                batch = yield from self._with_target_ids(batch, self.rewriter, small, legacy)
             if isinstance(batch, LegacyBatch):
                 yield from self._joined(small)
                 yield from legacy.add(batch)
-                continue
-            # Markers below next_offset count as well, so aborted transactions are checked first.
-            dropped = bool(aborted) and aborted.drops(batch)
-            if dropped or batch.next_offset <= self.next_offset or not batch.record_count or batch.is_control:
                 continue
             if legacy.pending:
                 yield from legacy.flush()
@@ -303,6 +314,28 @@ class BatchTransformer:
             hole = Hole(self.next_offset, covered - self.next_offset)
             self.next_offset = covered
             yield hole
+
+    def _is_wanted(self, batch: AnyBatch, aborted: AbortedTransactions) -> bool:
+        """Return whether a batch has records to copy."""
+        if isinstance(batch, LegacyBatch):
+            return batch.next_offset > self.next_offset
+        # Markers below next_offset count as well, so aborted transactions are checked first.
+        if aborted and aborted.drops(batch):
+            return False
+        return batch.next_offset > self.next_offset and batch.record_count > 0 and not batch.is_control
+
+    def _with_target_ids(
+        self, batch: AnyBatch, rewriter: IdRewriter, small: SmallBatches, legacy: _LegacyRecords
+    ) -> Generator[CopyOp, None, AnyBatch]:
+        """Return the batch with the schema ids of the target; if an id is not known, yield all that comes before."""
+        try:
+            return rewriter.rewrite(batch)
+        except (SchemaIdUnknown, SchemaIdUnresolved):
+            yield from self._joined(small)
+            yield from legacy.flush()
+            if isinstance(batch, RawBatch):
+                yield from self._hole_before(batch.base_offset)
+            raise
 
     def _joined(self, small: SmallBatches) -> Iterator[CopyOp]:
         """Yield the steps for the small batches that were gathered."""

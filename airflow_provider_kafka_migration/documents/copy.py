@@ -105,6 +105,8 @@ class TombstoneSettings(Part):
 class CopyJob(Document):
     """What to copy, from where, to where, and within which limits."""
 
+    LATER_FIELDS = ("schema_ids",)
+
     version: int = 1
     migration_id: str
     name: Literal["seed", "tail", "backup", "restore"]
@@ -132,6 +134,7 @@ class CopyJob(Document):
     max_fill_seconds: float = Field(3600.0, description="mapped if filling a partition's remaining holes takes longer")
     max_bytes_per_second: int | None = None
     proof: ProofSettings | None = Field(None, description="compare in the background; None: no comparison")
+    schema_ids: SchemaIdSettings | None = Field(None, description="None: no record's schema ids matter to the copy")
     stop_key: str | None = Field(
         None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )

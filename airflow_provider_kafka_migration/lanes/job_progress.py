@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     CopyStalled,
     MigrationError,
+    SchemaIdUnknown,
     Transient,
     Where,
     followed_by,
@@ -217,7 +218,8 @@ class JobProgress:
         if job.generation != self.job.generation:
             return
         if job.lanes == self.job.lanes:
-            # What the source may do to its records depends on its configs: the next slices use the new rules.
+            # What the source may do to its records depends on its configs: the next slices use the new rules. Where the
+            # schema ids of a topic are does not change, because its records were copied accordingly.
             self.job = self.job.model_copy(update={"proof": job.proof, "tombstones": job.tombstones})
             return
         standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
@@ -313,6 +315,8 @@ class JobProgress:
         # Slices that ended while still retrying are not failed rounds, however many there are.
         standing.transient_rounds += result.error is not None
         exhausted = standing.transient_rounds >= MAX_TRANSIENT_ROUNDS or now - standing.stuck_since >= MAX_STUCK_SECONDS
+        # A partition that waits for a schema waits for as long as it takes.
+        exhausted = exhausted and error["code"] != SchemaIdUnknown.code
         standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
 
     def troubles(self) -> list[Trouble]:

@@ -83,7 +83,7 @@ _SINGLE = [bytes([value]) for value in range(128)]
 _VARINTS = [encode_varint(value) for value in range(8192)]
 
 
-def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
+def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
     """(value, position after it) of a zigzag varint of up to ten bytes."""
     value = shift = 0
     while True:
@@ -101,15 +101,18 @@ def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def index_records(batch: RawBatch, max_bytes: int = header.MAX_UNPACKED_BYTES) -> RecordIndex:
+def index_records(
+    batch: RawBatch, max_bytes: int = header.MAX_UNPACKED_BYTES, *, unpacked: bytes | None = None
+) -> RecordIndex:
     """Unpack a batch and find its records.
 
+    :param unpacked: the payload, if it has been unpacked already.
     :raises BatchMalformed: damaged data, or more or fewer records than the header states.
     """
     if batch.record_count == 0:
         return RecordIndex(b"")
     try:
-        index = RecordIndex(header.decompress(batch.codec, batch.payload, max_bytes))
+        index = RecordIndex(header.decompress(batch.codec, batch.payload, max_bytes) if unpacked is None else unpacked)
         _fill(index, batch.record_count)
     except (IndexError, BatchMalformed) as error:
         what = error.what if isinstance(error, BatchMalformed) else _CUT
@@ -132,7 +135,7 @@ def _fill(index: RecordIndex, count: int) -> None:
     position = 0
     for _ in range(count):
         index.starts.append(position)
-        length, position = _long_varint(buffer, position)
+        length, position = read_varint(buffer, position)
         end = position + length
         position += 1  # attributes, always 0
         byte = buffer[position]
@@ -140,14 +143,14 @@ def _fill(index: RecordIndex, count: int) -> None:
             index.time_deltas.append(byte >> 1 ^ -(byte & 1))
             position += 1
         else:
-            delta, position = _long_varint(buffer, position)
+            delta, position = read_varint(buffer, position)
             index.time_deltas.append(delta)
         byte = buffer[position]
         if byte < 128:
             index.offset_deltas.append(byte >> 1 ^ -(byte & 1))
             position += 1
         else:
-            delta, position = _long_varint(buffer, position)
+            delta, position = read_varint(buffer, position)
             index.offset_deltas.append(delta)
         if not position < end <= size:
             raise BatchMalformed(_CUT)
@@ -207,7 +210,7 @@ def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, b
     """(key, value, headers) of a record; raises :class:`BatchMalformed` or ``IndexError`` on damaged data."""
     key, position = _field(buffer, position, end)
     value, position = _field(buffer, position, end)
-    count, position = _long_varint(buffer, position)
+    count, position = read_varint(buffer, position)
     if not 0 <= count <= end - position:
         raise BatchMalformed(f"a record claims to have {count} headers")
     headers: Headers = []
@@ -223,7 +226,7 @@ def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, b
 
 
 def _field(buffer: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _long_varint(buffer, position)
+    length, position = read_varint(buffer, position)
     if length < 0:
         return None, position
     stop = position + length
@@ -258,7 +261,7 @@ def _is_dense(buffer: bytes, count: int) -> bool:
             position += 3
             end = position - 1 + ((high << 7 | low & 127) >> 1)
         else:
-            length, position = _long_varint(buffer, position)
+            length, position = read_varint(buffer, position)
             end = position + length
             position += 1
         while buffer[position] >= 128:

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     records,
 )
 from airflow_provider_kafka_migration.kafka.batches.header import build_batch
-from airflow_provider_kafka_migration.kafka.batches.records import _long_varint, encode_varint
+from airflow_provider_kafka_migration.kafka.batches.records import encode_varint, read_varint
 
 
 def runs_of(found: list[Record]) -> list[list[Record]]:
@@ -60,7 +60,7 @@ def skewed(deltas: list[int], codec: int = 0, last_delta: int | None = None) -> 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints(value: int) -> None:
     encoded = encode_varint(value)
-    assert _long_varint(encoded, 0) == (value, len(encoded))
+    assert read_varint(encoded, 0) == (value, len(encoded))
 
 
 @given(records_of(), CODECS)

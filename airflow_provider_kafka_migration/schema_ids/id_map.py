@@ -1,0 +1,205 @@
+"""What a schema id of the source is on the target: the document ``schemas/id-map.json`` as lookup tables.
+
+Whoever keeps both registries in step writes the document, and only adds to it. Copiers read it, and ask for an id that
+it lacks by creating an object ``<migration_id>/schemas/wanted/<context>/<id>``. The answer appears in the document: the
+id's number on the target, or the fact that the source registry has no such id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, ObjectExists, Where
+from airflow_provider_kafka_migration.schema_ids.wire_format import Kind
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = "."
+#: The document is read again at most this often.
+REFRESH_SECONDS = 1.0
+
+SchemaIdValue = int | str
+
+
+class Absent:
+    """The type of :data:`ABSENT`."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+#: The source registry has answered that it has no such id: the bytes are not a schema id.
+ABSENT = Absent()
+Answer = SchemaIdValue | Absent | None
+
+
+class IdMap:
+    """The ids of one document.
+
+    What was once recorded as absent stays absent, even if the same number appears among the ids later: records with it
+    have already been copied unchanged.
+
+    :param document: None for an empty map, which knows no id.
+    """
+
+    def __init__(self, document: SchemaIdMap | None = None) -> None:
+        self._document = document
+        self._answers: dict[tuple[str, SchemaIdValue], SchemaIdValue | Absent] = {}
+        self._guids: dict[str, SchemaIdValue | Absent] = {}
+        if document is not None:
+            self._load(document)
+
+    def _load(self, document: SchemaIdMap) -> None:
+        answers: dict[tuple[str, SchemaIdValue], SchemaIdValue | Absent] = {
+            (context, source): target for context, source, target in document.ids
+        }
+        answers.update(dict.fromkeys(document.absent, ABSENT))
+        guids: dict[str, SchemaIdValue | Absent] = {source.lower(): target for source, target in document.guids}
+        guids.update({guid.lower(): ABSENT for guid in document.absent_guids})
+        self._document, self._answers, self._guids = document, answers, guids
+
+    @property
+    def document(self) -> SchemaIdMap | None:
+        """The document that the answers come from."""
+        return self._document
+
+    def find(self, context: str, kind: Kind, value: SchemaIdValue) -> Answer:
+        """Return the id on the target, :data:`ABSENT`, or None if the map does not have the id (yet).
+
+        :param context: of the source registry; GUIDs are the same in all contexts.
+        """
+        if kind == "guid":
+            return self._guids.get(str(value))
+        return self._answers.get((context, value))
+
+    def has_zero(self, context: str) -> bool:
+        """Return whether the source registry has a schema with the id 0: see :mod:`.wire_format`."""
+        return self._answers.get((context, 0), ABSENT) is not ABSENT
+
+    def want(self, context: str, kind: Kind, value: SchemaIdValue, where: Where) -> None:
+        """Ask for an id that the map lacks. This map has nobody to ask."""
+
+
+class LiveIdMap(IdMap):
+    """The map of a running migration: it reads the document again when an id is missing.
+
+    For one thread.
+
+    :param store: the journal store.
+    :param key: of the document; while it does not exist, the map is empty.
+    :raises DocumentUnreadable: the object is no id map of this migration.
+    """
+
+    def __init__(self, store: ObjectStore, migration_id: str, key: str) -> None:
+        super().__init__()
+        self._store = store
+        self._migration_id = migration_id
+        self._key = key
+        self._read_at = float("-inf")
+        self._wanted: set[str] = set()
+
+    def find(self, context: str, kind: Kind, value: SchemaIdValue) -> Answer:
+        """See :meth:`IdMap.find`; reads the document again, at most once a second, before it answers None."""
+        answer = super().find(context, kind, value)
+        if answer is None and self._refresh():
+            answer = super().find(context, kind, value)
+        return answer
+
+    def has_zero(self, context: str) -> bool:
+        """See :meth:`IdMap.has_zero`."""
+        if self._document is None:
+            self._refresh()
+        return super().has_zero(context)
+
+    def _refresh(self) -> bool:
+        """Read the document; return False if that was done a moment ago, or if there is none."""
+        now = time.monotonic()
+        if now - self._read_at < REFRESH_SECONDS:
+            return False
+        data = self._store.get(self._key)
+        self._read_at = now
+        if data is None:
+            return False
+        try:
+            document = SchemaIdMap.parse(data)
+        except ValidationError as error:
+            raise self._unreadable(f"it is not an id map: {error.error_count()} fields are wrong") from None
+        if document.migration_id != self._migration_id:
+            raise self._unreadable(f"it belongs to the migration {document.migration_id}")
+        self._load(document)
+        return True
+
+    def want(self, context: str, kind: Kind, value: SchemaIdValue, where: Where) -> None:
+        """Ask for an id, once: create the object that the synchronization of the schemas looks for.
+
+        :param where: topic, partition and offset of the record that has it; for people.
+        """
+        key = wanted_key(self._migration_id, context, value)
+        if key in self._wanted:
+            return
+        request = {
+            "context": context,
+            "kind": kind,
+            "id": value,
+            "topic": where.topic,
+            "partition": where.partition,
+            "offset": where.offset,
+        }
+        log.info(
+            "schema %s %s of context %s is not on the target yet", "GUID" if kind == "guid" else "id", value, context
+        )
+        try:
+            self._store.put_new(key, json.dumps(request, sort_keys=True).encode())
+        except ObjectExists:
+            log.debug("another copier has asked for it: %s", key)
+        self._wanted.add(key)
+
+    def _unreadable(self, why: str) -> DocumentUnreadable:
+        return DocumentUnreadable(
+            f"the map of schema ids cannot be used: {why}",
+            where=Where(migration_id=self._migration_id, path=f"{self._store.uri}/{self._key}"),
+            next_step="find out what wrote the object; only this migration's synchronization of schemas may write it",
+        )
+
+
+# -- wanted ids -------------------------------------------------------------------------------------------------------
+
+
+class WantedId(NamedTuple):
+    """An id that copiers have found in records, and that the map did not have."""
+
+    context: str
+    kind: Literal["id", "guid"]
+    value: SchemaIdValue
+
+
+def wanted_prefix(migration_id: str) -> str:
+    """Return the prefix of the objects that ask for ids, in the journal store."""
+    return f"{migration_id}/schemas/wanted/"
+
+
+def wanted_key(migration_id: str, context: str, value: SchemaIdValue) -> str:
+    """Return the key of the object that asks for an id or a GUID.
+
+    Contexts begin with a dot, and a part of a key must not be one: dots are percent-encoded.
+    """
+    return f"{wanted_prefix(migration_id)}{quote(context, safe='').replace('.', '%2E')}/{value}"
+
+
+def parse_wanted_key(migration_id: str, key: str) -> WantedId | None:
+    """Return what an object asks for; None if its key is no such key."""
+    prefix = wanted_prefix(migration_id)
+    context, slash, value = key.removeprefix(prefix).partition("/")
+    if not key.startswith(prefix) or not slash or not context or not value:
+        return None
+    if value.isascii() and value.isdigit():
+        return WantedId(unquote(context), "id", int(value))
+    return WantedId(unquote(context), "guid", value)
