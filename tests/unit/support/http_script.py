@@ -29,11 +29,7 @@ class HttpScript:
         self._handler = handler
         self._tls = tls
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self._scheme = "http" if tls is None else "https"
-
-    @property
-    def url(self) -> str:
-        return f"{self._scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._socket.getsockname()[1]}"
 
     def __enter__(self) -> HttpScript:
         threading.Thread(target=self._accept, daemon=True).start()
