@@ -38,7 +38,7 @@ class TopicIdSettings(Part):
 
     parts: Literal["key", "value", "both"]
     context: str = Field(".", description="context of the source registry in which the ids are looked up")
-    rewrite: bool = Field(description="the target's records carry the ids of the id map; false: the same ids")
+    rewrite: bool = Field(True, description="the target's records carry the ids of the id map; false: the same ids")
 
     @property
     def rule(self) -> str:
