@@ -33,6 +33,32 @@ class TopicIds(Part):
     note: str = Field("", description="what a person should check in this decision; empty: nothing")
 
 
+class TopicIdSettings(Part):
+    """What copiers and the content comparison do about the schema ids in the records of one topic."""
+
+    parts: Literal["key", "value", "both"]
+    context: str = Field(".", description="context of the source registry in which the ids are looked up")
+    rewrite: bool = Field(description="the target's records carry the ids of the id map; false: the same ids")
+
+    @property
+    def rule(self) -> str:
+        """These settings in one line: results of a comparison under other settings are not comparable."""
+        return f"{self.parts}, context {self.context}, {'rewritten' if self.rewrite else 'kept'}"
+
+
+class SchemaIdSettings(Part):
+    """The topics whose records carry schema ids, and where the id map is."""
+
+    id_map_key: str = Field(description="key of the SchemaIdMap below the journal location")
+    strict: bool = Field(False, description="an id that the source registry does not have stops its partition")
+    topics: dict[str, TopicIdSettings] = Field(default_factory=dict, description="by source topic")
+
+    def rule(self, topic: str) -> str:
+        """How the ids of a topic are gathered and compared (:attr:`TopicIdSettings.rule`); empty: it has none."""
+        found = self.topics.get(topic)
+        return "" if found is None else found.rule
+
+
 class SchemaConflict(Part):
     """Something on the target that keeps a schema, level or mode from being written as planned."""
 

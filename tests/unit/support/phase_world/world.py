@@ -32,6 +32,7 @@ ORDER = (
     "plan",
     "precheck",
     "topology_copy",
+    "schemas",
     "seed",
     "tail",
     "drain_ready",
