@@ -119,6 +119,17 @@ def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Se
     return wanted - known
 
 
+def planned_config(found: SubjectSnapshot, selection: Selection) -> dict[str, Any]:
+    """Return the explicit level that the target gets; an alias follows the renamed subject. Empty: none."""
+    config = dict(found.config or {})
+    alias = config.get("alias")
+    if isinstance(alias, str) and alias:
+        qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
+        target = selection.target_subject(qualified)
+        config["alias"] = reference_subject(target, selection.target_subject(found.subject))
+    return config
+
+
 def keeps_metadata(kind: str) -> bool:
     """Whether a kind of registry stores metadata and rule sets."""
     return kind not in _NO_METADATA
@@ -460,7 +471,7 @@ class _Planner:
         for subject, target in sorted(self._targets.items()):
             there = self._target.subjects.get(target)
             alias = (there.config or {}).get("alias") if there else None
-            wanted = self._config(self._source.subjects[subject]).get("alias")
+            wanted = planned_config(self._source.subjects[subject], self._selection).get("alias")
             if alias and alias != wanted:
                 found.append(
                     SchemaConflict(
@@ -548,21 +559,11 @@ class _Planner:
             target_subject=self._targets[name],
             type=found.versions[-1].schema.type,
             versions=sorted(versions, key=lambda item: item.version),
-            config=self._config(found),
+            config=planned_config(found, self._selection),
             mode=found.mode or "",
             as_reference=found.as_reference,
             topics=topics_of(name, self._settings.topics_of_migration, names),
         )
-
-    def _config(self, found: SubjectSnapshot) -> dict[str, Any]:
-        """Return the explicit level; an alias follows the renamed subject."""
-        config = dict(found.config or {})
-        alias = config.get("alias")
-        if isinstance(alias, str) and alias:
-            qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
-            target = self._selection.target_subject(qualified)
-            config["alias"] = reference_subject(target, self._selection.target_subject(found.subject))
-        return config
 
     def _all_notes(self, mode: IdMode) -> list[str]:
         notes = list(self._notes)
