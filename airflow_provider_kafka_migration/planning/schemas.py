@@ -125,6 +125,22 @@ def topic_ids(
     return detect_topic_ids(context.source.wire, source, section, topics, known, progress=_shown(context))
 
 
+def ids_of_new_topics(context: PhaseContext, topics: Iterable[str]) -> list[TopicIds]:
+    """Return where the records of topics carry schema ids that appeared after the plan; nothing without a schema plan.
+
+    :raises MigrationError: the source registry does not answer; until it does, nobody knows what these topics carry.
+    """
+    names = sorted(topics)
+    if not names or not context.spec.schemas.source or context.record.schema_plan() is None:
+        return []
+    with closing(context.registry("source")) as source:
+        # The names of the subjects are enough: ids that occur in records are looked up one by one.
+        known = RegistrySnapshot(
+            contexts=source.contexts(), left_out=dict.fromkeys(source.subjects(deleted=True), "not asked for")
+        )
+        return topic_ids(context, source, names, known)
+
+
 def summary_of(plan: SchemaPlan) -> SchemaPlanSummary:
     """Return the figures of a schema plan, with the digest that the plan refers to it by."""
     digest = plan.digest()
