@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.base import Document, Part, cano
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 
 class CopyPartition(Part):
