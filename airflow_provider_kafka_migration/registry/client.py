@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.answers import AnswerMalformed
 from airflow_provider_kafka_migration.registry.apicurio import Apicurio
 from airflow_provider_kafka_migration.registry.detection import Kind
+from airflow_provider_kafka_migration.registry.listing import list_versions
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.registry.rest import BoundedRestClient
 
@@ -146,6 +147,13 @@ class Registry:
             raise self._error(error, f"list the versions of {subject}") from None
         own_api = self.apicurio() if len(found) >= apicurio.SHOWN_VERSIONS else None
         return sorted(found) if own_api is None else own_api.versions(subject, deleted=deleted)
+
+    def all_versions(self) -> list[RegisteredSchema] | None:
+        """Return all versions of all subjects, with soft-deleted ones, in few requests; None if it is not possible.
+
+        A subject may be missing: compare with :meth:`subjects`.
+        """
+        return list_versions(self._rest) if self.kind() == "confluent" else None
 
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema:
         """Return one version of a subject.
