@@ -18,7 +18,10 @@ class TopicIds(Part):
 
     topic: str
     parts: IdParts
-    decided_by: Literal["spec", "sample"] = "sample"
+    decided_by: Literal["spec", "sample", "name"] = Field(
+        "sample",
+        description="name: a part has no sampled payload, but a subject is named after the topic and this part",
+    )
     context: str = Field(".", description="context of the source registry in which the ids are looked up")
     sampled_records: int = 0
     key_ids: int = Field(0, description="sampled keys that begin like a serialized record, or have an id in a header")
@@ -27,6 +30,7 @@ class TopicIds(Part):
     value_known_ids: int = 0
     unknown_ids: list[int] = Field(default_factory=list, description="ids that the source registry does not have")
     unread: str = Field("", description="why no records could be sampled; empty: they were")
+    note: str = Field("", description="what a person should check in this decision; empty: nothing")
 
 
 class TopicIdSettings(Part):

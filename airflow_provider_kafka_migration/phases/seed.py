@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.record.offset_maps import job_figures, wri
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
+from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
@@ -37,7 +38,8 @@ def run(context: PhaseContext) -> PhaseResult:
     if renewed != job:
         job = renewed
         context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
-    progress = jobs.run_job(context, PHASE)
+    with SchemaFollower(context):
+        progress = jobs.run_job(context, PHASE)
     _check(record, context.target, job)
     details = _details(record, context.target, job, progress)
     write_open_map(record, context.target)

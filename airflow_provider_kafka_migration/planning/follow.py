@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
+from airflow_provider_kafka_migration.planning.schemas import ids_of_new_topics
 from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
@@ -153,6 +154,7 @@ def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[
         number=number,
         topics=_topic_plans(context, plan, news),
         dropped=dict(dropped),
+        schema_topics=ids_of_new_topics(context, news.new),
     )
     digest = document.digest()
     name = keys.supplement(number, digest)

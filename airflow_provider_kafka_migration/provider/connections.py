@@ -4,7 +4,8 @@ The content of a connection depends on its type:
 
 * ``kafka`` and ``kafka_migration``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
 * ``aws``: the fields of :class:`~..storage.s3.S3Config`;
-* ``http``, where the reference is that of a schema registry: the settings of :class:`~..registry.access.RegistryAccess`;
+* ``http``, where the reference is that of a schema registry: those of
+  :class:`~..registry.access.RegistryAccess`;
 * anything else: its password, for signing keys, webhook secrets and SCRAM users.
 """
 
@@ -176,7 +177,7 @@ def _kafka_keys(connection: Connection) -> dict[str, Any]:
 
 #: Keys of an HTTP connection's extra that Airflow's own hook reads and that mean nothing to a registry.
 _HOOK_KEYS = frozenset({"allow_redirects", "cert", "check_response", "max_redirects", "proxies", "stream", "verify"})
-_TOKEN_URL = "bearer.auth.issuer.endpoint.url"
+_TOKEN_URL = "bearer.auth.issuer.endpoint.url"  # noqa: S105 - the name of a key
 
 
 def registry_settings(connection: Connection) -> dict[str, Any]:

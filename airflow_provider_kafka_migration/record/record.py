@@ -218,7 +218,11 @@ class MigrationRecord:
         :raises Terminal: there is no plan yet.
         :raises DocumentUnreadable: the document is missing, or is not the one that the plan was made with.
         """
-        summary = self._first_plan().schemas
+        return self.schema_plan_of(self._first_plan())
+
+    def schema_plan_of(self, plan: Plan) -> SchemaPlan | None:
+        """Load the schema plan that a plan points to; ``None`` if the plan has none. Errors as :meth:`schema_plan`."""
+        summary = plan.schemas
         if summary is None:
             return None
         key = self.key(summary.document)

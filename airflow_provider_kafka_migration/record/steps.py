@@ -52,6 +52,9 @@ SCHEMA_MODE_RESTORED: Final = "schema_mode_restored"
 #: Compatibility levels that are lifted while old versions are registered; details as those of modes.
 SCHEMA_LEVEL_SETTING: Final = "schema_level_setting"
 SCHEMA_LEVEL_RESTORED: Final = "schema_level_restored"
+#: Levels and modes of the source that the target gets for good, journaled before they are set: ``kind`` (config, mode),
+#: ``former`` and ``wanted`` by scope.
+SCHEMA_LEVELS_COPIED: Final = "schema_levels_copied"
 #: A synchronization of both registries that has changed something, and the first one; the details hold its counts.
 SCHEMAS_COPIED: Final = "schemas_copied"
 #: A synchronization failed while the tail ran [error code].

@@ -190,13 +190,18 @@ class _Planner:
             item = self._source.version(subject, version)
             assert item is not None  # the order has versions of the snapshot only
             target = self._selection.target_subject(subject)
-            if unread_subject(target) in self._target.unread:
+            if self._is_unread_on_target(target):
                 self._leave_out(key, out, f"the subject {target} of the target could not be read")
                 continue
             for needed in reference_keys(item, self._source):
                 if needed in out or unread_version(*needed) in self._source.unread:
                     self._leave_out(key, out, f"it refers to version {needed[1]} of {needed[0]}, which is not known")
         return [key for key in order if key not in out]
+
+    def _is_unread_on_target(self, subject: str) -> bool:
+        """Whether the versions of a subject, or the content of some, could not be read."""
+        key = unread_subject(subject)
+        return any(each == key or each.startswith(f"{key}, version ") for each in self._target.unread)
 
     def _leave_out(self, key: VersionKey, out: set[VersionKey], why: str) -> None:
         out.add(key)
@@ -284,7 +289,9 @@ class _Planner:
                     # A live version that is deleted on the target has to be registered again.
                     action = "register" if there.deleted and not item.deleted else "exists"
                 if conflict is None:
-                    conflict = self._kept_id_conflict(item, schema, taken) or self._mode_conflict(key, action)
+                    conflict = self._kept_id_conflict(item, schema, taken) or self._mode_conflict(
+                        key, action, _CLOSED_MODES
+                    )
                 if conflict is None and self._target.kind == "apicurio":
                     conflict = self._one_id_per_content(item, schema, contents)
             if conflict is not None:
@@ -312,7 +319,7 @@ class _Planner:
         for other, other_context in self._by_id.get(space, ()):
             if not self._same_in(schema, context, other, other_context):
                 return self._conflict("id", item, f"the id {item.id} belongs to another schema on the target")
-        if unread_id(*space) in self._target.unread:
+        if space not in self._by_id and (space not in self._target.ids or unread_id(*space) in self._target.unread):
             return self._conflict("id", item, f"whether the id {item.id} is free on the target could not be read")
         first = taken.setdefault(space, (schema, context, (item.subject, item.version)))
         if not self._same_in(schema, context, first[0], first[1]):
@@ -357,7 +364,7 @@ class _Planner:
             if there is not None:
                 used[target].add(there.version)
                 places[key] = (target, there.version)
-            conflict = self._mode_conflict(key, action)
+            conflict = self._mode_conflict(key, action, _CLOSED_MODES | {"IMPORT"})
             if conflict is not None:
                 decided.conflicts.append(conflict)
                 action = "conflict"
@@ -406,19 +413,19 @@ class _Planner:
 
     # -- conflicts of both modes
 
-    def _mode_conflict(self, key: VersionKey, action: str) -> SchemaConflict | None:
+    def _mode_conflict(self, key: VersionKey, action: str, closed: frozenset[str]) -> SchemaConflict | None:
         """Find a mode that forbids a write. A mode that the subject has on the source, too, is ours to change."""
         if action != "register":
             return None
         target = self._targets[key[0]]
         scope, mode = _effective_mode(self._target, target)
         own = self._source.subjects[key[0]].mode
-        if mode not in _CLOSED_MODES or (scope == target and own == mode):
+        if mode not in closed or (scope == target and own == mode):
             return None
         return self._conflict(
             "mode",
             self._item(key),
-            f"the target accepts no schemas: {scope or 'the registry'} has mode {mode}; set it to READWRITE",
+            f"the target accepts no such schemas: {scope or 'the registry'} has mode {mode}; set it to READWRITE",
         )
 
     def _rename_conflicts(self) -> list[SchemaConflict]:

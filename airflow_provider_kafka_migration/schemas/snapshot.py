@@ -388,6 +388,8 @@ class _Reader:
             if number in self._versions(subject, deleted=True):
                 self._calls.count()
                 item = self._registry.schema(subject, number, deleted=True)
+                with self._lock:
+                    self._wanted[subject][number] = True
             else:
                 with self._lock:
                     del self._wanted[subject][number]

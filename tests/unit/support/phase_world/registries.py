@@ -97,3 +97,19 @@ class SimRegistries:
     def state(self, role: Role) -> dict[str, Any]:
         """Return everything that a registry holds."""
         return self._lent(role).state()
+
+
+def fill_source(registries: SimRegistries) -> None:
+    """Fill the source registry: gaps of ids and versions, a reference, a deleted version, levels."""
+    registries.seed("source", "orders-value", avro("Order", "number"), id=1)
+    registries.seed("source", "orders-value", avro("Order", "number", "note"), id=3, version=3)
+    registries.seed("source", "address", avro("Address", "street"), id=7)
+    customer = {
+        "type": "record",
+        "name": "Customer",
+        "fields": [{"name": "home", "type": "Address"}],
+    }
+    reference = {"name": "Address", "subject": "address", "version": 1}
+    registries.seed("source", "state-value", json.dumps(customer), id=9, references=[reference])
+    registries.seed("source", "gone-value", avro("Gone", "a"), id=12, deleted=True)
+    registries.stores["source"].set_config("orders-value", {"compatibility": "FULL"})

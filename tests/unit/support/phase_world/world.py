@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -25,7 +26,7 @@ from airflow_provider_kafka_migration.state import State, following
 from phase_world.cluster import ClusterState, SimCluster
 from phase_world.jobs import MIGRATION, SimCopiers, SimVerifier
 from phase_world.outside import Killed, Outside
-from phase_world.registries import SimRegistries
+from phase_world.registries import SimRegistries, fill_source, with_id
 from phase_world.stores import Heartbeat, SimStore
 
 #: The order in which a migration without surprises runs; ``tail`` and ``approve`` have their own methods.
@@ -82,6 +83,8 @@ class World:
         self.evidence_store = SimStore("evidence", self.outside, evidence)
         self.copiers = SimCopiers(self.source, self.target, self.journal_store, self.outside)
         self.verifier = SimVerifier(self.source, self.target, self.outside)
+        self.verifier.store = self.journal_store
+        self.verifier.settings = lambda: schema_id_settings(self.context().record)
         self._context: PhaseContext | None = None
         self.change_spec(**self.sections)
 
@@ -238,6 +241,10 @@ def new_world(**sections: Any) -> World:
     for log in (*orders.logs, *state.logs):
         log.write(b"a", b"b", b"c")
         log.write(b"d", b"e", producer_id=7)
+    if world.spec.schemas.configured:
+        fill_source(world.registries)
+        for log in orders.logs:
+            log.write(with_id(1), with_id(3), with_id(3))
     world.source.group("billing", orders_0=2, orders_1=10)
     world.source.group("audit", state_0=5)
     for cluster in (world.source, world.target):
