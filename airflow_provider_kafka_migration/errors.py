@@ -373,9 +373,89 @@ class SameCluster(Terminal):
 # -- schemas ----------------------------------------------------------------------------------------------------------
 
 
+class RegistryUnreachable(Transient):
+    """A schema registry did not answer within the bounded retries, or kept answering 429 or 5xx."""
+
+
+class RegistryForbidden(Terminal):
+    """A schema registry refused the credentials (HTTP 401 or 403), or the TLS handshake failed permanently."""
+
+
+class RegistryRefused(Terminal):
+    """A schema registry refused a request for a reason that a retry cannot fix."""
+
+
+class RegistryAnswerInvalid(Terminal):
+    """An answer is not what a schema registry sends: HTML, a redirect, a wrong type, a missing field, too large."""
+
+
+class RegistryReadOnly(Terminal):
+    """The mode of the subject, of its context or of the registry does not permit this write."""
+
+
+class NotInImportMode(Terminal):
+    """A schema was to be registered under a fixed id, but its subject is not in mode IMPORT."""
+
+
+class ImportModeRefused(Terminal):
+    """The registry does not set mode IMPORT here, because subjects exist there already."""
+
+
+class SchemaNotFound(Terminal):
+    """The registry has no such subject or version."""
+
+
+class SchemaIdConflict(Terminal):
+    """Another schema is already registered under this id."""
+
+
+class SchemaIdIgnored(Terminal):
+    """The registry registered a schema under another id or version than the requested one: it cannot keep ids."""
+
+
+class SchemaIncompatible(Terminal):
+    """The schema breaks the compatibility level of its subject."""
+
+
+class SchemaInvalid(Terminal):
+    """The registry cannot parse the schema, or cannot resolve its references."""
+
+
+class SchemaReferenced(Terminal):
+    """A version cannot be deleted, because other schemas refer to it."""
+
+
+class SchemaReferenceLoop(Terminal):
+    """Schemas of a registry refer to each other in a circle, which no registry accepts."""
+
+
+class SchemaTopicRefused(Terminal):
+    """The registry cannot move with its topic: the target registry already runs with content of its own."""
+
+
 class SchemaIdUnknown(Transient):
     """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
 
 
 class SchemaIdUnresolved(Terminal):
     """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
+
+
+class SchemaSettingsNotRestored(Transient):
+    """Modes or compatibility levels that the migration changed for a while could not be put back yet."""
+
+
+class SchemaConflicts(Terminal):
+    """Schemas, ids or modes of the target registry keep the plan from being carried out (``on_conflict: fail``)."""
+
+
+class SchemaReferenceMissing(Terminal):
+    """A schema refers to a version that is not on the target."""
+
+
+class SchemaIdMapConflict(Terminal):
+    """A schema has another id on the target than the one that records were already rewritten with."""
+
+
+class SchemasIncomplete(Terminal):
+    """Some schemas, levels or modes are not on the target registry: it refused them, or they could not be read."""

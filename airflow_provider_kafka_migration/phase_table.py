@@ -144,6 +144,16 @@ ROWS: tuple[Phase, ...] = (
         done_past=State.TOPOLOGY_COPY,
     ),
     Phase(
+        "schemas",
+        "Copies the schemas from the source's registry to the target's, if the spec names both; else it does nothing."
+        "\n\n**Red?** The log lists conflicts by name: a schema, id or version on the target that differs. Nothing of "
+        "them was written. Correct the target, or set `schemas.on_conflict: report`, then clear it.",
+        "schemas:run",
+        state=State.TOPOLOGY_COPY,
+        # It may run again while the tail copies. After the cutover, the target's registry belongs to its clients.
+        done_past=State.CUTOVER,
+    ),
+    Phase(
         "seed",
         "Copies everything up to the end offsets seen at its first start, on Spark.\n\n**Red?** Clear it: it "
         "continues from the target's end and copies nothing twice. Partitions that cannot be copied are listed with "
@@ -278,7 +288,7 @@ ROWS: tuple[Phase, ...] = (
     ),
     Phase(
         "validate",
-        "Runs the six checks, including the content of all records, on Spark.\n\n**Red?** The log lists every "
+        "Runs the seven checks, including the content of all records, on Spark.\n\n**Red?** The log lists every "
         "difference. Clear it after correcting; nothing on the target is deleted before it has passed.",
         "validate:run",
         state=State.VALIDATING,

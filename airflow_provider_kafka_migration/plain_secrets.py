@@ -105,6 +105,17 @@ def in_webhook(path: str, address: str | None) -> Iterator[Finding]:
         yield path, f"this address may hold a secret: {why}. {_REFERENCE_FORMS}"
 
 
+def in_connection(path: str, value: str | None) -> Iterator[Finding]:
+    """Check the name of a connection: the address and the login belong into the connection, not into the spec."""
+    if value and ("://" in value or "@" in value or _looks_secret(value)):
+        # The value may be the secret itself, so the reason does not repeat it.
+        yield (
+            path,
+            "not the name of a connection: put the address and the login into an Airflow connection of type http, and "
+            "give its id here, or env:NAME or file:PATH with the same JSON",
+        )
+
+
 def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
     """Check the settings of Spark. References are findings as well: Spark does not resolve them."""
     for key in sorted(conf):

@@ -6,9 +6,10 @@ where the seed ended, so it does not contain what the tail copied (except in spl
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.compare.comparison import ContentOptions, Spans, compare_content
+from airflow_provider_kafka_migration.compare.comparison import ContentOptions, compare_content
 from airflow_provider_kafka_migration.compare.logs import ArchiveLog, CommittedLog
 from airflow_provider_kafka_migration.compare.proven import joined
+from airflow_provider_kafka_migration.compare.spans import Spans
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import Interrupted, Terminal

@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.compare.proven import (
     still_holds,
     store_proven,
 )
+from airflow_provider_kafka_migration.compare.record_ids import record_ids
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProofSettings
@@ -270,7 +271,8 @@ class LaneProver:
 
     def _usable(self, known: _Known, whole: ContentRange, offset_map: PartitionMap) -> ProvenRange | None:
         proven = known.document.proven
-        if proven is None or not fits(proven, whole, offset_map):
+        id_rule = "" if self._job.schema_ids is None else self._job.schema_ids.rule(whole.topic)
+        if proven is None or not fits(proven, whole, offset_map, id_rule):
             return None
         if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
             log.warning("%s-%d: the target's log was rewritten, so it is compared again", *whole.key)
@@ -297,6 +299,7 @@ class LaneProver:
             stop=self._over,
             enough=lambda: self._stop.is_set() or time.monotonic() >= until,
             pace=self._pace,
+            ids=record_ids(self._job.schema_ids, piece.topic, self._store, self._job.migration_id),
         )
         source = KafkaLog(self._wire("source"), piece.topic, piece.partition)
         target = KafkaLog(self._wire("target"), piece.target_topic, piece.partition)

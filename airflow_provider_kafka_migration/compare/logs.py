@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from airflow_provider_kafka_migration.compare.record_ids import Ids, RecordIds, WalkedBatch, gather
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
 from airflow_provider_kafka_migration.errors import (
@@ -29,6 +30,7 @@ from airflow_provider_kafka_migration.kafka.batches.records import Columns
 from airflow_provider_kafka_migration.kafka.logs import Span, fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+from airflow_provider_kafka_migration.schema_ids.found import FoundIds, IdKey
 
 # -- content log ------------------------------------------------------------------------------------------------------
 #
@@ -295,6 +297,8 @@ class Cursor:
     :param start_offset: records below it, and records at or above ``stop_offset``, are left out.
     :param timestamps: ``visible``: what readers see; ``raw``: what producers wrote.
     :param on_unreadable: called with a damaged batch, whose records are left out.
+    :param ids: decoded records are returned under the id map, and the ids of records that were walked over are
+        gathered.
     """
 
     def __init__(
@@ -304,12 +308,19 @@ class Cursor:
         stop_offset: int,
         timestamps: Timestamps,
         on_unreadable: Callable[[AnyBatch, BatchMalformed], None],
+        ids: RecordIds | None = None,
     ) -> None:
         self._batches = batches
         self._start = start_offset
         self._stop = stop_offset
         self._timestamps: Timestamps = timestamps
         self._on_unreadable = on_unreadable
+        self._ids = ids
+        #: ids of the records that were walked over
+        self.gathered = FoundIds()
+        #: ids of each of the next records, and those that the id map lacks by offset
+        self._found: list[Ids] = []
+        self._unmapped: dict[int, IdKey] = {}
         #: the next batch, until it is decoded
         self.batch: RawBatch | None = None
         #: the next records, once their batch was decoded; the first one is at ``at``
@@ -324,6 +335,7 @@ class Cursor:
     def _load(self) -> None:
         """Take the next batch; decode it immediately if its header does not show where it begins."""
         self.batch, self.columns, self.at = None, None, 0
+        self._found, self._unmapped = [], {}
         for batch in self._batches:
             if isinstance(batch, LegacyBatch):
                 if self._decode(batch):
@@ -345,9 +357,15 @@ class Cursor:
         batch = self.batch
         return batch is not None and batch.base_offset >= self._start and batch.last_offset < self._stop
 
-    def skip_batch(self) -> None:
-        """Walk over the whole next batch."""
+    def skip_batch(self, walked: WalkedBatch | None = None) -> None:
+        """Walk over the whole next batch.
+
+        :param walked: what it holds; required if this cursor gathers ids.
+        """
         assert self.batch is not None
+        assert (walked is None) is (self._ids is None)
+        if walked is not None:
+            gather(self.gathered, walked.offsets, walked.found)
         self.record_count += self.batch.record_count
         self._load()
 
@@ -363,6 +381,9 @@ class Cursor:
     def skip(self, count: int = 1) -> None:
         """Walk over records that :meth:`open` returned."""
         assert self.columns is not None
+        if self._ids is not None:
+            stop = self.at + count
+            gather(self.gathered, self.columns.offsets[self.at : stop], self._found[self.at : stop])
         self.record_count += count
         self.at += count
         if self.at >= len(self.columns.offsets):
@@ -384,5 +405,11 @@ class Cursor:
             columns = columns.slice(first, len(offsets) - sum(offset >= self._stop for offset in offsets))
         if not columns.offsets:
             return False
+        if self._ids is not None:
+            columns, self._found, self._unmapped = self._ids.under_map(columns)
         self.columns, self.at = columns, 0
         return True
+
+    def unmapped(self, offset: int) -> IdKey | None:
+        """Return an id of one of the next records that the id map lacks; None if it has them all."""
+        return self._unmapped.get(offset)

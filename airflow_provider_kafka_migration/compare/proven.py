@@ -10,7 +10,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.compare.comparison import KEPT_DIFFERENCES, Spans
+from airflow_provider_kafka_migration.compare.comparison import KEPT_DIFFERENCES
+from airflow_provider_kafka_migration.compare.record_ids import gathered_ids, id_fields
+from airflow_provider_kafka_migration.compare.spans import Spans
 from airflow_provider_kafka_migration.copy.read_watch import times_overtaken
 from airflow_provider_kafka_migration.documents.proof import (
     ContentRange,
@@ -42,6 +44,8 @@ def joined(first: PartitionContent, second: PartitionContent) -> PartitionConten
     spans = Spans()
     for from_offset, until_offset in (*first.uncompared, *second.uncompared):
         spans.add(from_offset, until_offset)
+    ids = gathered_ids(first)
+    ids.merge(gathered_ids(second))
     return PartitionContent(
         topic=first.topic,
         partition=first.partition,
@@ -59,6 +63,9 @@ def joined(first: PartitionContent, second: PartitionContent) -> PartitionConten
         difference_count=first.difference_count + second.difference_count,
         differences=[*first.differences, *second.differences][:KEPT_DIFFERENCES],
         error=first.error or second.error,
+        # Without the same rule, the ids of one of the two are unknown.
+        schema_id_rule=first.schema_id_rule if first.schema_id_rule == second.schema_id_rule else "",
+        **id_fields(ids),
     )
 
 
@@ -161,8 +168,14 @@ def _begins(proven: ProvenRange, compared: ContentRange) -> bool:
     )
 
 
-def fits(proven: ProvenRange, compared: ContentRange, offset_map: PartitionMap) -> bool:
-    """Return whether a proven range is the first part of what must be compared, according to the current map."""
+def fits(proven: ProvenRange, compared: ContentRange, offset_map: PartitionMap, id_rule: str = "") -> bool:
+    """Return whether a proven range is the first part of what must be compared, according to the current map.
+
+    :param id_rule: how the topic's schema ids are gathered and compared now (``SchemaIdSettings.rule``). A range that
+        was compared in another way, or whose ids were not gathered, is compared again.
+    """
+    if proven.content.schema_id_rule != id_rule:
+        return False
     if not _begins(proven, compared) or proven.source_end_offset > compared.source_end_offset:
         return False
     if proven.source_end_offset == compared.source_end_offset:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -24,6 +25,7 @@ from airflow_provider_kafka_migration.compare.proven import (
     still_holds,
     store_proven,
 )
+from airflow_provider_kafka_migration.compare.record_ids import record_ids
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -185,12 +187,15 @@ class ContentChecker:
         self, proven: ProvenRange | None, compared: ContentRange, offset_map: PartitionMap
     ) -> ProvenRange | None:
         """Return what was proven before, if it still holds for these logs."""
-        if proven is None or not fits(proven, compared, offset_map):
+        if proven is None or not fits(proven, compared, offset_map, self._id_rule(compared.topic)):
             return None
         if not still_holds(self._wire("target"), proven, compared.target_topic, compared.partition):
             log.warning("%s-%d: the target's log was rewritten, so it is compared again", *compared.key)
             return None
         return proven
+
+    def _id_rule(self, topic: str) -> str:
+        return "" if self._job.schema_ids is None else self._job.schema_ids.rule(topic)
 
     def _compare(
         self,
@@ -201,10 +206,12 @@ class ContentChecker:
     ) -> PartitionContent:
         """Compare a piece with the source, and what the source has deleted of it with the archive."""
         source = source or self._source_log(piece)
-        content = compare_content(piece, offset_map, self._job.rules(piece.topic), source, target, self._options)
+        ids = record_ids(self._job.schema_ids, piece.topic, self._store, self._job.migration_id)
+        options = replace(self._options, ids=ids)
+        content = compare_content(piece, offset_map, self._job.rules(piece.topic), source, target, options)
         if content.uncompared and self._job.archive_of_deleted is not None:
             index = self._segments(self._job.archive_of_deleted, piece)
-            content = compare_deleted(content, piece, offset_map, index, target, self._options)
+            content = compare_deleted(content, piece, offset_map, index, target, options)
         return content
 
     def _target_log(self, compared: ContentRange, offset_map: PartitionMap) -> CommittedLog:

@@ -32,7 +32,7 @@ _ENVELOPE = ("bundle_json", "public_key_b64", "signature_b64")
 class EvidenceBundle(Document):
     """The payload; each section is plain JSON data."""
 
-    LATER_FIELDS = ("source_drift",)
+    LATER_FIELDS = ("source_drift", "schemas")
 
     version: int = 1
     migration_id: str
@@ -69,6 +69,10 @@ class EvidenceBundle(Document):
     )
     source_drift: list[dict[str, Any]] = Field(
         default_factory=list, description="what changed on the source after the plan: applied, or only reported"
+    )
+    schemas: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what was written to the target registry, and the comparison of both; empty: no registry",
     )
     object_lock: dict[str, Any] = Field(default_factory=dict, description="mode, retain_until, applied")
     warnings: list[str] = Field(default_factory=list)

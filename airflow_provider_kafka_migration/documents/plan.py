@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.schemas import TopicIds
 
 # -- measured rates ---------------------------------------------------------------------------------------------------
 #
@@ -261,10 +262,24 @@ class LanePlan(Part):
     size_bytes: int = 0
 
 
+class SchemaPlanSummary(Part):
+    """The schema plan in figures. Its digest is part of the plan, so an approval of the plan covers the schema plan."""
+
+    document: str = Field(description="key of the schema plan, relative to the migration")
+    digest: str = Field(description="SHA-256 of the schema plan")
+    id_mode: Literal["keep", "translate", "topic"]
+    subjects: int = 0
+    versions: int = Field(0, description="all versions, including deleted ones")
+    deleted_versions: int = 0
+    conflicts: int = Field(0, description="what keeps a schema, level or mode from being written as planned")
+    topics_with_ids: int = Field(0, description="topics whose records carry schema ids")
+    unread: int = Field(0, description="what could not be read; the schema plan names it")
+
+
 class Plan(Document):
     """The plan. An approval refers to it and its digest (:meth:`Document.digest`)."""
 
-    LATER_FIELDS = ("excluded_groups",)
+    LATER_FIELDS = ("excluded_groups", "schemas")
 
     version: int = 1
     migration_id: str
@@ -290,6 +305,9 @@ class Plan(Document):
         default_factory=list, description="names in topics.include that the source does not have or show"
     )
     estimate: EstimatePlan | None = None
+    schemas: SchemaPlanSummary | None = Field(
+        None, description="null: no schema registry is configured, or it is unknown"
+    )
     spec_digest: str = ""
 
     def topic(self, name: str) -> TopicPlan:
@@ -317,7 +335,7 @@ class ConfigChange(Part):
 class PlanSupplement(Document):
     """``plan-supplements/<number>-<digest>.json``."""
 
-    LATER_FIELDS = ("configs",)
+    LATER_FIELDS = ("configs", "schema_topics")
 
     version: int = 1
     migration_id: str
@@ -329,6 +347,9 @@ class PlanSupplement(Document):
         default_factory=dict, description="source topic to why it is no longer part of the migration"
     )
     configs: dict[str, ConfigChange] = Field(default_factory=dict, description="by source topic")
+    schema_topics: list[TopicIds] = Field(
+        default_factory=list, description="where the records of new topics carry schema ids, ascending by topic"
+    )
 
     def apply(self, plan: Plan) -> Plan:
         """Return the plan with this supplement applied."""

@@ -1,4 +1,4 @@
-"""Input and results of the validation: six checks with per-partition detail.
+"""Input and results of the validation: seven checks with per-partition detail.
 
 A runner from the context (Spark or local) does the third check, the content of all records. The phase passes it a list
 of :class:`ContentRange` and gets back one :class:`PartitionContent` for each.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 
 class Outcome(StrEnum):
@@ -57,8 +58,21 @@ class ContentDifference(Part):
     detail: str = Field("", description="which part differs; never the content of a key or value")
 
 
+class SchemaIdUse(Part):
+    """A schema id that occurs in the compared records of one partition, as the source has it."""
+
+    part: Literal["key", "value"]
+    kind: Literal["id32", "id64", "guid"] = Field(description="a number of 4 or 8 bytes, or a GUID of 16 bytes")
+    id: int | str = Field(description="a number, or a GUID as 36 characters of lower case")
+    count: int = Field(description="compared records in which it occurs")
+    first_offset: int = Field(description="source offset of the first of them")
+
+
 class PartitionContent(Part):
     """The result of comparing one partition. Partial failure is data."""
+
+    #: Written only where schema ids were gathered: documents that were journaled before keep their digests.
+    _ID_FIELDS: ClassVar[tuple[str, ...]] = ("schema_ids", "schema_ids_left_out", "schema_id_rule")
 
     topic: str
     partition: int
@@ -82,6 +96,22 @@ class PartitionContent(Part):
     difference_count: int = 0
     differences: list[ContentDifference] = Field(default_factory=list, description="the first ones, ascending")
     error: dict[str, Any] | None = Field(None, description="MigrationError.as_dict(): the partition was not compared")
+    schema_ids: list[SchemaIdUse] = Field(
+        default_factory=list, description="ids in the compared records, ascending by part, kind and id"
+    )
+    schema_ids_left_out: int = Field(
+        0, description="occurrences of ids that the list has no room for; 0: it is complete"
+    )
+    schema_id_rule: str = Field(
+        "",
+        description="how ids were gathered and compared (TopicIdSettings.rule); empty: they were not, and an empty "
+        "list proves nothing",
+    )
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        return data if self.schema_id_rule else {name: data[name] for name in data if name not in self._ID_FIELDS}
 
     @property
     def key(self) -> tuple[str, int]:
@@ -113,7 +143,7 @@ class ContentVerifier(Protocol):
 class CheckResult(Part):
     """One of the checks."""
 
-    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift"]
+    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift", "schemas"]
     outcome: Outcome
     summary: str
     partitions: list[dict[str, Any]] = Field(default_factory=list, description="per-partition detail")
@@ -159,6 +189,8 @@ class TopicRules(Part):
 class ContentJob(Document):
     """``<migration_id>/jobs/verify.json``: the ranges to compare, and the rules to apply."""
 
+    LATER_FIELDS = ("schema_ids",)
+
     version: int = 1
     migration_id: str
     name: Literal["verify"] = "verify"
@@ -175,6 +207,9 @@ class ContentJob(Document):
     )
     timestamps: Literal["visible", "raw"] = "visible"
     topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic")
+    schema_ids: SchemaIdSettings | None = Field(
+        None, description="topics whose records carry schema ids: compared under the id map; null: there are none"
+    )
     ranges: list[ContentRange]
 
     def rules(self, topic: str) -> TopicRules:
@@ -223,10 +258,12 @@ def content_job(
     delete_retention_ms: Mapping[str, int],
     attempt: int = 1,
     archive_of_deleted: str | None = None,
+    schema_ids: SchemaIdSettings | None = None,
 ) -> ContentJob:
     """Return the job that compares these ranges of a planned migration.
 
     :param delete_retention_ms: see :func:`topic_rules`.
+    :param schema_ids: the settings that the copy used.
     """
     return ContentJob(
         migration_id=plan.migration_id,
@@ -236,6 +273,7 @@ def content_job(
         archive_of_deleted=archive_of_deleted,
         start_from_proven=True,
         topics=topic_rules(plan, delete_retention_ms),
+        schema_ids=schema_ids,
         ranges=sorted(ranges, key=lambda item: item.key),
     )
 

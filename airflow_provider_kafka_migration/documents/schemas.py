@@ -18,7 +18,10 @@ class TopicIds(Part):
 
     topic: str
     parts: IdParts
-    decided_by: Literal["spec", "sample"] = "sample"
+    decided_by: Literal["spec", "sample", "name"] = Field(
+        "sample",
+        description="name: a part has no sampled payload, but a subject is named after the topic and this part",
+    )
     context: str = Field(".", description="context of the source registry in which the ids are looked up")
     sampled_records: int = 0
     key_ids: int = Field(0, description="sampled keys that begin like a serialized record, or have an id in a header")
@@ -27,6 +30,33 @@ class TopicIds(Part):
     value_known_ids: int = 0
     unknown_ids: list[int] = Field(default_factory=list, description="ids that the source registry does not have")
     unread: str = Field("", description="why no records could be sampled; empty: they were")
+    note: str = Field("", description="what a person should check in this decision; empty: nothing")
+
+
+class TopicIdSettings(Part):
+    """What copiers and the content comparison do about the schema ids in the records of one topic."""
+
+    parts: Literal["key", "value", "both"]
+    context: str = Field(".", description="context of the source registry in which the ids are looked up")
+    rewrite: bool = Field(True, description="the target's records carry the ids of the id map; false: the same ids")
+
+    @property
+    def rule(self) -> str:
+        """These settings in one line: results of a comparison under other settings are not comparable."""
+        return f"{self.parts}, context {self.context}, {'rewritten' if self.rewrite else 'kept'}"
+
+
+class SchemaIdSettings(Part):
+    """The topics whose records carry schema ids, and where the id map is."""
+
+    id_map_key: str = Field(description="key of the SchemaIdMap below the journal location")
+    strict: bool = Field(False, description="an id that the source registry does not have stops its partition")
+    topics: dict[str, TopicIdSettings] = Field(default_factory=dict, description="by source topic")
+
+    def rule(self, topic: str) -> str:
+        """How the ids of a topic are gathered and compared (:attr:`TopicIdSettings.rule`); empty: it has none."""
+        found = self.topics.get(topic)
+        return "" if found is None else found.rule
 
 
 class SchemaConflict(Part):

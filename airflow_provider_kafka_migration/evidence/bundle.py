@@ -14,11 +14,13 @@ from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
+from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.groups import left_out
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.registry_settings import changed_for_a_while
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -75,6 +77,7 @@ def build(
             for entry in entries
             if entry.step in take_over.STEPS
         ],
+        schemas=_schemas(record),
         object_lock=object_lock,
         warnings=[*warnings, *_missing_results(record)],
     )
@@ -107,6 +110,8 @@ _RESULTS = {
     keys.FROZEN_TIME: steps.READY,
     keys.FINAL_GROUPS: steps.CLIENT_SWITCH_ACKNOWLEDGED,
     keys.VALIDATION: steps.VALIDATED,
+    keys.SCHEMAS: steps.SCHEMAS_COPIED,
+    keys.SCHEMAS_CHECK: steps.SCHEMAS_CHECKED,
 }
 
 
@@ -157,6 +162,51 @@ def _cutover(record: MigrationRecord) -> dict[str, Any]:
     }
 
 
+# -- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def _schemas(record: MigrationRecord) -> dict[str, Any]:
+    """Return how the schemas moved: plan in figures, last synchronization, comparison, modes that were set for a while.
+
+    Empty if the spec names no schema registry.
+    """
+    if not record.spec.schemas.configured:
+        return {}
+    summary = record.plan().schemas
+    return {
+        "plan": {} if summary is None else summary.model_dump(mode="json"),
+        "final": _last_attempt_step(record, steps.FINAL_SCHEMAS),
+        "result": record.stored_result(keys.SCHEMAS),
+        "check": record.stored_result(keys.SCHEMAS_CHECK),
+        "settings": [
+            {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
+            for role in ("source", "target")
+            for entry in changed_for_a_while(record.journal, role)
+        ],
+        "still_readonly": [
+            {"seq": entry.seq, "at": entry.at, **entry.details}
+            for entry in record.journal.steps(steps.SOURCE_REGISTRY_READONLY)
+        ],
+    }
+
+
+def _schemas_left(record: MigrationRecord) -> list[dict[str, Any]]:
+    """List subjects that did not move, conflicts, and what could not be read."""
+    try:
+        plan = record.schema_plan()
+    except DocumentUnreadable as error:
+        return [_left("not_looked_at", "schemas", error.what)]
+    if plan is None:
+        return []
+    found = [_left("schema", subject, why) for subject, why in sorted(plan.left_out.items())]
+    found += [
+        _left("schema", f"{item.subject} version {item.version}" if item.version else item.subject, item.what)
+        for item in plan.conflicts
+    ]
+    found += [_left("not_looked_at", what, why) for what, why in sorted(plan.unread.items())]
+    return found + [_left("note", "", note) for note in plan.notes]
+
+
 # -- what was left out -----------------------------------------------------------------------------------------------
 
 
@@ -180,6 +230,7 @@ def not_copied(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
     found += [_left("group_config", item.group, item.reason) for item in plan.group_configs if item.reason]
     found += [_left("not_looked_at", what, why) for what, why in sorted(plan.unknown.items())]
     found += [_left("note", "", note) for note in plan.notes]
+    found += _schemas_left(record)
     found += _groups_left(record)
     found += _gaps(record)
     found += [
@@ -260,7 +311,12 @@ def _artifacts(record: MigrationRecord) -> dict[str, dict[str, Any]]:
         ("archive_manifest", record.archive_store, keys.MANIFEST),
         ("validation", record.journal_store, keys.result(keys.VALIDATION)),
         ("groups_snapshot", record.journal_store, keys.result(keys.GROUPS_SNAPSHOT)),
+        ("schema_ids", record.evidence_store, keys.FINAL_SCHEMA_IDS),
+        ("schemas_check", record.journal_store, keys.result(keys.SCHEMAS_CHECK)),
     ]
+    summary = record.plan().schemas
+    if summary is not None:
+        wanted.append(("schema_plan", record.journal_store, summary.document))
     found = {}
     for name, store, path in wanted:
         key = record.key(path)

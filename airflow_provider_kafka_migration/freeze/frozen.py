@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, words
+from airflow_provider_kafka_migration.freeze import by_hand, source_registry, words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
@@ -665,7 +665,8 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
     except Transient as error:
         what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
         raise still_frozen(record, attempt, error, what=what) from error
-    return details
+    # Producers are free and that is journaled: a registry that cannot be reached delays neither.
+    return {**details, **source_registry.put_back_or_name(context, attempt.key)}
 
 
 def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:

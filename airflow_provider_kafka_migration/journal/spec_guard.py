@@ -38,6 +38,11 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "topology.on_source_drift": State.VALIDATING,
     "topology.on_topic_deleted": State.DRAIN_READY,
     "topology.refresh_interval": State.DRAIN_READY,
+    "schemas.interval": State.VALIDATING,
+    "schemas.max_parallel_requests": State.VALIDATING,
+    "schemas.on_conflict": State.VALIDATING,
+    "schemas.source_registry": State.DRAIN_READY,
+    "schemas.strict": State.DRAIN_READY,
     "tail": State.VALIDATING,
     "cutover": State.VALIDATING,
     # A freeze has to be lifted the way it was made, and sentinels that were written are waited for.
@@ -56,7 +61,10 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
 DEFAULT_UNTIL = State.PRECHECK
 
 #: Fields that are mappings with free keys; they are compared as a whole.
-MAPPINGS = frozenset({"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics", "waive"})
+MAPPINGS = frozenset(
+    {"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics", "waive"}
+    | {"schemas.contexts", "schemas.rename.subjects"}
+)
 
 #: Fields that must not hold a secret but may by mistake: their values are compared, but never stored.
 _HASHED = frozenset({"notifications.kwargs", "spark.conf"})

@@ -129,6 +129,17 @@ class KafkaMigrationTopologyOperator(MigrationOperator):
     phase = "topology_copy"
 
 
+class KafkaMigrationSchemasOperator(MigrationOperator):
+    """Copies the schemas from the source's registry to the target's; does nothing if the spec names no registries.
+
+    Modes of the target's registry are journaled before they are set, so that a crash loses none of them.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "schemas"
+
+
 class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
     """Copies everything up to the source's end offsets at its first start.
 
@@ -270,7 +281,7 @@ class KafkaMigrationSyncGroupsOperator(MigrationOperator):
 
 
 class KafkaMigrationValidateOperator(SparkMigrationOperator):
-    """Runs the six checks; the third compares the content of all records, on Spark.
+    """Runs the seven checks; the third compares the content of all records, on Spark.
 
     .. seealso:: docs/operators.md
     """

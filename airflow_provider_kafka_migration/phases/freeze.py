@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import frozen, words
+from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
@@ -81,6 +81,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
     follow.check_all_followed(context.record, context.source)
     frozen.check_receiver(context)
+    final_schemas.before_freeze(context)
     status = lags.small_again(context)
     worst = status.worst
     if worst is not None and not status.is_small:
@@ -114,6 +115,7 @@ def _by_hand(spec: MigrationSpec) -> bool:
 
 def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> FreezeResult:
     method = frozen.freeze(context, attempt.method, attempt.key, attempt.deadline)
+    method |= source_registry.make_readonly(context)
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
     ends, bypasses = stand_still(context.record, context.source, attempt, watch)
     result = FreezeResult(

@@ -1,4 +1,4 @@
-"""Validation: six checks, the third over all records. Nothing on the target is deleted before it has passed."""
+"""Validation: seven checks, the third over all records. Nothing on the target is deleted before it has passed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from airflow_provider_kafka_migration.documents.proof import ContentVerifier
-from airflow_provider_kafka_migration.errors import FingerprintChanged, Where
+from airflow_provider_kafka_migration.errors import FingerprintChanged, SpecInvalid, Where
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -20,6 +20,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.record.registry_settings import Role
+    from airflow_provider_kafka_migration.registry.client import Registry
 
 
 # -- cluster ----------------------------------------------------------------------------------------------------------
@@ -152,6 +154,8 @@ class PhaseContext:
     verifier: ContentVerifier | None = None
     progress: Callable[[Progress], None] = _ignore
     now: Callable[[], datetime] = _utc_now
+    #: Opens a client of a schema registry; None: as the spec's connections say.
+    open_registry: Callable[[Role], Registry] | None = None
 
     @property
     def record(self) -> MigrationRecord:
@@ -171,6 +175,33 @@ class PhaseContext:
     def where(self, phase: str, **fields: Any) -> Where:
         """Build a place in this migration, for errors."""
         return self.record.where(phase, **fields)
+
+    def registry(self, role: Role) -> Registry:
+        """Open a client of a schema registry. The caller closes it.
+
+        Connections to registries are resolved here and nowhere else, so tasks that need no registry work without them.
+
+        :raises SpecInvalid: the spec names no such registry.
+        :raises ConnectionInvalid: its connection is missing, or has settings that cannot be used.
+        """
+        if self.open_registry is not None:
+            return self.open_registry(role)
+        # Most tasks need no registry, so they do not import its HTTP client.
+        from airflow_provider_kafka_migration.registry.access import RegistryAccess
+        from airflow_provider_kafka_migration.registry.client import Registry
+
+        section = self.spec.schemas
+        reference = section.source if role == "source" else section.target
+        if not reference:
+            raise SpecInvalid(
+                f"the spec names no schema registry of the {role}",
+                where=Where(migration_id=self.migration_id, path=f"schemas.{role}"),
+                next_step=f"put schemas.{role} into the spec",
+            )
+        access = RegistryAccess.from_dict(
+            self.resolver.registry(reference), reference=reference, max_parallel_requests=section.max_parallel_requests
+        )
+        return Registry(access, role)
 
 
 # -- known cluster ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ PLAN: Final = "plan.json"
 MEASURED_RATES: Final = "plan/measured-rates.json"
 #: Exclusive source offsets at which the tail ends.
 TAIL_STOP: Final = "control/tail-stop.json"
+#: Source schema ids to target ids. It only grows, and copiers read it again for each id that they do not know.
+SCHEMA_ID_MAP: Final = "schemas/id-map.json"
 
 
 def copy_settings(digest: str) -> str:
@@ -23,6 +25,11 @@ def copy_settings(digest: str) -> str:
 def supplement(number: int, digest: str) -> str:
     """A supplement of the plan."""
     return f"plan-supplements/{number:04d}-{digest[:16]}.json"
+
+
+def schema_plan(digest: str) -> str:
+    """What moves from one schema registry to the other; the digest makes each version a document of its own."""
+    return f"schemas/plan-{digest[:16]}.json"
 
 
 def job(name: str) -> str:
@@ -56,6 +63,10 @@ FINAL_OFFSET_MAP: Final = "offset-map"
 CONTENT_PASSED: Final = "content-passed"
 VALIDATION: Final = "validation"
 RESTORE: Final = "restore"
+#: The last synchronization of the schema registries.
+SCHEMAS: Final = "schemas"
+#: The validation's comparison of the schema registries.
+SCHEMAS_CHECK: Final = "schemas-check"
 
 
 def copied_records(job_name: str) -> str:
@@ -73,4 +84,6 @@ BACKUP_GROUPS: Final = "backup/groups.json"
 # -- evidence store ---------------------------------------------------------------------------------------------------
 
 OFFSET_MAP: Final = "offset-map.json"
+#: The id map of the schemas after the last synchronization before the groups are committed.
+FINAL_SCHEMA_IDS: Final = "schema-ids.json"
 ROLLBACK_REPORT: Final = "rollback-report.json"

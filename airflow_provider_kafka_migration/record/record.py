@@ -37,11 +37,19 @@ from airflow_provider_kafka_migration.documents.plan import (
     supplemented,
 )
 from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
+from airflow_provider_kafka_migration.documents.schemas import (
+    SchemaCheck,
+    SchemaIdMap,
+    SchemaPlan,
+    SchemasResult,
+    TopicIds,
+)
 from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, Role, open_settings
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
@@ -201,6 +209,76 @@ class MigrationRecord:
     def is_retention_restored(self) -> bool:
         """Whether configs that delete data are back on the target; from then on records may be missing there."""
         return self.journal.find_step(steps.DELETING_RESTORED) is not None
+
+    # ---- schemas
+
+    def schema_plan(self) -> SchemaPlan | None:
+        """Load the schema plan that the plan points to; ``None`` if the plan has none.
+
+        :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: the document is missing, or is not the one that the plan was made with.
+        """
+        return self.schema_plan_of(self._first_plan())
+
+    def schema_plan_of(self, plan: Plan) -> SchemaPlan | None:
+        """Load the schema plan that a plan points to; ``None`` if the plan has none. Errors as :meth:`schema_plan`."""
+        summary = plan.schemas
+        if summary is None:
+            return None
+        key = self.key(summary.document)
+        data = self.journal_store.get(key)
+        found = None if data is None else SchemaPlan.parse(data)
+        if found is None or found.digest() != summary.digest:
+            raise DocumentUnreadable(
+                f"{key} is {'missing' if found is None else 'not the schema plan that the plan was made with'}",
+                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+                next_step=f"{_RESTORE}; before anything was copied, run the plan phase again",
+            )
+        return found
+
+    def schema_topics(self) -> list[TopicIds]:
+        """Return where the records of each topic carry schema ids: the plan's topics, and those that were added since.
+
+        :raises DocumentUnreadable: the schema plan or a supplement is missing, or is not what was recorded.
+        """
+        plan = self.schema_plan()
+        found = {} if plan is None else {item.topic: item for item in plan.topics}
+        for supplement in self.supplements():
+            # Partitions that a topic has gained carry ids where its others do.
+            found.update({item.topic: item for item in supplement.schema_topics if item.topic not in found})
+        return [found[name] for name in sorted(found)]
+
+    def schema_id_map(self) -> SchemaIdMap | None:
+        """Load the map of schema ids as it is now; ``None`` before the first synchronization.
+
+        :raises DocumentUnreadable: the journal has a synchronization, but the map is missing. A new one might give
+            other ids to schemas whose ids are in records already.
+        """
+        key = self.key(keys.SCHEMA_ID_MAP)
+        data = self.journal_store.get(key)
+        if data is None and self.journal.find_step(steps.SCHEMAS_COPIED) is not None:
+            raise self._missing(key, steps.SCHEMAS_COPIED)
+        return None if data is None else SchemaIdMap.parse(data)
+
+    def schemas_result(self) -> SchemasResult | None:
+        """The result of the last synchronization of the registries; ``None`` before the first one.
+
+        :raises DocumentUnreadable: the journal has a synchronization, but its result is missing.
+        """
+        data = self._result(keys.SCHEMAS, steps.SCHEMAS_COPIED)
+        return None if data is None else SchemasResult.parse(data)
+
+    def schema_check(self) -> SchemaCheck | None:
+        """The last comparison of the registries by the validation; ``None`` before the first one.
+
+        :raises DocumentUnreadable: the journal has a comparison, but its result is missing.
+        """
+        data = self._result(keys.SCHEMAS_CHECK, steps.SCHEMAS_CHECKED)
+        return None if data is None else SchemaCheck.parse(data)
+
+    def open_registry_settings(self, role: Role) -> dict[str, OpenSetting]:
+        """Return the modes of a registry that the migration has changed and that are still to be put back, by scope."""
+        return open_settings(self.journal, role, "mode")
 
     # ---- copy
 

@@ -41,6 +41,25 @@ USER_REMOVED: Final = "user_removed"
 #: Before it, the target has no access settings that could be kept up to date.
 ACLS_COPIED: Final = "acls_copied"
 
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+#: Modes of a registry, journaled before they are set: ``registry`` (source, target), ``wanted``, and ``former`` by
+#: scope; null where the scope had no mode of its own [scope, if it is only one].
+#: A scope is empty for the whole registry, ``:.ctx:`` for a context, or a qualified subject.
+SCHEMA_MODE_SETTING: Final = "schema_mode_setting"
+#: The former modes are back: ``registry`` and ``scopes`` [scope, if it is only one].
+SCHEMA_MODE_RESTORED: Final = "schema_mode_restored"
+#: Compatibility levels that are lifted while old versions are registered; details as those of modes.
+SCHEMA_LEVEL_SETTING: Final = "schema_level_setting"
+SCHEMA_LEVEL_RESTORED: Final = "schema_level_restored"
+#: Levels and modes of the source that the target gets for good, journaled before they are set: ``kind`` (config, mode),
+#: ``former`` and ``wanted`` by scope.
+SCHEMA_LEVELS_COPIED: Final = "schema_levels_copied"
+#: A synchronization of both registries that has changed something, and the first one; the details hold its counts.
+SCHEMAS_COPIED: Final = "schemas_copied"
+#: A synchronization failed while the tail ran [error code].
+SCHEMAS_FAILED: Final = "schemas_failed"
+
 # -- copy -------------------------------------------------------------------------------------------------------------
 
 #: The name of the data id, journaled before the id is allocated.
@@ -87,6 +106,9 @@ FREEZE_VERIFIED: Final = "freeze_verified"
 #: Journaled before the webhook's receiver is asked to drop the deadline: after that it might no longer lift by itself.
 FREEZE_HELD: Final = "freeze_held"
 FREEZE_LIFTED: Final = "freeze_lifted"
+#: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
+#: person has to do [attempt].
+SOURCE_REGISTRY_READONLY: Final = "source_registry_still_readonly"
 #: Partitions that did not exist, or were not followed yet, when the boundary was set.
 BORN_AFTER_FREEZE: Final = "born_after_freeze"
 SENTINEL_PRODUCER: Final = "sentinel_producer"
@@ -96,6 +118,7 @@ GROUPS_INCOMPLETE: Final = "groups_incomplete"
 CUTOVER_STEP: Final = "cutover_step"
 SENTINELS: Final = "sentinels"
 FINAL_DRAIN: Final = "final_drain"
+FINAL_SCHEMAS: Final = "final_schemas"
 SNAPSHOT_GROUPS: Final = "snapshot_groups"
 COMMIT_GROUPS: Final = "commit_groups"
 FENCE: Final = "fence"
@@ -110,6 +133,8 @@ WRITE_GRANTS: Final = "write_grants"
 PRODUCER_VISIBLE_RESTORED: Final = "producer_visible_restored"
 #: All content is proven equal; journaled before anything may be deleted on the target.
 CONTENT_PASSED: Final = "content_passed"
+#: The registries were compared; the details hold the outcome and the digest of the document.
+SCHEMAS_CHECKED: Final = "schemas_checked"
 DELETING_RESTORED: Final = "deleting_restored"
 VALIDATED: Final = "validated"
 EVIDENCE_UPLOADED: Final = "evidence_uploaded"

@@ -25,6 +25,7 @@ TASK_IDS = [
     "plan",
     "precheck",
     "topology_copy",
+    "schemas",
     "seed",
     "tail",
     "drain_ready",
@@ -80,7 +81,7 @@ def test_clients_do_not_wait_for_tasks_that_only_confirm(minimal_spec: dict[str,
 def test_failed_cutover_cannot_fail_the_tail() -> None:
     dag = build_migration_dag()
     above_tail = dag.get_task("tail").get_flat_relative_ids(upstream=True)
-    assert above_tail == {"plan", "precheck", "topology_copy", "seed"}
+    assert above_tail == {"plan", "precheck", "topology_copy", "schemas", "seed"}
 
 
 def test_every_task_has_docs_and_no_doc_is_left_over() -> None:

@@ -116,6 +116,57 @@ CONFLICTS = [
     ({"target": {"conn_id": "kafka_source"}}, "target.conn_id", "same connection"),
 ]
 
+BOTH = {"source": "registry_source", "target": "registry_target"}
+TOPIC = {"topic": "_schemas"}
+#: Mistakes of the section ``schemas``, and of no other.
+SCHEMAS_CONFLICTS: list[tuple[dict[str, Any], str, str]] = [
+    ({"source": "r", "target": "r"}, "schemas.target", "same registry connection"),
+    ({"source": "r"}, "schemas.target", "needs the registry of the target"),
+    ({"target": "r"}, "schemas.source", "needs the registry of the source"),
+    ({"ids": "keep"}, "schemas.ids", "no schemas move without"),
+    ({"rename": {"prefix": "x."}}, "schemas.rename", "no schemas move without"),
+    ({**BOTH, "source": "https://registry.example"}, "schemas.source", "not the name of a connection"),
+    ({**BOTH, "target": "ann:hunter2@registry"}, "schemas.target", "not the name of a connection"),
+    ({**BOTH, "ids": "keep", "strict": True}, "schemas.strict", "only applies where ids are rewritten"),
+    ({**BOTH, "ids": "keep", "rewrite": "key"}, "schemas.rewrite", "only applies where ids are rewritten"),
+    ({**BOTH, "ids": "keep", "normalize": True}, "schemas.normalize", "cannot keep its id"),
+    (
+        {**BOTH, "ids": "keep", "by_topic": [{"topics": ["a"], "rewrite": "none"}]},
+        "schemas.by_topic[0].rewrite",
+        "only applies where ids are rewritten",
+    ),
+    ({**TOPIC, "strict": True}, "schemas.strict", "schemas.topic keeps them"),
+    ({**TOPIC, "rewrite": "value"}, "schemas.rewrite", "schemas.topic keeps them"),
+    ({**TOPIC, "ids": "translate"}, "schemas.ids", "contradicts schemas.topic"),
+    ({**TOPIC, "topic": "__schemas"}, "schemas.topic", "internal topic"),
+    ({**TOPIC, "versions": "latest"}, "schemas.versions", "the whole registry moves"),
+    ({**TOPIC, "include": ["a"]}, "schemas.include", "the whole registry moves"),
+    ({**TOPIC, "normalize": True}, "schemas.normalize", "the whole registry moves"),
+    ({**TOPIC, "source_registry": "readonly"}, "schemas.source_registry", "needs schemas.source"),
+    (
+        {**BOTH, "include": ["b"], "rename": {"subjects": {"a": "c"}}},
+        "schemas.rename.subjects.a",
+        "not in schemas.include",
+    ),
+    (
+        {**BOTH, "contexts": "default", "rename": {"subjects": {":.x:a": "c"}}},
+        "schemas.rename.subjects.:.x:a",
+        ".x is not among them",
+    ),
+    ({**BOTH, "rename": {"subjects": {"a": ""}}}, "schemas.rename.subjects.a", "empty"),
+    ({**BOTH, "rename": {"subjects": {"a": "c", "b": "c"}}}, "schemas.rename.subjects", "a and b would both become c"),
+    ({**BOTH, "rename": {"prefix": "a:b"}}, "schemas.rename.prefix", "pattern"),
+    ({**BOTH, "contexts": "some"}, "schemas.contexts", "write all, default, or a mapping"),
+    ({**BOTH, "contexts": {}}, "schemas.contexts", "selects no context"),
+    ({**BOTH, "contexts": {"payments": ".p"}}, "schemas.contexts", "begins with a dot"),
+    ({**BOTH, "contexts": {".p": ":.p:"}}, "schemas.contexts", "begins with a dot"),
+    ({**BOTH, "contexts": {".p": 3}}, "schemas.contexts", "not the name of a context"),
+    ({**BOTH, "by_topic": [{"topics": [], "rewrite": "key"}]}, "schemas.by_topic[0].topics", "at least 1"),
+    ({**BOTH, "by_topic": [{"topics": ["a"], "context": "p"}]}, "schemas.by_topic[0].context", "begins with a dot"),
+    ({**BOTH, "exclude": ["("]}, "schemas.exclude[0]", "not a regular expression"),
+    ({**BOTH, "max_parallel_requests": 0}, "schemas.max_parallel_requests", "greater than or equal to 1"),
+]
+
 
 @pytest.mark.parametrize(("sections", "path", "reason"), CONFLICTS)
 def test_keys_that_contradict_each_other_are_named(sections: dict[str, Any], path: str, reason: str) -> None:
@@ -123,6 +174,63 @@ def test_keys_that_contradict_each_other_are_named(sections: dict[str, Any], pat
     assert set(found) == {path}
     assert reason in found[path]
     assert "hunter2" not in str(found)
+
+
+@pytest.mark.parametrize(("schemas", "path", "reason"), SCHEMAS_CONFLICTS)
+def test_mistakes_in_schemas_are_named(schemas: dict[str, Any], path: str, reason: str) -> None:
+    found = mistakes(minimal(schemas=schemas))
+    assert set(found) == {path}
+    assert reason in found[path]
+    assert "hunter2" not in str(found)
+
+
+def test_copiers_of_a_split_seed_cannot_rewrite_ids() -> None:
+    seed = {"via": "split"}
+    found = mistakes(minimal(seed=seed, schemas={**BOTH, "ids": "translate"}))
+    assert set(found) == {"schemas.ids"}
+    for ids in ("keep", "auto"):
+        assert parse_spec(minimal(seed=seed, schemas={**BOTH, "ids": ids})).schemas.ids == ids
+
+
+def test_a_topic_of_the_registry_has_to_be_migrated() -> None:
+    found = mistakes(minimal(topics={"include": ["orders"]}, schemas=TOPIC))
+    assert found == {
+        "schemas.topic": "the topic is not migrated, so the registry cannot move with it: not in topics.include"
+    }
+    both = parse_spec(minimal(schemas={**TOPIC, "source": "registry_source", "source_registry": "readonly"})).schemas
+    assert both.configured
+    assert not both.copies
+
+
+def test_a_wrong_key_in_schemas_does_not_hide_or_invent_contradictions() -> None:
+    found = mistakes(minimal(schemas={**TOPIC, "rename": {"prefix": 3}, "strict": True, "versions": "latest"}))
+    assert set(found) == {"schemas.rename.prefix", "schemas.strict", "schemas.versions"}
+    assert set(mistakes(minimal(schemas={"source": 3, "ids": "keep"}))) == {"schemas.source"}
+
+
+def test_no_schemas_move_by_default() -> None:
+    schemas = parse_spec(minimal()).schemas
+    assert not schemas.configured
+    assert not schemas.copies
+
+
+def test_subjects_are_selected_by_qualified_name_and_context() -> None:
+    def why(subject: str, **keys: Any) -> str:
+        return parse_spec(minimal(schemas={**BOTH, **keys})).schemas.why_left_out(subject)
+
+    assert why("orders-value") == why(":.pay:orders-value") == ""
+    assert why(":.pay:a", contexts="default") == "schemas.contexts: .pay is not among them"
+    assert why("a", contexts={".pay": "."}) == "schemas.contexts: . is not among them"
+    assert why(":.pay:a", contexts={".pay": "."}) == ""
+    assert why(":.pay:a", include=["a"]) == "not in schemas.include"
+    assert why(":.pay:a", exclude=[r":\.pay:.*"]) == r"schemas.exclude: :\.pay:.*"
+
+
+def test_topics_have_their_own_rewrite_and_context() -> None:
+    by_topic = [{"topics": ["a.*"], "rewrite": "key"}, {"topics": ["ab", "c"], "context": ".pay"}]
+    schemas = parse_spec(minimal(schemas={**BOTH, "rewrite": "value", "by_topic": by_topic})).schemas
+    assert [schemas.rewrite_of(topic) for topic in ("ab", "c", "d")] == ["key", "value", "value"]
+    assert [schemas.context_of(topic) for topic in ("ab", "c", "d")] == [None, ".pay", None]
 
 
 def test_contradictions_come_together_with_all_other_mistakes() -> None:

@@ -73,6 +73,7 @@ def test_the_code_is_found_in_the_text_that_the_product_shows(demo_spec: dict[st
         "behind_boundary": {"late": {}, "unchecked": {}, "partitions": 1},
         "frozen": {"frozen_seconds": 1.0},
         "proof": None,
+        "schemas": None,
     }
     for kind in ("cutover", "client_switch"):
         _, body = approval.render(parse_spec(demo_spec), kind, "0a1b2c3d", facts)

@@ -1,4 +1,4 @@
-"""The validation: six checks, nothing deleted before the content is proven, and evidence of success and failure."""
+"""The validation: seven checks, nothing deleted before the content is proven, and evidence of success and failure."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ import pytest
 from phase_support import make_context, make_plan
 
 from airflow_provider_kafka_migration.approvals import request
-from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, Severity
+from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, SchemaPlanSummary, Severity
+from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdMap, SchemaPlan, SchemasResult
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal
 from airflow_provider_kafka_migration.evidence import bundle
 from airflow_provider_kafka_migration.record import keys, steps
@@ -81,3 +82,67 @@ def test_the_evidence_names_lost_results(tmp_path: Path) -> None:
     lose(tmp_path, keys.result(keys.PRECHECK))
     (warning,) = bundle._missing_results(context.record)
     assert warning.startswith("results/precheck.json is missing, although the journal has prechecked")
+
+
+# -- schemas ----------------------------------------------------------------------------------------------------------
+
+
+def with_schema_plan(context: PhaseContext) -> SchemaPlan:
+    made = SchemaPlan(migration_id="m1", id_mode="translate", reason="for a test")
+    digest = made.digest()
+    summary = SchemaPlanSummary(document=keys.schema_plan(digest), digest=digest, id_mode="translate")
+    context.journal_store.put(context.key(summary.document), made.canonical())
+    plan = context.record.plan().model_copy(update={"schemas": summary})
+    context.journal_store.put(context.key(keys.PLAN), plan.canonical())
+    return made
+
+
+def test_a_plan_without_schemas_keeps_its_digest(tmp_path: Path) -> None:
+    plan = make_context(tmp_path).record.plan()
+    assert plan.schemas is None
+    assert b"schemas" not in plan.canonical()
+
+
+def test_the_schema_plan_is_the_one_that_the_plan_names(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    assert context.record.schema_plan() is None
+    made = with_schema_plan(context)
+    assert context.record.schema_plan() == made
+    other = made.model_copy(update={"reason": "changed by somebody"})
+    context.journal_store.put(context.key(keys.schema_plan(made.digest())), other.canonical())
+    with pytest.raises(DocumentUnreadable, match="not the schema plan that the plan was made with"):
+        context.record.schema_plan()
+    lose(tmp_path, keys.schema_plan(made.digest()))
+    with pytest.raises(DocumentUnreadable, match="is missing"):
+        context.record.schema_plan()
+
+
+def test_a_lost_id_map_is_not_an_empty_one(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    assert context.record.schema_id_map() is None
+    assert context.record.schemas_result() is None
+    made = SchemaIdMap(migration_id="m1", id_mode="translate", ids=[(".", 1, 2)])
+    context.journal_store.put(context.key(keys.SCHEMA_ID_MAP), made.canonical())
+    result = SchemasResult(migration_id="m1", reason="schemas", at="2026-04-24T10:40:00Z", id_mode="translate")
+    context.record.put_result(keys.SCHEMAS, result)
+    context.journal.step(steps.SCHEMAS_COPIED)
+    assert context.record.schema_id_map() == made
+    assert context.record.schemas_result() == result
+    lose(tmp_path, keys.SCHEMA_ID_MAP)
+    lose(tmp_path, keys.result(keys.SCHEMAS))
+    with pytest.raises(DocumentUnreadable, match=r"schemas/id-map\.json is missing"):
+        context.record.schema_id_map()
+    with pytest.raises(DocumentUnreadable, match=r"results/schemas\.json is missing"):
+        context.record.schemas_result()
+
+
+def test_a_lost_schema_check_is_not_one_that_was_never_made(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    assert context.record.schema_check() is None
+    made = SchemaCheck(migration_id="m1", at="2026-04-24T10:40:00Z", id_mode="keep")
+    context.record.put_result(keys.SCHEMAS_CHECK, made)
+    context.journal.step(steps.SCHEMAS_CHECKED)
+    assert context.record.schema_check() == made
+    lose(tmp_path, keys.result(keys.SCHEMAS_CHECK))
+    with pytest.raises(DocumentUnreadable, match=r"results/schemas-check\.json is missing"):
+        context.record.schema_check()

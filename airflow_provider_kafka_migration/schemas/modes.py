@@ -1,0 +1,432 @@
+"""Change modes and compatibility levels of a registry for a while, and put them back on every exit.
+
+The order is journal, change, restore, journal. A process that is killed between any two of these leaves the change open
+in the journal, and the next run puts it back before it does anything else. Putting back reads the scope first, so it is
+right at each of these points: before the change was made, after it, and after it was undone.
+
+Two processes of one owner may synchronize at the same time (the tail, and the cutover's last pass). One may put back
+what the other still needs; that one then finds its write refused, and sets the mode again: :meth:`ImportMode.again`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_kafka_migration.errors import (
+    ImportModeRefused,
+    MigrationError,
+    RegistryReadOnly,
+    RegistryRefused,
+    SchemaSettingsNotRestored,
+)
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.registry_settings import (
+    Kind,
+    OpenSetting,
+    Role,
+    journal_restored,
+    journal_setting,
+    open_settings,
+    scope_name,
+)
+from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Subject
+from airflow_provider_kafka_migration.schemas.parallel import FINAL, collect
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.registry.client import Registry
+
+log = logging.getLogger(__name__)
+
+PHASE = "schemas"
+#: The scope of the whole registry.
+REGISTRY = ""
+IMPORT = "IMPORT"
+READWRITE = "READWRITE"
+READONLY = "READONLY"
+#: In these modes a registry takes schemas without a fixed id.
+_WRITABLE = (None, READWRITE)
+_NO_LEVEL = {"compatibility": "NONE"}
+#: Scopes in which IMPORT is tried, the narrowest first.
+_LADDER = ("subject", "context", "registry")
+_WIDER_SCOPE_MAY_WORK = (ImportModeRefused, RegistryRefused)
+
+
+def scope_of_context(context: str) -> str:
+    """Return the scope of a context. The default context has none of its own: its scope is the whole registry."""
+    return REGISTRY if context == DEFAULT_CONTEXT else f":{context}:"
+
+
+class TemporarySettings:
+    """What one run changes on one registry for a while. Thread-safe where the registry client is.
+
+    :param parallel: requests at the same time.
+    """
+
+    def __init__(self, record: MigrationRecord, registry: Registry, role: Role, *, parallel: int = 8) -> None:
+        self._record = record
+        self._registry = registry
+        self._role: Role = role
+        self._parallel = parallel
+        self._mine: dict[Kind, set[str]] = {"mode": set(), "config": set()}
+
+    # ---- put back
+
+    def restore_open(self) -> int:
+        """Put back everything that the journal has open, also from runs that were killed; return the number of scopes.
+
+        :raises SchemaSettingsNotRestored: the registry does not return to a former value; the error lists the scopes.
+        :raises ClaimLost: another owner has taken over, and puts these back itself.
+        """
+        return self._restore(dict.fromkeys(("mode", "config")))
+
+    def restore(self) -> int:
+        """Put back what this object has changed. Errors as those of :meth:`restore_open`."""
+        count = self._restore({kind: set(scopes) for kind, scopes in self._mine.items()})
+        self._mine = {"mode": set(), "config": set()}
+        return count
+
+    def restore_after(self, error: BaseException) -> None:
+        """Put back what this object has changed after an error that goes on; a second error is only logged.
+
+        What cannot be put back stays open in the journal.
+        """
+        if isinstance(error, FINAL):
+            return
+        try:
+            self.restore()
+        except MigrationError as second:
+            log.warning("After a failure, settings of the %s registry were not put back: %s", self._role, second)
+
+    def _restore(self, only: Mapping[Kind, Collection[str] | None]) -> int:
+        if all(scopes is not None and not scopes for scopes in only.values()):
+            return 0
+        journal = self._record.journal
+        journal.check_holds()
+        count = 0
+        failed: dict[str, MigrationError] = {}
+        for kind, scopes in only.items():
+            opened = open_settings(journal, self._role, kind)
+            wanted = {scope: item for scope, item in opened.items() if scopes is None or scope in scopes}
+            done, errors = collect(self._put_back, wanted, self._parallel)
+            failed.update(errors)
+            left = {scope: found for scope, found in done.items() if found is not None}
+            if done:
+                text = "modes are put back" if kind == "mode" else "compatibility levels are put back"
+                journal_restored(journal, self._role, kind, done, left, reason=f"{self._role} registry: {text}")
+            count += len(done)
+        if failed:
+            raise self._not_restored(failed)
+        return count
+
+    def _put_back(self, item: OpenSetting) -> Any:
+        """Return None once the scope has its former value, or the value that somebody else has set, which stays."""
+        found = self._read(item.kind, item.scope)
+        if _same(item.kind, found, item.former):
+            return None
+        if found is not None and not _is_ours(item.kind, found, item.wanted):
+            log.warning(
+                "%s of the %s registry was changed to %s by somebody else while the migration had it at %s; it stays",
+                scope_name(item.scope),
+                self._role,
+                found,
+                item.wanted,
+            )
+            return found
+        accepted = self._write_former(item)
+        back = self._read(item.kind, item.scope)
+        if not _same(item.kind, back, item.former) and not _same(item.kind, back, accepted):
+            raise SchemaSettingsNotRestored(
+                f"the {item.kind} of {scope_name(item.scope)} is {_shown(back)} after it was put back to "
+                f"{_shown(item.former)}",
+                where=self._record.where(PHASE, cluster=self._role),
+                next_step="set it by hand, or clear the task",
+                details={"scope": item.scope, "former": item.former, "found": back},
+            )
+        return None
+
+    def _write_former(self, item: OpenSetting) -> Any:
+        """Write the former value; return the value that the scope is expected to have now."""
+        scope = item.scope or None
+        if item.kind == "config":
+            if item.former is None:
+                self._registry.delete_config(scope)
+            else:
+                self._registry.set_config(scope, item.former)
+            return item.former
+        if item.former is not None:
+            self._registry.set_mode(scope, item.former, force=item.former == IMPORT)
+            return item.former
+        if scope is None:
+            self._registry.set_mode(None, READWRITE)
+            return READWRITE
+        try:
+            self._registry.delete_mode(scope)
+            return None
+        except RegistryRefused:
+            # Some registries cannot remove the mode of a subject; the inherited one has the same effect for now.
+            inherited = self.effective(item.scope, without_own=True)
+            self._registry.set_mode(scope, inherited)
+            log.warning(
+                "%s keeps %s as a mode of its own: the registry cannot remove it", scope_name(item.scope), inherited
+            )
+            return inherited
+
+    def _not_restored(self, failed: Mapping[str, MigrationError]) -> MigrationError:
+        scope, first = next(iter(sorted(failed.items())))
+        return SchemaSettingsNotRestored(
+            f"{len(failed)} settings of the {self._role} registry could not be put back; {scope_name(scope)}: "
+            f"{first.what}",
+            where=self._record.where(PHASE, cluster=self._role),
+            next_step="clear the task: each run begins with what the journal has open; until then clients of these "
+            "subjects may be unable to register schemas",
+            details={"scopes": {name: error.as_dict() for name, error in sorted(failed.items())}},
+        )
+
+    # ---- change
+
+    def change(
+        self, kind: Kind, scopes: Iterable[str], wanted: Any, *, force: Callable[[str], bool] = lambda _scope: False
+    ) -> dict[str, MigrationError]:
+        """Journal and set a value; return the scopes that the registry refused, with the reason.
+
+        A scope that has the value already is journaled with it, and so keeps it afterwards.
+
+        :param force: whether a mode must be forced on a scope, because it has schemas already.
+        :raises ClaimLost: another owner has taken over; nothing is set.
+        """
+        names = sorted(set(scopes))
+        if not names:
+            return {}
+        journal = self._record.journal
+        journal.check_holds()
+        opened = open_settings(journal, self._role, kind)
+        former, failed = collect(
+            lambda scope: (self._read(kind, scope),), {name: name for name in names}, self._parallel
+        )
+        new = {scope: value for scope, (value,) in former.items() if scope not in opened}
+        verb = f"{self._role} registry: {kind} {_shown(wanted)} for a while"
+        journal_setting(journal, self._role, kind, new, wanted, reason=verb)
+        self._mine[kind].update(former)
+        todo = {scope: scope for scope, (value,) in former.items() if not has_values(kind, value, wanted)}
+        _, refused = collect(lambda scope: self._write(kind, scope, wanted, force(scope)), todo, self._parallel)
+        return {**failed, **refused}
+
+    def lift_levels(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
+        """Set compatibility NONE on subjects, so that their old versions can be registered.
+
+        :returns: the subjects for which the registry refused it, with the reason.
+        """
+        return self.change("config", subjects, _NO_LEVEL)
+
+    def effective(self, scope: str, *, without_own: bool = False) -> str:
+        """Return the mode in force for a subject: its own, else its context's, else the registry's."""
+        context = scope_of_context(Subject.parse(scope).context)
+        for name in dict.fromkeys([*([] if without_own else [scope]), context, REGISTRY]):
+            mode = self._registry.mode(name or None)
+            if mode is not None:
+                return mode
+        return READWRITE
+
+    def _read(self, kind: Kind, scope: str) -> Any:
+        return self._registry.mode(scope or None) if kind == "mode" else self._registry.config(scope or None)
+
+    def _write(self, kind: Kind, scope: str, wanted: Any, force: bool) -> None:
+        if kind == "config":
+            self._registry.set_config(scope or None, wanted)
+            return
+        try:
+            self._registry.set_mode(scope or None, wanted, force=force)
+        except ImportModeRefused:
+            if force:
+                raise
+            # Somebody has registered a schema there since the registry was read.
+            self._registry.set_mode(scope or None, wanted, force=True)
+
+
+# -- import mode on the target ----------------------------------------------------------------------------------------
+
+
+class ImportMode:
+    """Gives subjects mode IMPORT, in the narrowest scope that the registry accepts.
+
+    :param scope: the narrowest one to try: ``subject``, ``context`` or ``registry``.
+    :param occupied: whether a scope has schemas, including soft-deleted ones. Without force, IMPORT is refused there,
+        or removes the soft-deleted ones for good.
+    :param read_only: subjects that may be changed although they are read-only: the migration has made them so.
+    """
+
+    def __init__(
+        self,
+        settings: TemporarySettings,
+        registry: Registry,
+        scope: str,
+        *,
+        occupied: Callable[[str], bool],
+        read_only: Collection[str] = (),
+        parallel: int = 8,
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._first = scope
+        self._occupied = occupied
+        self._read_only = frozenset(read_only)
+        self._parallel = parallel
+        self._own: dict[str, str | None] = {}
+        self._scope_of: dict[str, str] = {}
+
+    def set(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
+        """Set the mode for target subjects; return those that cannot get it, with the reason.
+
+        :raises ClaimLost: another owner has taken over.
+        """
+        names = sorted(set(subjects))
+        contexts = {scope_of_context(Subject.parse(name).context) for name in names}
+        scopes = {name: name for name in (*names, *contexts, REGISTRY)}
+        found, failed = collect(lambda scope: (self._registry.mode(scope or None),), scopes, self._parallel)
+        outer = next((failed[scope] for scope in (REGISTRY, *sorted(contexts)) if scope in failed), None)
+        if outer is not None:
+            return dict.fromkeys(names, outer)
+        self._own = {scope: mode for scope, (mode,) in found.items()}
+        errors = {name: failed[name] for name in names if name in failed}
+        todo = []
+        for name in names:
+            if name in errors:
+                continue
+            mode = self._effective(name)
+            if mode == IMPORT and self._inherits(name):
+                self._scope_of[name] = self._deciding(name)
+            elif mode == IMPORT or mode in _WRITABLE or name in self._read_only:
+                todo.append(name)
+            else:
+                errors[name] = _read_only_error(name, str(mode))
+        already = {self._scope_of[name] for name in names if name in self._scope_of}
+        self._settings.change("mode", already, IMPORT)
+        return {**errors, **self._widen(todo)}
+
+    def again(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
+        """Set the mode again for subjects that are not in mode IMPORT any more; return those that cannot get it."""
+        scopes = {name: self._scope_of.get(name, name) for name in subjects}
+        refused = self._settings.change("mode", scopes.values(), IMPORT, force=lambda _scope: True)
+        return {name: refused[scope] for name, scope in scopes.items() if scope in refused}
+
+    def _widen(self, todo: list[str]) -> dict[str, MigrationError]:
+        """Try the narrowest scope, and the next wider one for what was refused."""
+        errors: dict[str, MigrationError] = {}
+        first = _LADDER.index(self._first) if self._first in _LADDER else 0
+        for level in _LADDER[first:]:
+            wanted = {name: self._scopes(name, level) for name in todo}
+            refused = self._settings.change(
+                "mode", {scope for scopes in wanted.values() for scope in scopes}, IMPORT, force=self._occupied
+            )
+            left = {name: refused[scope] for name, scopes in wanted.items() for scope in scopes if scope in refused}
+            for name in wanted:
+                if name in left:
+                    errors[name] = left[name]
+                else:
+                    errors.pop(name, None)
+                    self._scope_of[name] = wanted[name][-1]
+            todo = [name for name, error in left.items() if isinstance(error, _WIDER_SCOPE_MAY_WORK)]
+            if not todo:
+                break
+        return errors
+
+    def _scopes(self, subject: str, level: str) -> list[str]:
+        """The scopes that must be IMPORT for a subject to be: a narrower mode overrides a wider one."""
+        context = scope_of_context(Subject.parse(subject).context)
+        if level == "subject":
+            return [subject]
+        # A context other than the default one does not inherit the mode of the registry on every product.
+        wide = [context] if level == "context" else [REGISTRY, context]
+        inner = [subject] if self._own.get(subject) not in (None, IMPORT) else []
+        return [*dict.fromkeys(wide), *inner]
+
+    def _effective(self, subject: str) -> str | None:
+        return self._own.get(self._deciding(subject))
+
+    def _inherits(self, subject: str) -> bool:
+        """Whether the mode found for a subject is surely in force; see :meth:`_scopes`."""
+        return self._deciding(subject) != REGISTRY or Subject.parse(subject).context == DEFAULT_CONTEXT
+
+    def _deciding(self, subject: str) -> str:
+        """The scope whose mode is in force for a subject."""
+        context = scope_of_context(Subject.parse(subject).context)
+        return next((scope for scope in (subject, context) if self._own.get(scope) is not None), REGISTRY)
+
+
+def _read_only_error(subject: str, mode: str) -> RegistryReadOnly:
+    return RegistryReadOnly(
+        f"the target registry is in mode {mode} for subject {subject}, so its schemas are not written",
+        next_step="set mode READWRITE there, or leave the subject out (schemas.exclude)",
+        details={"subject": subject, "mode": mode},
+    )
+
+
+# -- read-only source -------------------------------------------------------------------------------------------------
+
+
+def make_source_readonly(record: MigrationRecord, source: Registry, own_modes: Mapping[str, str | None]) -> list[str]:
+    """Make the source registry refuse new schemas; return the scopes that were changed.
+
+    :param own_modes: contexts and subjects with an explicit mode, by scope: those that still take schemas must be
+        changed one by one, because a narrower mode overrides a wider one.
+    :raises MigrationError: the registry refused it. What was set before stays open in the journal, for
+        :func:`restore_source`.
+    """
+    writable = [
+        scope for scope, mode in own_modes.items() if scope != REGISTRY and mode in (READWRITE, IMPORT, "FORWARD")
+    ]
+    scopes = [REGISTRY, *sorted(writable)]
+    for error in TemporarySettings(record, source, "source").change("mode", scopes, READONLY).values():
+        raise error
+    return scopes
+
+
+def restore_source(record: MigrationRecord, source: Registry) -> int:
+    """Give the source registry its former modes; return the number of scopes. Without an open change, do nothing.
+
+    :raises SchemaSettingsNotRestored: the registry does not take a former mode; the error lists the scopes.
+    """
+    record.journal.refresh()
+    if not open_settings(record.journal, "source", "mode"):
+        return 0
+    return TemporarySettings(record, source, "source").restore_open()
+
+
+def former_modes(record: MigrationRecord, role: Role) -> dict[str, str | None]:
+    """Return, by scope, the modes that a registry had before the migration changed them and that are not back yet."""
+    return {scope: item.former for scope, item in open_settings(record.journal, role, "mode").items()}
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def _same(kind: Kind, one: Any, other: Any) -> bool:
+    if kind == "mode" or one is None or other is None:
+        return bool(one == other)
+    return _config(one) == _config(other)
+
+
+def has_values(kind: Kind, found: Any, wanted: Any) -> bool:
+    """Whether a scope has a value of its own that includes the wanted one."""
+    return found is not None and _is_ours(kind, found, wanted)
+
+
+def _is_ours(kind: Kind, found: Any, wanted: Any) -> bool:
+    """Whether a value is what the migration has set; other fields of a config than those that it sets do not count."""
+    if kind == "mode":
+        return bool(found == wanted)
+    config = _config(found)
+    return all(config.get(name) == value for name, value in _config(wanted).items())
+
+
+def _config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config in one form: GET names the level ``compatibilityLevel``, PUT names it ``compatibility``."""
+    return {"compatibility" if key == "compatibilityLevel" else key: value for key, value in config.items()}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none of its own"
+    return str(_config(value).get("compatibility", value)) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,645 @@
+"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts. Pure: asks no registry.
+
+**Id mode.** ``keep``: the target gets the same ids and versions. ``translate``: the target assigns them. ``auto`` keeps
+ids if nothing on the target contradicts them, and either all of them are there already or the target registry can
+import fixed ids (mode IMPORT of Confluent and Redpanda, the import of Apicurio); otherwise it translates. The choice is
+made once: later passes of the same migration give the recorded mode, because records have been copied with it.
+
+**Import scope.** The narrowest scope whose mode has to be IMPORT: the subject, unless the target's registry or all its
+contexts concerned are in mode IMPORT already.
+
+**Ids are per context** where the target knows contexts; other kinds of registries have one series of ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from airflow_provider_kafka_migration.documents.schemas import (
+    IdMode,
+    PlannedSubject,
+    PlannedVersion,
+    SchemaConflict,
+    SchemaPlan,
+    TopicIds,
+)
+from airflow_provider_kafka_migration.registry.model import (
+    DEFAULT_CONTEXT,
+    Reference,
+    RegisteredSchema,
+    Schema,
+    Subject,
+)
+from airflow_provider_kafka_migration.schemas.content import (
+    qualified_reference,
+    record_names,
+    reference_subject,
+    references_of,
+    same_schema,
+    schema_digest,
+)
+from airflow_provider_kafka_migration.schemas.references import (
+    VersionKey,
+    reference_keys,
+    registration_order,
+    schema_for_target,
+)
+from airflow_provider_kafka_migration.schemas.selection import Selection, topics_of
+from airflow_provider_kafka_migration.schemas.snapshot import (
+    RegistrySnapshot,
+    SubjectSnapshot,
+    unread_id,
+    unread_subject,
+    unread_version,
+)
+
+ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
+
+#: Kinds of registries that count ids per context. The others have one series of ids.
+_KINDS_WITH_CONTEXTS = frozenset({"confluent"})
+_IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject", "apicurio": "apicurio"}
+_NO_METADATA = frozenset({"apicurio", "karapace", "redpanda"})
+#: Modes in which a registry accepts no new schema.
+_CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
+_BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """What the spec and the migration decide.
+
+    :param ids: ``auto``, or the mode to plan for; a later pass gives the mode of the recorded plan.
+    :param topics_of_migration: source topics to target topics.
+    :param topic_ids: where the records of topics carry ids, see ``schemas.detect``.
+    """
+
+    selection: Selection
+    ids: Literal["auto", "keep", "translate"] = "auto"
+    global_config: bool = False
+    normalize: bool = False
+    topics_of_migration: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Sequence[TopicIds] = ()
+
+
+class _Decided(NamedTuple):
+    """The outcome for one id mode."""
+
+    versions: dict[VersionKey, PlannedVersion]
+    conflicts: list[SchemaConflict]
+
+
+# -- what others use --------------------------------------------------------------------------------------------------
+
+
+def plan_schemas(
+    migration_id: str, source: RegistrySnapshot, target: RegistrySnapshot, settings: PlanSettings
+) -> SchemaPlan:
+    """Plan the copy from one registry to the other.
+
+    :param target: has all subjects of :func:`target_names`, and the answers for :func:`ids_to_ask`.
+    :raises SchemaReferenceLoop: schemas of the source refer to each other in a circle.
+    """
+    return _Planner(migration_id, source, target, settings).plan()
+
+
+def target_names(source: RegistrySnapshot, selection: Selection) -> frozenset[str]:
+    """Return the subjects of the target that a plan has to know, qualified."""
+    return frozenset(selection.target_subject(name) for name in source.subjects)
+
+
+def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Selection) -> set[tuple[str, int]]:
+    """Return (context, id) pairs that the target has to be asked for: source ids that no subject read there has."""
+    wanted = {
+        (_id_space(target, selection.target_context(Subject.parse(item.subject).context)), item.id)
+        for item in source.all_versions()
+    }
+    known = {(_id_space(target, context), id_) for context, id_ in target.by_id()}
+    return wanted - known
+
+
+def keeps_metadata(kind: str) -> bool:
+    """Whether a kind of registry stores metadata and rule sets."""
+    return kind not in _NO_METADATA
+
+
+def unused_subjects(plan: SchemaPlan) -> list[str]:
+    """Return the planned subjects that no migrated topic uses, judged by their names, and no schema refers to."""
+    return [item.subject for item in plan.subjects if not item.topics and not item.as_reference]
+
+
+# -- planning ---------------------------------------------------------------------------------------------------------
+
+
+def _id_space(target: RegistrySnapshot, context: str) -> str:
+    return context if target.kind in _KINDS_WITH_CONTEXTS or len(target.contexts) > 1 else DEFAULT_CONTEXT
+
+
+class _Planner:
+    """Plans one pass."""
+
+    def __init__(
+        self, migration_id: str, source: RegistrySnapshot, target: RegistrySnapshot, settings: PlanSettings
+    ) -> None:
+        self._migration_id = migration_id
+        self._source = source
+        self._target = target
+        self._settings = settings
+        self._selection = settings.selection
+        self._metadata = keeps_metadata(target.kind)
+        self._left_out = dict(source.left_out)
+        self._notes: list[str] = []
+        self._order = self._movable(registration_order(source))
+        self._targets = {subject: self._selection.target_subject(subject) for subject, _ in self._order}
+        self._by_id = self._ids_of_target()
+
+    def plan(self) -> SchemaPlan:
+        """Return the plan."""
+        shared = self._rename_conflicts() + self._reference_conflicts() + self._alias_conflicts()
+        mode, reason, scope, decided = self._choose(shared)
+        conflicts = [*shared, *decided.conflicts]
+        return SchemaPlan(
+            migration_id=self._migration_id,
+            id_mode=mode,
+            reason=reason,
+            source_kind=self._source.kind,
+            target_kind=self._target.kind,
+            import_scope=scope,
+            subjects=self._subjects(decided, conflicts),
+            context_configs={
+                name: dict(sorted(value.items())) for name, value in sorted(self._source.context_configs.items())
+            },
+            context_modes=dict(sorted(self._source.context_modes.items())),
+            global_config=dict(self._source.global_config or {}) if self._settings.global_config else {},
+            global_mode=(self._source.global_mode or "") if self._settings.global_config else "",
+            conflicts=sorted(conflicts, key=lambda item: (item.subject, item.version, item.kind)),
+            left_out=dict(sorted(self._left_out.items())),
+            topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
+            notes=self._all_notes(mode),
+            unread=self._unread(),
+        )
+
+    # -- what can move
+
+    def _movable(self, order: list[VersionKey]) -> list[VersionKey]:
+        """Leave out what is not known well enough, and what refers to it."""
+        out: set[VersionKey] = set()
+        for key in order:
+            subject, version = key
+            item = self._source.version(subject, version)
+            assert item is not None  # the order has versions of the snapshot only
+            target = self._selection.target_subject(subject)
+            if self._is_unread_on_target(target):
+                self._leave_out(key, out, f"the subject {target} of the target could not be read")
+                continue
+            for needed in reference_keys(item, self._source):
+                if needed in out or unread_version(*needed) in self._source.unread:
+                    self._leave_out(key, out, f"it refers to version {needed[1]} of {needed[0]}, which is not known")
+        return [key for key in order if key not in out]
+
+    def _is_unread_on_target(self, subject: str) -> bool:
+        """Whether the versions of a subject, or the content of some, could not be read."""
+        key = unread_subject(subject)
+        return any(each == key or each.startswith(f"{key}, version ") for each in self._target.unread)
+
+    def _leave_out(self, key: VersionKey, out: set[VersionKey], why: str) -> None:
+        out.add(key)
+        self._left_out.setdefault(key[0], f"version {key[1]}: {why}")
+
+    def _unread(self) -> dict[str, str]:
+        found = {f"source: {key}": why for key, why in self._source.unread.items()}
+        found |= {f"target: {key}": why for key, why in self._target.unread.items()}
+        return dict(sorted(found.items()))
+
+    # -- the id mode
+
+    def _choose(self, shared: list[SchemaConflict]) -> tuple[IdMode, str, ImportScope, _Decided]:
+        wanted = self._settings.ids
+        keep = self._decide_keep()
+        registers = any(item.action == "register" for item in keep.versions.values())
+        scope = self._import_scope()
+        if wanted == "keep":
+            if registers and not scope:
+                keep.conflicts.append(self._cannot_import())
+            return "keep", "schemas.ids: keep", scope if registers else "", keep
+        if wanted == "auto" and not keep.conflicts and not registers:
+            return "keep", "every schema is on the target already, under its id and version", "", keep
+        if wanted == "auto" and not keep.conflicts and scope:
+            return "keep", f"nothing on the target contradicts the ids, and {_IMPORT_WORDS[scope]}", scope, keep
+        if wanted == "translate":
+            reason = "schemas.ids: translate"
+        elif keep.conflicts:
+            others = len(keep.conflicts) - 1
+            more = f" (and {others} more conflicts)" if others else ""
+            reason = f"ids cannot be kept: {keep.conflicts[0].what}{more}"
+        else:
+            reason = f"ids cannot be kept: {self._cannot_import().what}"
+        return "translate", reason, "", self._decide_translate()
+
+    def _import_scope(self) -> ImportScope:
+        scope = _IMPORTS.get(self._target.kind, "")
+        if scope == "subject":
+            contexts = {Subject.parse(name).context for name in self._targets.values()}
+            if self._target.global_mode == "IMPORT":
+                return "registry"
+            if contexts and all(self._target.context_modes.get(context) == "IMPORT" for context in contexts):
+                return "context"
+        return scope
+
+    def _cannot_import(self) -> SchemaConflict:
+        kind = self._target.kind
+        return SchemaConflict(
+            kind="unsupported",
+            subject="",
+            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate",
+        )
+
+    # -- keep
+
+    def _ids_of_target(self) -> dict[tuple[str, int], list[tuple[Schema, str]]]:
+        """Schemas of the target by (id space, id), each with the context of its references."""
+        found: dict[tuple[str, int], list[tuple[Schema, str]]] = {}
+        for (context, id_), items in self._target.by_id().items():
+            space = found.setdefault((_id_space(self._target, context), id_), [])
+            space += [(item.schema, context) for item in items]
+        for (context, id_), schema in self._target.ids.items():
+            if schema is not None:
+                found.setdefault((_id_space(self._target, context), id_), []).append((schema, context))
+        return found
+
+    def _decide_keep(self) -> _Decided:
+        decided = _Decided({}, [])
+        places = {key: (self._targets[key[0]], key[1]) for key in self._order}
+        #: (id space, id) to the first schema of this plan that takes the id
+        taken: dict[tuple[str, int], tuple[Schema, str, VersionKey]] = {}
+        contents: dict[tuple[Any, ...], VersionKey] = {}
+        for key in self._order:
+            item = self._item(key)
+            target = self._targets[key[0]]
+            schema = schema_for_target(item, self._source, target, places)
+            conflict = None
+            action: Literal["register", "exists", "conflict"] = "register"
+            if schema is None:
+                action = "conflict"
+            else:
+                there = self._target.version(target, item.version)
+                if there is not None:
+                    conflict = self._kept_version_conflict(item, schema, there)
+                    # A live version that is deleted on the target has to be registered again.
+                    action = "register" if there.deleted and not item.deleted else "exists"
+                if conflict is None:
+                    conflict = self._kept_id_conflict(item, schema, taken) or self._mode_conflict(
+                        key, action, _CLOSED_MODES
+                    )
+                if conflict is None and self._target.kind == "apicurio":
+                    conflict = self._one_id_per_content(item, schema, contents)
+            if conflict is not None:
+                decided.conflicts.append(conflict)
+                action = "conflict"
+            decided.versions[key] = self._planned(item, action, item.version, item.id)
+        return decided
+
+    def _kept_version_conflict(
+        self, item: RegisteredSchema, schema: Schema, there: RegisteredSchema
+    ) -> SchemaConflict | None:
+        where = f"version {item.version} of {there.subject} on the target"
+        if not self._same(schema, there.schema, there.subject, there.subject):
+            return self._conflict("version", item, f"{where} is another schema (id {there.id})")
+        if there.id != item.id:
+            return self._conflict("id", item, f"{where} is the same schema, but has the id {there.id}, not {item.id}")
+        return None
+
+    def _kept_id_conflict(
+        self, item: RegisteredSchema, schema: Schema, taken: dict[tuple[str, int], tuple[Schema, str, VersionKey]]
+    ) -> SchemaConflict | None:
+        target = self._targets[item.subject]
+        context = Subject.parse(target).context
+        space = (_id_space(self._target, context), item.id)
+        for other, other_context in self._by_id.get(space, ()):
+            if not self._same_in(schema, context, other, other_context):
+                return self._conflict("id", item, f"the id {item.id} belongs to another schema on the target")
+        if space not in self._by_id and (space not in self._target.ids or unread_id(*space) in self._target.unread):
+            return self._conflict("id", item, f"whether the id {item.id} is free on the target could not be read")
+        first = taken.setdefault(space, (schema, context, (item.subject, item.version)))
+        if not self._same_in(schema, context, first[0], first[1]):
+            subject, version = first[2]
+            return self._conflict(
+                "id",
+                item,
+                f"the id {item.id} belongs to version {version} of {subject}, too, which is another schema "
+                "and moves to the same series of ids",
+            )
+        return None
+
+    def _one_id_per_content(
+        self, item: RegisteredSchema, schema: Schema, contents: dict[tuple[Any, ...], VersionKey]
+    ) -> SchemaConflict | None:
+        """Apicurio identifies a schema by its content, so that content cannot have two ids."""
+        context = Subject.parse(self._targets[item.subject]).context
+        key = (schema.type, schema.text, references_of(schema, context))
+        first = contents.setdefault(key, (item.subject, item.version))
+        other = self._item(first)
+        if other.id == item.id:
+            return None
+        return self._conflict(
+            "unsupported",
+            item,
+            f"the schema has the ids {other.id} ({first[0]} version {first[1]}) and {item.id}, and Apicurio keeps one "
+            "id per content",
+        )
+
+    # -- translate
+
+    def _decide_translate(self) -> _Decided:
+        decided = _Decided({}, [])
+        places: dict[VersionKey, VersionKey] = {}
+        used: dict[str, set[int]] = {}
+        for key in self._order:
+            item = self._item(key)
+            target = self._targets[key[0]]
+            schema = schema_for_target(item, self._source, target, places)
+            there = None if schema is None else self._match(target, schema, item, used.setdefault(target, set()))
+            action: Literal["register", "exists", "conflict"] = "register" if there is None else "exists"
+            if there is not None:
+                used[target].add(there.version)
+                places[key] = (target, there.version)
+            conflict = self._mode_conflict(key, action, _CLOSED_MODES | {"IMPORT"})
+            if conflict is not None:
+                decided.conflicts.append(conflict)
+                action = "conflict"
+            decided.versions[key] = self._planned(item, action, there.version if there else 0, there.id if there else 0)
+        decided.conflicts.extend(self._level_conflicts(decided))
+        return decided
+
+    def _match(self, target: str, schema: Schema, item: RegisteredSchema, used: set[int]) -> RegisteredSchema | None:
+        """Find a version of the target's subject with the same schema, first among those not matched yet.
+
+        A deleted version is there if the target has it deleted or not; a live one only if the target's is live.
+        """
+        found = self._target.subjects.get(target)
+        same = [
+            other
+            for other in (found.versions if found else ())
+            if (item.deleted or not other.deleted) and self._same(schema, other.schema, target, target)
+        ]
+        same.sort(key=lambda other: (other.version in used, other.deleted != item.deleted, other.version))
+        return same[0] if same else None
+
+    def _level_conflicts(self, decided: _Decided) -> list[SchemaConflict]:
+        """Find subjects whose schemas the target checks more strictly than the source did."""
+        found: list[SchemaConflict] = []
+        for name in sorted({key[0] for key in self._order}):
+            new = [item for key, item in decided.versions.items() if key[0] == name and item.action == "register"]
+            total = sum(1 for key in decided.versions if key[0] == name)
+            if not new or total < 2:
+                continue
+            here = _level(self._source, name, None)
+            explicit = self._source.subjects[name].config
+            there = _level(self._target, self._targets[name], explicit)
+            if not is_stricter(there, here):
+                continue
+            found.append(
+                SchemaConflict(
+                    kind="compatibility",
+                    subject=name,
+                    target_subject=self._targets[name],
+                    what=f"the target would check {total} versions of {self._targets[name]} with {there}, the source "
+                    f"has {here}; give the subject, its context or the target registry the level of the source "
+                    "(schemas.global_config: true copies the global one)",
+                )
+            )
+        return [] if self._settings.global_config else found
+
+    # -- conflicts of both modes
+
+    def _mode_conflict(self, key: VersionKey, action: str, closed: frozenset[str]) -> SchemaConflict | None:
+        """Find a mode that forbids a write. A mode that the subject has on the source, too, is ours to change."""
+        if action != "register":
+            return None
+        target = self._targets[key[0]]
+        scope, mode = _effective_mode(self._target, target)
+        own = self._source.subjects[key[0]].mode
+        if mode not in closed or (scope == target and own == mode):
+            return None
+        return self._conflict(
+            "mode",
+            self._item(key),
+            f"the target accepts no such schemas: {scope or 'the registry'} has mode {mode}; set it to READWRITE",
+        )
+
+    def _rename_conflicts(self) -> list[SchemaConflict]:
+        first: dict[str, str] = {}
+        found: list[SchemaConflict] = []
+        for subject in sorted(self._targets):
+            target = self._targets[subject]
+            other = first.setdefault(target, subject)
+            if other != subject:
+                found.append(
+                    SchemaConflict(
+                        kind="content",
+                        subject=subject,
+                        target_subject=target,
+                        what=f"{other} and {subject} would both become {target}; change schemas.rename",
+                    )
+                )
+        return found
+
+    def _reference_conflicts(self) -> list[SchemaConflict]:
+        found: list[SchemaConflict] = []
+        for key in self._order:
+            for needed in reference_keys(self._item(key), self._source):
+                if self._source.version(*needed) is None:
+                    what = f"it refers to version {needed[1]} of {needed[0]}, which the source registry does not have"
+                    found.append(self._conflict("reference", self._item(key), what))
+        return found
+
+    def _alias_conflicts(self) -> list[SchemaConflict]:
+        """Find subjects of the target that are aliases of others: what is written to them would land elsewhere."""
+        found: list[SchemaConflict] = []
+        for subject, target in sorted(self._targets.items()):
+            there = self._target.subjects.get(target)
+            alias = (there.config or {}).get("alias") if there else None
+            wanted = self._config(self._source.subjects[subject]).get("alias")
+            if alias and alias != wanted:
+                found.append(
+                    SchemaConflict(
+                        kind="content",
+                        subject=subject,
+                        target_subject=target,
+                        what=f"{target} is an alias of {alias} on the target; remove the alias or rename the subject",
+                    )
+                )
+        return found
+
+    # -- values
+
+    def _item(self, key: VersionKey) -> RegisteredSchema:
+        item = self._source.version(*key)
+        assert item is not None  # all keys come from the snapshot
+        return item
+
+    def _same(self, first: Schema, second: Schema, first_subject: str, second_subject: str) -> bool:
+        return self._same_in(first, Subject.parse(first_subject).context, second, Subject.parse(second_subject).context)
+
+    def _same_in(self, first: Schema, first_context: str, second: Schema, second_context: str) -> bool:
+        return same_schema(
+            first,
+            second,
+            first_context=first_context,
+            second_context=second_context,
+            metadata=self._metadata,
+            # Some builds of Confluent's registry accept rule sets and drop them.
+            rule_set=self._metadata and bool(second.rule_set),
+        )
+
+    def _conflict(
+        self,
+        kind: Literal["id", "version", "content", "compatibility", "reference", "mode", "unsupported"],
+        item: RegisteredSchema,
+        what: str,
+    ) -> SchemaConflict:
+        return SchemaConflict(
+            kind=kind,
+            subject=item.subject,
+            target_subject=self._targets[item.subject],
+            version=item.version,
+            id=item.id,
+            what=f"{item.subject} version {item.version} (id {item.id}): {what}",
+        )
+
+    def _planned(
+        self,
+        item: RegisteredSchema,
+        action: Literal["register", "exists", "conflict"],
+        target_version: int,
+        target_id: int,
+    ) -> PlannedVersion:
+        return PlannedVersion(
+            version=item.version,
+            id=item.id,
+            deleted=item.deleted,
+            digest=schema_digest(item.schema),
+            action=action,
+            target_version=target_version,
+            target_id=target_id,
+        )
+
+    def _subjects(self, decided: _Decided, conflicts: list[SchemaConflict]) -> list[PlannedSubject]:
+        """Return the subjects; a conflict of a whole subject, or of a reference, takes its versions with it."""
+        versions: dict[str, list[PlannedVersion]] = {}
+        blocked = {(item.subject, item.version) for item in conflicts if item.kind in ("reference", "content")}
+        for key in self._order:
+            item = decided.versions[key]
+            needs = reference_keys(self._item(key), self._source)
+            if key in blocked or (key[0], 0) in blocked or any(needed in blocked for needed in needs):
+                blocked.add(key)
+                item = item.model_copy(update={"action": "conflict"})
+            elif item.action == "conflict":
+                blocked.add(key)
+            versions.setdefault(key[0], []).append(item)
+        return [self._subject(name, versions[name]) for name in sorted(versions)]
+
+    def _subject(self, name: str, versions: list[PlannedVersion]) -> PlannedSubject:
+        found = self._source.subjects[name]
+        names = frozenset[str]().union(*(record_names(item.schema) for item in found.versions))
+        return PlannedSubject(
+            subject=name,
+            target_subject=self._targets[name],
+            type=found.versions[-1].schema.type,
+            versions=sorted(versions, key=lambda item: item.version),
+            config=self._config(found),
+            mode=found.mode or "",
+            as_reference=found.as_reference,
+            topics=topics_of(name, self._settings.topics_of_migration, names),
+        )
+
+    def _config(self, found: SubjectSnapshot) -> dict[str, Any]:
+        """Return the explicit level; an alias follows the renamed subject."""
+        config = dict(found.config or {})
+        alias = config.get("alias")
+        if isinstance(alias, str) and alias:
+            qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
+            target = self._selection.target_subject(qualified)
+            config["alias"] = reference_subject(target, self._selection.target_subject(found.subject))
+        return config
+
+    def _all_notes(self, mode: IdMode) -> list[str]:
+        notes = list(self._notes)
+        items = [self._item(key) for key in self._order]
+        with_metadata = sorted({item.subject for item in items if item.schema.metadata or item.schema.rule_set})
+        if with_metadata and not self._metadata:
+            notes.append(
+                f"the target registry ({self._target.kind}) keeps no metadata and no rule sets; "
+                f"{len(with_metadata)} subjects have some, the first is {with_metadata[0]}"
+            )
+        if not self._settings.global_config and self._source.global_config != self._target.global_config:
+            notes.append(
+                f"the global compatibility level stays {_text(self._target.global_config)}; the source has "
+                f"{_text(self._source.global_config)} (schemas.global_config: true copies it)"
+            )
+        renamed = {source for source, target in self._settings.topics_of_migration.items() if source != target}
+        for name in sorted(self._targets):
+            by_record = [topic for topic in topics_of(name, renamed, self._record_names(name)) if not _by_topic(name)]
+            if by_record and self._targets[name] == name:
+                notes.append(
+                    f"{name} is named after the renamed topic {by_record[0]} and its record, and keeps its name; "
+                    "if serializers on the target derive it from the topic, add it to schemas.rename.subjects"
+                )
+        if mode == "translate" and self._settings.normalize:
+            notes.append("schemas.normalize: the target registry may print schemas in another form")
+        return notes
+
+    def _record_names(self, name: str) -> frozenset[str]:
+        return frozenset[str]().union(*(record_names(item.schema) for item in self._source.subjects[name].versions))
+
+
+_IMPORT_WORDS: dict[ImportScope, str] = {
+    "subject": "the target registry can import under fixed ids, subject by subject",
+    "context": "the contexts concerned are in mode IMPORT on the target",
+    "registry": "the target registry is in mode IMPORT",
+    "apicurio": "Apicurio can import under fixed ids",
+}
+
+
+def _by_topic(subject: str) -> bool:
+    return Subject.parse(subject).name.endswith(("-key", "-value"))
+
+
+def _text(config: Mapping[str, Any] | None) -> str:
+    return str((config or {}).get("compatibilityLevel") or "unset")
+
+
+def _effective_mode(snapshot: RegistrySnapshot, subject: str) -> tuple[str, str]:
+    """Return the scope that decides the mode of a subject, and the mode."""
+    if snapshot.global_mode == "READONLY_OVERRIDE":
+        return "", snapshot.global_mode
+    found = snapshot.subjects.get(subject)
+    if found is not None and found.mode:
+        return subject, found.mode
+    context = Subject.parse(subject).context
+    if context in snapshot.context_modes:
+        return f":{context}:", snapshot.context_modes[context]
+    return "", snapshot.global_mode or "READWRITE"
+
+
+def _level(snapshot: RegistrySnapshot, subject: str, explicit: Mapping[str, Any] | None) -> str:
+    """Return the compatibility level that applies to a subject; ``explicit`` is one that it is going to get."""
+    found = snapshot.subjects.get(subject)
+    context = Subject.parse(subject).context
+    for config in (explicit, found.config if found else None, snapshot.context_configs.get(context)):
+        level = (config or {}).get("compatibilityLevel")
+        if level:
+            return str(level)
+    return str((snapshot.global_config or {}).get("compatibilityLevel") or "BACKWARD")
+
+
+def is_stricter(level: str, than: str) -> bool:
+    """Whether a registry with ``level`` may refuse schemas that one with the level ``than`` accepts."""
+    if level == "NONE" or level == than:
+        return False
+    kind, transitive = level.removesuffix("_TRANSITIVE"), level.endswith("_TRANSITIVE")
+    other, other_transitive = than.removesuffix("_TRANSITIVE"), than.endswith("_TRANSITIVE")
+    if other == "NONE" or kind not in _BASIC_LEVELS or other not in _BASIC_LEVELS:
+        return True
+    return (transitive and not other_transitive) or other not in (kind, "FULL")

@@ -1,0 +1,471 @@
+"""Bring the schemas of the source registry to the target registry, as often as needed, and write the map of ids.
+
+A pass puts back what a killed run has left changed, reads the source, reads the target, plans, carries the plan out,
+and writes the map of ids and the result. Passes repeat while records are copied: new schemas appear, and copiers ask
+for ids that they have found in records. A pass that finds nothing new asks the source for one list per subject, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.schemas import (
+    SchemaConflict,
+    SchemaFailure,
+    SchemaIdMap,
+    SchemaPlan,
+    SchemasResult,
+)
+from airflow_provider_kafka_migration.errors import MigrationError, SchemaConflicts, SchemaNotFound
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Subject
+from airflow_provider_kafka_migration.schema_ids.id_map import WantedId
+from airflow_provider_kafka_migration.schemas.apply import Applied, Apply
+from airflow_provider_kafka_migration.schemas.id_map_document import (
+    NewIds,
+    unanswered,
+    update_id_map,
+    wanted_ids,
+)
+from airflow_provider_kafka_migration.schemas.levels import copy_levels
+from airflow_provider_kafka_migration.schemas.modes import PHASE, TemporarySettings, former_modes, restore_source
+from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
+from airflow_provider_kafka_migration.schemas.parallel import FINAL
+from airflow_provider_kafka_migration.schemas.plan_schemas import (
+    PlanSettings,
+    ids_to_ask,
+    plan_schemas,
+    target_names,
+)
+from airflow_provider_kafka_migration.schemas.references import VersionKey, reference_keys
+from airflow_provider_kafka_migration.schemas.selection import Selection
+from airflow_provider_kafka_migration.schemas.snapshot import (
+    RegistrySnapshot,
+    SubjectSnapshot,
+    ask_ids,
+    read_snapshot,
+)
+
+log = logging.getLogger(__name__)
+
+Reason = Literal["schemas", "tail", "final", "cli"]
+#: Every so many passes of a tail, levels and modes of known subjects are read again, and the target with them.
+FULL_PASS_EVERY = 10
+#: Conflicts of these kinds are for people to know: the versions are registered nevertheless.
+_HARMLESS = ("compatibility",)
+
+
+def synchronize(
+    context: PhaseContext,
+    pair: RegistryPair,
+    *,
+    reason: Reason,
+    progress: Callable[[Progress], None] | None = None,
+) -> SchemasResult:
+    """Run one pass and return its result, which is also written to ``results/schemas.json``.
+
+    What one schema, level or mode was refused for is in ``failed`` of the result; everything else is carried out.
+
+    :param reason: ``schemas`` and ``cli`` write nothing if there are conflicts and ``on_conflict`` is ``fail``;
+        ``final`` writes all that it can, then fails; ``tail`` goes on.
+    :raises SchemaConflicts: see ``reason``.
+    :raises ClaimLost: another owner has taken over.
+    :raises MigrationError: a registry cannot be read, or stopped answering.
+    """
+    return _Pass(context, pair, reason, progress or context.progress).run()
+
+
+class _Pass:
+    """One pass."""
+
+    def __init__(
+        self, context: PhaseContext, pair: RegistryPair, reason: Reason, progress: Callable[[Progress], None]
+    ) -> None:
+        self._context = context
+        self._record = context.record
+        self._pair = pair
+        self._reason = reason
+        self._section = context.spec.schemas
+        self._parallel = self._section.max_parallel_requests
+        self._progress = progress
+        self._settings = TemporarySettings(self._record, pair.target, "target", parallel=self._parallel)
+        self._selection = selection_of(self._record)
+        self._unresolved: list[SchemaFailure] = []
+
+    def run(self) -> SchemasResult:
+        """Run it."""
+        if self._section.topic is not None:
+            return SchemasResult(
+                migration_id=self._record.migration_id,
+                reason=self._reason,
+                at=iso(self._context.now()),
+                id_mode="topic",
+            )
+        self._record.journal.refresh()
+        self._settings.restore_open()
+        if not self._record.is_frozen():
+            # A lifted freeze could not reach the source registry, which still refuses new schemas.
+            restore_source(self._record, self._pair.source)
+        document = self._record.schema_id_map()
+        asked = unanswered(wanted_ids(self._record), document)
+        light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
+        source = self._read_source(light)
+        new = self._answer(asked, source)
+        digest = _digest(source)
+        settled = self._pair.settled
+        if light and not asked and settled is not None and settled[0] == digest:
+            self._pair.passes += 1
+            return settled[1]
+        target = self._read_target(source)
+        plan = plan_schemas(self._record.migration_id, source, target, self._plan_settings(document))
+        result = self._carry_out(plan, source, target, new)
+        self._pair.passes += 1
+        done = not (result.failed or result.conflicts or result.unread)
+        self._pair.settled = (digest, result) if done else None
+        return result
+
+    # ---- reading
+
+    def _read_source(self, light: bool) -> RegistrySnapshot:
+        found = read_snapshot(
+            self._pair.source,
+            self._selection,
+            parallel=self._parallel,
+            progress=self._report_line("source registry"),
+            cache=self._pair.source_cache,
+            light=light,
+        )
+        # While the source is read-only by the freeze, its own modes are those from before it.
+        return found.with_modes(former_modes(self._record, "source"))
+
+    def _read_target(self, source: RegistrySnapshot) -> RegistrySnapshot:
+        found = read_snapshot(
+            self._pair.target,
+            Selection.exactly(target_names(source, self._selection)),
+            parallel=self._parallel,
+            progress=self._report_line("target registry"),
+            cache=self._pair.target_cache,
+        )
+        ask_ids(
+            self._pair.target,
+            found,
+            ids_to_ask(source, found, self._selection),
+            parallel=self._parallel,
+            progress=self._report_line("target registry"),
+        )
+        return found
+
+    def _plan_settings(self, document: SchemaIdMap | None) -> PlanSettings:
+        planned = self._record.schema_plan() if self._record.has_plan() else None
+        mode = document.id_mode if document is not None else planned.id_mode if planned is not None else None
+        return PlanSettings(
+            selection=self._selection,
+            ids=self._section.ids if mode is None or mode == "topic" else mode,
+            global_config=self._section.global_config,
+            normalize=self._section.normalize,
+            topics_of_migration=self._selection.topics,
+            topic_ids=planned.topics if planned is not None else (),
+        )
+
+    # ---- ids that copiers ask for
+
+    def _answer(self, asked: Iterable[WantedId], source: RegistrySnapshot) -> NewIds:
+        """Find what copiers ask for; what the selection does not have is added to the snapshot of the source."""
+        new = NewIds()
+        by_id = source.by_id()
+        guids = {item.guid.lower() for item in source.all_versions() if item.guid}
+        ids = {(item.context, int(item.value)) for item in asked if item.kind == "id"} - by_id.keys()
+        ask_ids(self._pair.source, source, ids, parallel=self._parallel, cache=self._pair.source_cache)
+        new.absent = {key for key in ids if key in source.ids and source.ids[key] is None}
+        outside = {key for key in ids if source.ids.get(key) is not None}
+        wanted_guids = {str(item.value).lower() for item in asked if item.kind == "guid"} - guids
+        if outside or wanted_guids:
+            everything = self._read_all()
+            self._add(source, everything, outside, wanted_guids, new)
+        return new
+
+    def _read_all(self) -> RegistrySnapshot:
+        """Read the whole source registry: an id in records does not depend on the selection."""
+        return read_snapshot(
+            self._pair.source,
+            Selection(topics=self._selection.topics),
+            parallel=self._parallel,
+            progress=self._report_line("source registry"),
+            cache=self._pair.source_cache,
+        )
+
+    def _add(
+        self,
+        source: RegistrySnapshot,
+        everything: RegistrySnapshot,
+        ids: set[tuple[str, int]],
+        guids: set[str],
+        new: NewIds,
+    ) -> None:
+        by_id = everything.by_id()
+        for key in sorted(ids):
+            if key in by_id:
+                _include(source, everything, by_id[key][0])
+                continue
+            error = SchemaNotFound(
+                f"records have the schema id {key[1]} of context {key[0]}; the source registry has the schema, but no "
+                "subject with it",
+                where=self._record.where(PHASE, cluster="source"),
+                next_step="register the schema under a subject of the source again: it gets its id back",
+                details={"context": key[0], "id": key[1]},
+            )
+            self._unresolved.append(SchemaFailure(subject="", error=error.as_dict()))
+        by_guid = {item.guid.lower(): item for item in everything.all_versions() if item.guid}
+        for guid in sorted(guids):
+            if guid in by_guid:
+                _include(source, everything, by_guid[guid])
+            elif not everything.unread:
+                # The registry has listed all of its schemas, and none has this GUID.
+                new.absent_guids.add(guid)
+
+    # ---- writing
+
+    def _carry_out(
+        self, plan: SchemaPlan, source: RegistrySnapshot, target: RegistrySnapshot, new: NewIds
+    ) -> SchemasResult:
+        blocking = [item for item in plan.conflicts if item.kind not in _HARMLESS]
+        fails = self._section.on_conflict == "fail"
+        if blocking and fails and self._reason in ("schemas", "cli"):
+            raise self._conflicts(blocking)
+        apply = Apply(
+            self._record,
+            self._pair.target,
+            plan,
+            source,
+            target,
+            self._settings,
+            normalize=self._section.normalize,
+            parallel=self._parallel,
+            report=self._report,
+        )
+        try:
+            apply.register()
+        except BaseException as error:
+            self._settings.restore_after(error)
+            raise
+        self._settings.restore()
+        applied = apply.applied
+        copy_levels(self._record, self._pair.target, plan, target, self._selection, applied, parallel=self._parallel)
+        result = self._write(plan, source, applied, new)
+        if blocking and fails and self._reason == "final":
+            raise self._conflicts(blocking)
+        return result
+
+    def _write(self, plan: SchemaPlan, source: RegistrySnapshot, applied: Applied, new: NewIds) -> SchemasResult:
+        """Write the map of ids, then the plan and the result, then the journal."""
+        found = NewIds.of(source, applied.places)
+        found.absent, found.absent_guids = new.absent, new.absent_guids
+        document, conflicts, grown = update_id_map(self._record, plan.id_mode, found)
+        for (context, id_), error in conflicts:
+            subject = Subject(context, f"schema id {id_}").qualified
+            applied.fail(subject, 0, error)
+        digest = plan.digest()
+        result = SchemasResult(
+            migration_id=self._record.migration_id,
+            reason=self._reason,
+            at=iso(self._context.now()),
+            id_mode=plan.id_mode,
+            subjects=len(plan.subjects),
+            versions=sum(len(item.versions) for item in plan.subjects),
+            registered=applied.registered,
+            deleted=applied.deleted,
+            configs=applied.configs,
+            ids=len(document.ids),
+            plan_digest=digest,
+            conflicts=list(plan.conflicts),
+            failed=[*self._unresolved, *applied.failed],
+            unread=dict(plan.unread),
+        )
+        journal = self._record.journal
+        journal.check_holds()
+        first = journal.find_step(steps.SCHEMAS_COPIED) is None
+        changed = bool(applied.changed or grown or first)
+        if changed:
+            self._record.journal_store.put(self._record.key(keys.schema_plan(digest)), plan.canonical())
+        self._record.journal_store.put(self._record.key(keys.result(keys.SCHEMAS)), result.canonical())
+        if changed:
+            self._journal(plan, document, result, applied)
+        return result
+
+    def _journal(self, plan: SchemaPlan, document: SchemaIdMap, result: SchemasResult, applied: Applied) -> None:
+        counts = {
+            "registered": applied.registered,
+            "deleted": applied.deleted,
+            "configs": applied.configs,
+            "modes": applied.modes,
+            "failed": len(result.failed),
+            "conflicts": len(result.conflicts),
+        }
+        details: dict[str, Any] = {
+            "reason": self._reason,
+            "id_mode": plan.id_mode,
+            "subjects": result.subjects,
+            "versions": result.versions,
+            "ids": result.ids,
+            **counts,
+            "plan": {"document": keys.schema_plan(result.plan_digest), "digest": result.plan_digest},
+            "id_map": {"document": keys.SCHEMA_ID_MAP, "digest": document.digest()},
+        }
+        if applied.notes:
+            details["notes"] = applied.notes[:20]
+        text = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
+        self._record.journal.step(steps.SCHEMAS_COPIED, details=details, reason=f"schemas: {text}")
+        self._progress(Progress(PHASE, f"{result.subjects} subjects, {result.versions} versions: {text}"))
+
+    def _conflicts(self, conflicts: list[SchemaConflict]) -> SchemaConflicts:
+        return SchemaConflicts(
+            f"the target registry contradicts the plan in {len(conflicts)} places; {conflicts[0].what}",
+            where=self._record.where(PHASE, cluster="target"),
+            next_step="resolve the conflicts on the target, leave the subjects out (schemas.exclude), use schemas.ids: "
+            "translate, or copy all others with schemas.on_conflict: report",
+            details={"conflicts": [item.model_dump(mode="json") for item in conflicts[:100]]},
+        )
+
+    # ---- progress
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        self._progress(Progress(PHASE, what, done=done, total=total, unit="versions"))
+
+    def _report_line(self, what: str) -> Callable[[str], None]:
+        return lambda text: self._progress(Progress(PHASE, f"{what}: {text}"))
+
+
+def selection_of(record: MigrationRecord) -> Selection:
+    """Return which subjects move, by the spec and by the topics of the plan."""
+    topics = {topic.name: topic.target_name for topic in record.plan().topics} if record.has_plan() else {}
+    return Selection.from_spec(record.spec.schemas, topics)
+
+
+def _include(source: RegistrySnapshot, everything: RegistrySnapshot, item: RegisteredSchema) -> None:
+    """Add a version of the whole registry to a snapshot, with all that it refers to."""
+    todo: list[VersionKey] = [(item.subject, item.version)]
+    while todo:
+        subject, number = todo.pop()
+        version = everything.version(subject, number)
+        if version is None or source.version(subject, number) is not None:
+            continue
+        whole = everything.subjects[subject]
+        known = source.subjects.get(subject)
+        before = known or SubjectSnapshot(subject, (), whole.config, whole.mode, as_reference=True)
+        versions = sorted((*before.versions, version), key=lambda each: each.version)
+        source.subjects[subject] = replace(before, versions=tuple(versions))
+        source.left_out.pop(subject, None)
+        todo += reference_keys(version, everything)
+    source.subjects = dict(sorted(source.subjects.items()))
+
+
+def _digest(source: RegistrySnapshot) -> str:
+    """A digest of all that a plan takes from the source."""
+    return canonical_digest(
+        {
+            "subjects": [
+                [name, item.config, item.mode, [[each.version, each.id, each.deleted] for each in item.versions]]
+                for name, item in source.subjects.items()
+            ],
+            "levels": [source.global_config, source.context_configs, source.global_mode, source.context_modes],
+            "unread": source.unread,
+        }
+    )
+
+
+# -- while records are copied -----------------------------------------------------------------------------------------
+
+
+class SchemaFollower:
+    """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
+
+    A pass runs every ``schemas.interval``, and as soon as a copier asks for an id. Errors are logged and journaled,
+    each kind once; they never end the copy. A lost claim ends the follower.
+
+    :param poll_seconds: how often the journal store is listed for ids that copiers ask for.
+    """
+
+    def __init__(
+        self,
+        context: PhaseContext,
+        open_registries: Callable[[PhaseContext], RegistryPair] = open_pair,
+        *,
+        poll_seconds: float = 1.0,
+    ) -> None:
+        self._context = context
+        self._open = open_registries
+        self._poll_seconds = poll_seconds
+        self._interval = context.spec.schemas.interval.total_seconds()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._reported: set[str] = set()
+
+    def __enter__(self) -> SchemaFollower:
+        if self._context.spec.schemas.copies:
+            self._thread = threading.Thread(target=self._run, name="schemas", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        pair: RegistryPair | None = None
+        try:
+            while True:
+                answered: set[WantedId] = set()
+                try:
+                    pair = pair or self._open(self._context)
+                    answered = wanted_ids(self._context.record)
+                    synchronize(self._context, pair, reason="tail")
+                except FINAL as error:
+                    log.warning("The copy of schemas has ended: %s", error)
+                    return
+                except MigrationError as error:
+                    self._tell(error)
+                if not self._wait(answered):
+                    return
+        except Exception:
+            log.exception("The copy of schemas has ended")
+        finally:
+            if pair is not None:
+                pair.close()
+
+    def _wait(self, answered: set[WantedId]) -> bool:
+        """Wait for the next pass; return False when the copy has ended."""
+        waited = 0.0
+        while waited < self._interval:
+            if self._stop.wait(min(self._poll_seconds, self._interval - waited)):
+                return False
+            waited += self._poll_seconds
+            try:
+                if wanted_ids(self._context.record) - answered:
+                    return True
+            except MigrationError as error:
+                log.warning("Ids that copiers ask for could not be listed: %s", error)
+        return True
+
+    def _tell(self, error: MigrationError) -> None:
+        """Log an error in each pass, and journal each kind of error once."""
+        log.warning("Schemas could not be copied: %s", error)
+        self._context.progress(Progress(PHASE, f"schemas could not be copied: {error.what}"))
+        if error.code in self._reported:
+            return
+        self._reported.add(error.code)
+        try:
+            self._context.journal.step(
+                steps.SCHEMAS_FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what
+            )
+        except MigrationError as second:
+            log.warning("The error could not be journaled: %s", second)

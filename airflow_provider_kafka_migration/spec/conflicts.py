@@ -1,0 +1,232 @@
+"""Conflicts between two keys of a spec, each of which is valid alone. Pure functions; paths as people write them.
+
+They check all keys that are valid by themselves, even next to wrong keys in the same section, so that one error
+reports these conflicts together with all other mistakes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from airflow_provider_kafka_migration import plain_secrets
+
+#: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+#: (path in the spec, reason)
+Mistake = tuple[str, str]
+
+
+class KeyUnknownError(Exception):
+    """A rule needs a key that is itself wrong, so it cannot be checked."""
+
+
+class ValidKeys:
+    """The valid keys of a section that also has wrong keys.
+
+    :param section: the section, with its wrong keys replaced by their defaults.
+    :param wrong: dotted paths of the wrong keys inside the section.
+    """
+
+    def __init__(self, section: Any, wrong: Collection[str]) -> None:
+        self._section = section
+        self._wrong = frozenset(wrong)
+
+    @property
+    def model(self) -> Any:
+        """The section itself, with its wrong keys at their defaults."""
+        return self._section
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._wrong:
+            raise KeyUnknownError(name)
+        value = getattr(self._section, name)
+        below = {path.partition(".")[2] for path in self._wrong if path.startswith(f"{name}.")}
+        return ValidKeys(value, below) if below else value
+
+
+def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
+    """Return all conflicts, in the order of the spec.
+
+    :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name, without unreadable sections.
+    :param recorded: the spec was accepted by an earlier version and can no longer be corrected: plain-text secrets
+        are not mistakes.
+    """
+    found: list[Mistake] = []
+    rules = (
+        *(_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook),
+        *(_registries, _registry_topic, _no_registries, _ids_without_translate, _translate, _subject_renames),
+    )
+    for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
+        with contextlib.suppress(KeyUnknownError):
+            for mistake in rule(sections):
+                found.append(mistake)  # noqa: PERF402 - keep the mistakes found before the unknown key
+    return found
+
+
+def _section(sections: Mapping[str, Any], name: str) -> Any:
+    if name not in sections:
+        raise KeyUnknownError(name)
+    return sections[name]
+
+
+def _connections(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find one connection used for both roles."""
+    if _section(sections, "source").conn_id == _section(sections, "target").conn_id:
+        yield "target.conn_id", "source and target use the same connection"
+
+
+def _selection(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find an exclude list that removes everything that is included."""
+    topics = _section(sections, "topics")
+    if ".*" in topics.exclude:
+        yield f"topics.exclude[{topics.exclude.index('.*')}]", "'.*' excludes every topic: nothing is left to migrate"
+    elif set(topics.include) <= set(topics.exclude):
+        yield "topics.exclude", "it contains everything in topics.include: nothing is left to migrate"
+
+
+def _renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find names that brokers refuse, one name for two topics, and renames of topics that are not selected."""
+    topics = _section(sections, "topics")
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, target in sorted(topics.rename.topics.items()):
+        path = f"topics.rename.topics.{source}"
+        sources[target].append(source)
+        if not TOPIC_NAME.fullmatch(target) or target in (".", ".."):
+            yield path, f"{target!r} is not a valid topic name: at most 249 letters, digits and . _ -"
+        if not topics.selects(source):
+            yield path, "this topic is not selected by topics.include and topics.exclude"
+    for target, names in sorted(sources.items()):
+        if len(names) > 1:
+            yield "topics.rename.topics", f"{' and '.join(names)} would both become {target}"
+
+
+def _grants_without_acls(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a write_grants policy that has no ACLs to hold back."""
+    acls = _section(sections, "acls")
+    if acls.write_grants == "at_cutover" and acls.policy == "skip":
+        yield "acls.write_grants", "at_cutover holds back copied ACLs, but acls.policy: skip copies none"
+
+
+def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a write_grants policy that only a person could enforce."""
+    acls = _section(sections, "acls")
+    if acls.write_grants == "at_cutover" and acls.target_auth == "iam":
+        yield "acls.write_grants", "at_cutover cannot hold back what acls.target_auth: iam leaves to a person"
+
+
+def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find texts that are not secret references."""
+    for user, reference in sorted(_section(sections, "acls").users.items()):
+        scheme, separator, rest = reference.partition(":")
+        if not separator or not scheme.isidentifier() or not rest:
+            # The value may be the secret itself, so the message does not repeat it.
+            yield f"acls.users.{user}", "not a secret reference: write env:NAME, file:PATH or airflow:CONN_ID"
+
+
+def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a webhook freeze without an address."""
+    cutover = _section(sections, "cutover")
+    if cutover.freeze == "webhook" and not cutover.producer_freeze_webhook:
+        yield "cutover.producer_freeze_webhook", "freeze: webhook needs the address to call"
+
+
+def _registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find registries that are missing, twice the same, or not references."""
+    schemas = _section(sections, "schemas")
+    yield from plain_secrets.in_connection("schemas.source", schemas.source)
+    yield from plain_secrets.in_connection("schemas.target", schemas.target)
+    if schemas.source and schemas.source == schemas.target:
+        yield "schemas.target", "source and target use the same registry connection"
+    if schemas.source and not schemas.target and not schemas.topic:
+        yield "schemas.target", "schemas.source needs the registry of the target, or schemas.topic"
+    if schemas.target and not schemas.source and not schemas.topic:
+        yield "schemas.source", "schemas.target needs the registry of the source"
+
+
+def _registry_topic(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find what cannot be done to a registry that moves with its own topic."""
+    schemas = _section(sections, "schemas")
+    if not schemas.topic:
+        return
+    if why := _section(sections, "topics").why_left_out(schemas.topic):
+        yield "schemas.topic", f"the topic is not migrated, so the registry cannot move with it: {why}"
+    if schemas.ids == "translate":
+        yield "schemas.ids", "translate contradicts schemas.topic: a registry that moves with its topic keeps its ids"
+    for key in ("include", "exclude", "rename", "versions", "contexts", "normalize", "global_config"):
+        if _differs(schemas, key):
+            yield f"schemas.{key}", "has no effect with schemas.topic: the whole registry moves with its topic"
+    if schemas.source_registry == "readonly" and not schemas.source:
+        yield "schemas.source_registry", "readonly needs schemas.source: the registry to set"
+
+
+def _no_registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find keys for schemas in a spec that names no registry."""
+    schemas = _section(sections, "schemas")
+    if isinstance(schemas, ValidKeys) or schemas.configured or schemas.target:
+        return
+    for key in type(schemas).model_fields:
+        if _differs(schemas, key):
+            yield f"schemas.{key}", "no schemas move without schemas.source and schemas.target (or schemas.topic)"
+
+
+def _ids_without_translate(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find keys about rewritten ids where ids are kept."""
+    schemas = _section(sections, "schemas")
+    if schemas.ids != "keep" and not schemas.topic:
+        return
+    why = "schemas.topic keeps them" if schemas.topic else "schemas.ids: keep leaves records as they are"
+    if schemas.strict:
+        yield "schemas.strict", f"only applies where ids are rewritten: {why}"
+    if schemas.rewrite != "detect":
+        yield "schemas.rewrite", f"only applies where ids are rewritten: {why}"
+    if schemas.normalize and not schemas.topic:
+        yield "schemas.normalize", "a normalized schema is another one: it cannot keep its id (schemas.ids: keep)"
+    for index, item in enumerate(schemas.by_topic):
+        if item.rewrite is not None:
+            yield f"schemas.by_topic[{index}].rewrite", f"only applies where ids are rewritten: {why}"
+
+
+def _translate(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find copiers that cannot rewrite ids."""
+    if _section(sections, "schemas").ids == "translate" and _section(sections, "seed").via == "split":
+        yield "schemas.ids", "translate is not possible with seed.via: split, whose copiers share nothing but segments"
+
+
+def _subject_renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find one name for two subjects, and renames of subjects that are not selected."""
+    schemas = _section(sections, "schemas")
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, target in sorted(schemas.rename.subjects.items()):
+        sources[target].append(source)
+        if not target:
+            yield f"schemas.rename.subjects.{source}", "the new name is empty"
+        if why := schemas.why_left_out(source):
+            yield f"schemas.rename.subjects.{source}", f"this subject is not selected: {why}"
+    for target, names in sorted(sources.items()):
+        if len(names) > 1:
+            yield "schemas.rename.subjects", f"{' and '.join(names)} would both become {target}"
+
+
+def _differs(section: Any, key: str) -> bool:
+    """Return whether a key of a section is not at its default; wrong keys below it count as their defaults."""
+    value = getattr(section, key)
+    kind = type(section.model if isinstance(section, ValidKeys) else section)
+    return bool((value.model if isinstance(value, ValidKeys) else value) != getattr(kind(), key))
+
+
+def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    address = _section(sections, "cutover").producer_freeze_webhook
+    yield from plain_secrets.in_webhook("cutover.producer_freeze_webhook", address)
+
+
+def _spark_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_spark_conf("spark.conf", _section(sections, "spark").conf)
+
+
+def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)

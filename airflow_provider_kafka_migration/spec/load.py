@@ -1,0 +1,220 @@
+"""The whole spec, and how it is read. One error reports all its mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
+
+from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.spec.conflicts import Mistake, ValidKeys, conflicts
+from airflow_provider_kafka_migration.spec.schemas import SchemasSection
+from airflow_provider_kafka_migration.spec.sections import (
+    AclsSection,
+    ApprovalsSection,
+    ClusterSection,
+    CutoverSection,
+    EstimateSection,
+    EvidenceSection,
+    GroupsSection,
+    NotificationsSection,
+    OffsetsSection,
+    Section,
+    SeedSection,
+    SparkSection,
+    StorageSection,
+    TailSection,
+    TopicsSection,
+    TopologySection,
+    ValidationSection,
+)
+
+MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
+
+
+class MigrationSpec(Section):
+    """One migration. ``kafka-migration validate FILE`` checks a file against this model."""
+
+    version: Literal[1] = Field(1, description="Version of this format.")
+    migration_id: str = Field(
+        pattern=MIGRATION_ID_PATTERN, description="Name of the migration: lower case letters, digits and . _ -"
+    )
+    description: str = Field("", description="For people.")
+    source: ClusterSection
+    target: ClusterSection
+    storage: StorageSection
+    topics: TopicsSection = Field(default_factory=lambda: TopicsSection())
+    topology: TopologySection = Field(default_factory=lambda: TopologySection())
+    acls: AclsSection = Field(default_factory=lambda: AclsSection())
+    groups: GroupsSection = Field(default_factory=lambda: GroupsSection())
+    offsets: OffsetsSection = Field(default_factory=lambda: OffsetsSection())
+    schemas: SchemasSection = Field(default_factory=lambda: SchemasSection())
+    estimate: EstimateSection = Field(default_factory=lambda: EstimateSection())
+    seed: SeedSection = Field(default_factory=lambda: SeedSection())
+    tail: TailSection = Field(default_factory=lambda: TailSection())
+    cutover: CutoverSection = Field(default_factory=lambda: CutoverSection())
+    approvals: ApprovalsSection = Field(default_factory=lambda: ApprovalsSection())
+    validation: ValidationSection = Field(default_factory=lambda: ValidationSection())
+    evidence: EvidenceSection = Field(default_factory=lambda: EvidenceSection())
+    spark: SparkSection = Field(default_factory=lambda: SparkSection())
+    notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
+    waive: list[str] | dict[str, str] = Field(
+        default_factory=list,
+        description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_go_together(self, info: ValidationInfo) -> MigrationSpec:
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        recorded = bool((info.context or {}).get("recorded"))
+        found = conflicts(
+            {name: item for name, item in sections.items() if isinstance(item, Section)}, recorded=recorded
+        )
+        if found:
+            raise _ConflictsError(found)
+        return self
+
+
+class _ConflictsError(ValueError):
+    """Several mistakes in one pydantic error; :func:`parse_spec` separates them again."""
+
+    def __init__(self, found: list[Mistake]) -> None:
+        super().__init__("; ".join(f"{path}: {reason}" for path, reason in found))
+
+
+def _mistake_path(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
+    return text or "(whole spec)"
+
+
+def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) -> MigrationSpec:
+    """Parse the spec in a mapping and apply all defaults.
+
+    :param recorded: the spec was accepted before, perhaps by an earlier version: secrets in plain text, which are
+        mistakes in a new spec, are tolerated.
+    :raises SpecInvalid: with every mistake as ``{"path", "reason", "value"}`` in ``details["mistakes"]``.
+    """
+    where = Where(path=path)
+    if not isinstance(data, Mapping):
+        raise SpecInvalid(
+            "the spec is not a mapping",
+            where=where,
+            next_step="start from the example in docs/spec.md",
+            details={"mistakes": [{"path": "(whole spec)", "reason": "not a mapping"}]},
+        )
+    try:
+        return MigrationSpec.model_validate(dict(data), context={"recorded": recorded})
+    except ValidationError as error:
+        mistakes = _mistakes(error, dict(data), recorded=recorded)
+        listing = "; ".join(f"{mistake['path']}: {mistake['reason']}" for mistake in mistakes)
+        raise SpecInvalid(
+            f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''} in the spec: {listing}",
+            where=where,
+            next_step="correct all of them; `kafka-migration validate FILE` checks a spec file",
+            details={"mistakes": mistakes},
+        ) from None
+
+
+def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -> list[dict[str, str]]:
+    """Collect the mistakes that pydantic found, and the conflicts between valid keys."""
+    mistakes = [
+        {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
+        for item in error.errors(include_url=False, include_input=False)
+        if not isinstance(item.get("ctx", {}).get("error"), _ConflictsError)
+    ]
+    found = conflicts(_valid_sections(data), recorded=recorded)
+    mistakes += [{"path": path, "reason": reason} for path, reason in found]
+    return mistakes
+
+
+def _valid_sections(data: Mapping[str, Any]) -> dict[str, Section | ValidKeys]:
+    """Return all sections, with only the valid keys of a section with mistakes; leave out unreadable sections."""
+    sections: dict[str, Section | ValidKeys] = {}
+    for name, field in MigrationSpec.model_fields.items():
+        kind = field.annotation
+        content = data.get(name, {})
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(content, Mapping):
+            with contextlib.suppress(ValidationError):
+                sections[name] = _valid_keys(kind, content)
+    return sections
+
+
+def _valid_keys(kind: type[Section], content: Mapping[str, Any]) -> Section | ValidKeys:
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        rest: dict[str, Any] = copy.deepcopy(dict(content))
+        wrong = {_take_out(rest, item["loc"]) for item in error.errors(include_url=False, include_input=False)}
+        return ValidKeys(kind.model_validate(rest), wrong)
+
+
+def _take_out(content: dict[str, Any], location: tuple[int | str, ...]) -> str:
+    """Remove a wrong key, or the list that has a wrong item, from a section, and return its path."""
+    path: list[str] = []
+    place: Any = content
+    for part in location:
+        path.append(str(part))
+        if not isinstance(place.get(part), dict) or len(path) == len(location):
+            place.pop(part, None)
+            break
+        place = place[part]
+    return ".".join(path)
+
+
+def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
+    """Load the spec from a YAML (or JSON) file.
+
+    :param recorded: as in :func:`parse_spec`.
+    :raises SpecInvalid: unreadable file, bad YAML, duplicate keys, or mistakes in the spec.
+    """
+    file = Path(path)
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise SpecInvalid(
+            f"the file cannot be read: {error.strerror}", where=Where(path=str(file)), next_step="check the path"
+        ) from None
+    except UnicodeDecodeError:
+        raise SpecInvalid(
+            "the file is not UTF-8 text", where=Where(path=str(file)), next_step="give the path of a YAML or JSON file"
+        ) from None
+    except RecursionError:
+        raise SpecInvalid(
+            "not valid YAML: nested too deeply", where=Where(path=str(file)), next_step="correct the file"
+        ) from None
+    except yaml.YAMLError as error:
+        raise SpecInvalid(
+            f"not valid YAML: {error}", where=Where(path=str(file)), next_step="correct the YAML at that line"
+        ) from None
+    return parse_spec(data, path=str(file), recorded=recorded)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses duplicate keys: plain YAML silently keeps the last one, a spec must not."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key_node.start_mark)
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of the spec, for editors."""
+    schema = MigrationSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

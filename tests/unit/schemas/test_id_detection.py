@@ -1,0 +1,258 @@
+"""Where the records of topics carry schema ids, decided from samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from schema_snapshots import avro, registered, snapshot
+
+from airflow_provider_kafka_migration.documents.schemas import TopicIds
+from airflow_provider_kafka_migration.errors import RegistryRefused, Transient
+from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
+from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
+from airflow_provider_kafka_migration.kafka.wire import TopicMetadata
+from airflow_provider_kafka_migration.registry.model import Schema
+from airflow_provider_kafka_migration.schemas import detect
+from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids, sample_topics
+from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot
+from airflow_provider_kafka_migration.spec import SchemasSection
+
+A, B = avro("A", "x"), avro("B", "x")
+Content = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+
+
+def framed(id_: int, payload: bytes = b"some payload") -> bytes:
+    return b"\0" + id_.to_bytes(4, "big") + payload
+
+
+class Logs:
+    """A cluster of logs: one batch per record, so that a place in the middle begins with the right record."""
+
+    def __init__(self, **topics: Sequence[Content]) -> None:
+        self.logs: dict[tuple[str, int], list[bytes]] = {}
+        self.fetches: list[list[FetchRange]] = []
+        self.broken: dict[str, str] = {}
+        for name, contents in topics.items():
+            self.put(name, 0, contents)
+
+    def put(self, topic: str, partition: int, contents: Sequence[Content], **options: Any) -> None:
+        self.logs[topic, partition] = [
+            encode_batch([Record(offset, 1000, item[0], item[1], list(item[2]) if len(item) > 2 else [])], **options)
+            for offset, item in enumerate(contents)
+        ]
+
+    def metadata(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+        found = {}
+        for name in topics:
+            if name in self.broken:
+                raise Transient(self.broken[name])
+            found[name] = TopicMetadata(name, "", 0, {key[1]: 1 for key in self.logs if key[0] == name}, {}, False)
+        return found
+
+    def list_offsets(self, keys: Iterable[tuple[str, int]], which: str) -> dict[tuple[str, int], int]:
+        return {key: 0 if which == "earliest" else len(self.logs[key]) for key in keys}
+
+    def fetch_once(self, ranges: Sequence[FetchRange], *, isolation: int) -> list[FetchedPartition]:
+        self.fetches.append(list(ranges))
+        assert len({(item.topic, item.partition) for item in ranges}) == len(ranges)
+        found = []
+        for number, item in enumerate(ranges):
+            batches = self.logs[item.topic, item.partition][item.offset :]
+            data = b"".join(batches)[: item.max_bytes]
+            if number == 0 and len(data) < len(batches[0]):
+                data = batches[0]
+            found.append(FetchedPartition(item.topic, item.partition, 0, 0, 0, 0, [], memoryview(data)))
+        return found
+
+
+class Ids:
+    """A registry that is only asked for ids."""
+
+    def __init__(self, *known: tuple[str, int], refuse: Iterable[int] = ()) -> None:
+        self.known = set(known)
+        self.refuse = set(refuse)
+        self.asked: list[tuple[str, int]] = []
+
+    def schema_by_id(self, id: int, *, context: str = ".") -> Schema | None:
+        self.asked.append((context, id))
+        if id in self.refuse:
+            raise RegistryRefused("no right")
+        return Schema("AVRO", A) if (context, id) in self.known else None
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+def found(logs: Logs, source: RegistrySnapshot, registry: Any = None, **section: Any) -> dict[str, TopicIds]:
+    wire: Any = logs
+    topics = sorted({*logs.broken, *(topic for topic, _ in logs.logs)})
+    items = detect_topic_ids(wire, registry or Ids(), SchemasSection(source="s", **section), topics, source)
+    assert [item.topic for item in items] == [topic for topic in topics if topic != section.get("topic")]
+    return {item.topic: item for item in items}
+
+
+REGISTRY = snapshot(registered("orders-value", 1, 7, A), registered("orders-key", 1, 8, B))
+
+
+def test_values_keys_and_both() -> None:
+    logs = Logs(
+        values=[(b"k", framed(7))] * 10,
+        keys=[(framed(8), b"v")] * 10,
+        both=[(framed(8), framed(7)), (framed(8), None)] * 5,
+        none=[(b"k", b"v"), (None, None), (b"", b"")],
+    )
+    items = found(logs, REGISTRY)
+    assert {name: item.parts for name, item in items.items()} == {
+        "both": "both",
+        "keys": "key",
+        "none": "none",
+        "values": "value",
+    }
+    both = items["both"]
+    assert (both.sampled_records, both.key_ids, both.key_known_ids, both.value_ids, both.value_known_ids) == (
+        10,
+        10,
+        10,
+        5,
+        5,
+    )
+    assert {item.decided_by for item in items.values()} == {"sample"}
+
+
+def test_ids_in_headers() -> None:
+    guid = "3c56e55a-9e5b-105e-df40-078ac6b3fb16"
+    item = registered("orders-value", 1, 7, A)
+    source = snapshot(type(item)(item.subject, 1, 7, item.schema, guid=guid.upper()))
+    header = [(b"__value_schema_id", b"\1" + bytes.fromhex(guid.replace("-", "")))]
+    assert found(Logs(orders=[(b"k", b"payload", header)] * 3), source)["orders"].parts == "value"
+    number = [(b"__key_schema_id", framed(7, b""))]
+    assert found(Logs(orders=[(b"k", b"payload", number)] * 3), source)["orders"].parts == "key"
+
+
+def test_payloads_that_only_look_like_it() -> None:
+    logs = Logs(mixed=[(None, framed(7))] * 10 + [(None, framed(99))] * 5, never=[(None, framed(99))] * 5)
+    items = found(logs, REGISTRY)
+    assert items["mixed"].parts == "none"
+    assert items["mixed"].unknown_ids == [99]
+    assert "5 of 15 values" in items["mixed"].note
+    assert (items["never"].parts, items["never"].value_ids, items["never"].value_known_ids) == ("none", 5, 0)
+
+
+def test_a_few_unknown_ids_are_ids_that_were_deleted() -> None:
+    logs = Logs(orders=[(b"k", framed(7))] * 95 + [(b"k", framed(99))] * 5)
+    item = found(logs, REGISTRY)["orders"]
+    assert (item.parts, item.unknown_ids, item.value_known_ids) == ("value", [99], 95)
+
+
+def test_numbers_of_eight_bytes_are_no_ids() -> None:
+    longs = [((7 * 2**24 + number).to_bytes(8, "big"), b"v") for number in range(50)]
+    item = found(Logs(counts=longs), REGISTRY)["counts"]
+    assert (item.parts, item.key_known_ids) == ("none", 50)
+    assert "numbers of eight bytes" in item.note
+    named = snapshot(registered("counts-key", 1, 7, A))
+    assert found(Logs(counts=longs), named)["counts"].parts == "key"
+
+
+def test_a_topic_without_records_is_judged_by_the_names_of_subjects() -> None:
+    logs = Logs(orders=[], other=[], keyless=[(None, framed(7))])
+    items = found(logs, REGISTRY)
+    assert (items["orders"].parts, items["orders"].decided_by) == ("both", "name")
+    assert (items["other"].parts, items["other"].decided_by) == ("none", "sample")
+    assert items["keyless"].parts == "value"
+
+
+def test_a_subject_whose_topic_shows_no_ids_is_noted() -> None:
+    item = found(Logs(orders=[(b"k", b"raw")]), REGISTRY)["orders"]
+    assert item.parts == "none"
+    assert "no sampled value has a known id, but there is a subject orders-value" in item.note
+
+
+def test_the_registry_is_asked_for_ids_that_the_snapshot_lacks() -> None:
+    registry = Ids((".", 12))
+    logs = Logs(a=[(None, framed(12)), (None, framed(7))], b=[(None, framed(13))])
+    items = found(logs, REGISTRY, registry)
+    assert (items["a"].parts, items["b"].parts) == ("value", "none")
+    assert registry.asked == [(".", 12), (".", 13)]
+
+
+def test_an_id_that_could_not_be_looked_up_is_not_unknown() -> None:
+    item = found(Logs(a=[(None, framed(12))] * 3), REGISTRY, Ids(refuse=[12]))["a"]
+    assert (item.unknown_ids, item.unread) == ([], "schema id 12 in context .: no right")
+
+
+def test_the_context_that_knows_most_ids() -> None:
+    source = snapshot(registered(":.p:a-value", 1, 7, A), registered("b-value", 1, 8, A), contexts=[".", ".p"])
+    items = found(Logs(a=[(None, framed(7))], b=[(None, framed(8))]), source)
+    assert (items["a"].context, items["b"].context) == (".p", ".")
+
+
+def test_an_id_of_several_contexts_is_told_apart_by_the_subject_or_noted() -> None:
+    source = snapshot(registered(":.p:a-value", 1, 7, A), registered("b-value", 1, 7, A), contexts=[".", ".p"])
+    items = found(Logs(a=[(None, framed(7))], c=[(None, framed(7))]), source)
+    assert (items["a"].context, items["a"].note) == (".p", "")
+    assert items["c"].context == "."
+    assert "., .p" in items["c"].note
+    given = found(Logs(c=[(None, framed(7))]), source, by_topic=[{"topics": ["c"], "context": ".p"}])
+    assert (given["c"].context, given["c"].note) == (".p", "")
+
+
+def test_the_spec_decides_and_the_sample_gives_figures() -> None:
+    by_topic = [{"topics": ["orders"], "rewrite": "key"}, {"topics": ["raw"], "rewrite": "none"}]
+    logs = Logs(orders=[(b"k", framed(7))], raw=[(None, framed(7))])
+    items = found(logs, REGISTRY, by_topic=by_topic)
+    assert [(item.parts, item.decided_by, item.value_known_ids) for item in items.values()] == [
+        ("key", "spec", 1),
+        ("none", "spec", 1),
+    ]
+
+
+def test_the_registrys_own_topic_is_not_sampled() -> None:
+    assert list(found(Logs(_schemas=[(None, framed(7))], a=[]), REGISTRY, topic="_schemas")) == ["a"]
+
+
+def test_control_records_are_not_sampled() -> None:
+    logs = Logs()
+    logs.put("a", 0, [(framed(7), framed(7))], control=True, transactional=True, producer_id=1, producer_epoch=0)
+    assert found(logs, REGISTRY)["a"].sampled_records == 0
+
+
+def test_a_topic_that_cannot_be_read_is_named_and_hides_no_other() -> None:
+    logs = Logs(orders=[(b"k", framed(7))])
+    logs.broken["lost"] = "no leader"
+    items = found(logs, REGISTRY)
+    assert (items["orders"].parts, items["orders"].unread) == ("value", "")
+    assert items["lost"].unread == "no leader"
+
+
+def test_a_fetch_that_fails_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = Logs(orders=[(None, framed(7))])
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Transient("connection lost")
+
+    monkeypatch.setattr(logs, "fetch_once", fail)
+    assert found(logs, REGISTRY)["orders"].unread == "connection lost"
+
+
+def test_the_sample_takes_both_ends_of_some_partitions_and_no_record_twice() -> None:
+    logs = Logs()
+    for partition in range(40):
+        logs.put("big", partition, [(None, framed(7, bytes([partition])))] * 150)
+    samples = sample_topics(logs, ["big"])  # type: ignore[arg-type]
+    assert samples["big"].records <= 150 * detect.MAX_PARTITIONS_PER_TOPIC
+    asked = {(item.partition, item.offset) for group in logs.fetches for item in group}
+    assert len({partition for partition, _ in asked}) <= detect.MAX_PARTITIONS_PER_TOPIC
+    assert {offset for _, offset in asked} == {0, 100}
+    assert samples["big"].records == 150 * len({partition for partition, _ in asked})
+
+
+def test_large_records_are_asked_for_again_with_more_bytes() -> None:
+    logs = Logs()
+    large = framed(7, b"x" * 3_000_000)
+    for partition in range(3):
+        logs.put("big", partition, [(None, large)])
+    samples = sample_topics(logs, ["big"])  # type: ignore[arg-type]
+    assert (samples["big"].records, samples["big"].unread) == (3, "")
+    assert len(logs.fetches[-1]) == 1
