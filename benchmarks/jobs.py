@@ -12,11 +12,9 @@ from airflow_provider_kafka_migration.documents.copy import (
     CopyLane,
     CopyPartition,
     ProducerIds,
-    SchemaIdSettings,
-    TopicIdSettings,
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from benchmarks.peers.base import Task
 
