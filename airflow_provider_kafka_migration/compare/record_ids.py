@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, SchemaIdUse
-from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import BatchMalformed
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, index_records, record_offsets
 from airflow_provider_kafka_migration.kafka.batches.records import Columns, read_varint
@@ -41,7 +41,7 @@ _CACHED_PREFIXES = 10_000
 
 
 class _Known(NamedTuple):
-    """What is known about an id: the bytes that replace it (None: it stays), and whether the map lacks it."""
+    """What is known about an id: the bytes that replace it (None: it stays), and whether the map has no answer."""
 
     ids: Ids
     replacement: bytes | None = None
@@ -111,6 +111,9 @@ class RecordIds:
         # Only a map knows whether the source registry has a schema with the id 0.
         self._zero_is_id = id_map is not None and id_map.has_zero(settings.context)
         self._cache: dict[Part, dict[bytes, _Known]] = {"key": {}, "value": {}}
+        self._document: SchemaIdMap | None = None
+        #: (context, id) and ("", GUID) of all schemas that were copied
+        self._copied: set[tuple[str, int | str]] = set()
 
     @property
     def rule(self) -> str:
@@ -233,12 +236,28 @@ class RecordIds:
         if self._map is None:
             return _Known((key,))
         answer = self._map.find(self._settings.context, key.kind, key.value)
-        if answer is None:
+        if answer is None or (answer is ABSENT and self._is_copied(key)):
             return _Known((key,), is_unmapped=True)
         if answer is ABSENT or answer == key.value:
             return _Known((key,))
         assert isinstance(answer, int | str)
         return _Known((key,), encode_id(key.kind, answer))
+
+    def _is_copied(self, key: IdKey) -> bool:
+        """Return whether the map has a target id for an id that it also has as absent.
+
+        The source registry has got the schema after it answered not to have it. Copiers have left the id as it is, so
+        its records may refer to another schema on the target.
+        """
+        assert self._map is not None
+        document = self._map.document
+        if document is not self._document:
+            self._document = document
+            self._copied = set()
+            if document is not None:
+                self._copied = {(context, source) for context, source, _ in document.ids}
+                self._copied |= {("", source.lower()) for source, _ in document.guids}
+        return ("" if key.kind == "guid" else self._settings.context, key.value) in self._copied
 
     def _in_headers(self, buffer: bytes, position: int, end: int, scan: Scan) -> dict[Part, Ids]:
         """Return the ids in a record's headers, by part, only of parts that have one, and note what becomes of them.

@@ -4,8 +4,8 @@ A change is journaled before it is made, with the value that the scope had, and 
 What the journal has open after a kill is therefore all that the next run has to put back.
 
 A scope is written as the registry's API names it: empty for the whole registry, ``:.payments:`` for a context, or the
-qualified name of a subject. One entry may hold hundreds of scopes: an entry for each of 5,000 subjects would take longer
-than copying them.
+qualified name of a subject. One entry may hold hundreds of scopes: an entry for each of 5,000 subjects would take
+longer than copying them.
 """
 
 from __future__ import annotations
