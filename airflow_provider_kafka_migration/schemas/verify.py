@@ -24,7 +24,8 @@ from airflow_provider_kafka_migration.documents.schemas import (
 )
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import same_schema
-from airflow_provider_kafka_migration.schemas.plan_schemas import keeps_metadata, planned_config
+from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
+from airflow_provider_kafka_migration.schemas.plan_schemas import planned_config
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     places_references,
@@ -161,6 +162,7 @@ class _Comparison:
         self._selection = selection
         self._mapped = _Mapped(plan.id_mode, id_map, selection)
         self._metadata = keeps_metadata(target.kind)
+        self._equality = Equality(target)
         self._differences: list[SchemaDifference] = []
         self._unread: dict[str, str] = {}
         #: source version to the version of the target that holds it
@@ -168,6 +170,7 @@ class _Comparison:
         self._used: set[VersionKey] = set()
         #: source versions whose counterpart could not be read
         self._unplaced: set[VersionKey] = set()
+        self._unread_here, self._unread_there = source.unread_subjects(), target.unread_subjects()
         self._source_ids = source.by_id()
         self._source_guids = {item.guid.lower(): item for item in source.all_versions() if item.guid}
         self._unknown: list[int] = []
@@ -219,7 +222,7 @@ class _Comparison:
         self._used.add((subject, there.version))
         if expected is None:
             self._differ(item, "a schema that it refers to is not on the target")
-        elif not self._same(expected, there.schema, subject):
+        elif not self._equality.holds(expected, there):
             self._differ(item, f"{_place(there)} on the target is another schema: {_what_differs(expected, there)}")
         if there.deleted != item.deleted:
             self._differ(item, f"{_place(there)} is {_state(there)} on the target and {_state(item)} on the source")
@@ -251,7 +254,7 @@ class _Comparison:
             return True
         if self._plan.id_mode != "translate":
             return unread_version(subject, version) in unread
-        return any(key.startswith(f"{unread_subject(subject)}, version ") for key in unread)
+        return subject in self._unread_there
 
     def _needs_unread(self, item: RegisteredSchema) -> bool:
         """Whether a schema refers to one that could not be read on either side."""
@@ -274,17 +277,6 @@ class _Comparison:
             key = f"{' and '.join(lost)} of {item.subject}, version {item.version}"
             self._unread[key] = f"the target registry ({self._target.kind}) has not kept it"
 
-    def _same(self, expected: Schema, there: Schema, subject: str) -> bool:
-        context = Subject.parse(subject).context
-        return same_schema(
-            expected,
-            there,
-            first_context=context,
-            second_context=context,
-            metadata=self._metadata,
-            rule_set=self._metadata and bool(there.rule_set),
-        )
-
     # -- subjects
 
     def _compare_subject(self, here: SubjectSnapshot) -> None:
@@ -300,8 +292,7 @@ class _Comparison:
 
     def _find_extra(self, here: SubjectSnapshot, there: SubjectSnapshot) -> None:
         """Find versions that only the target has, unless it is unknown which ones belong to the source."""
-        key = unread_subject(here.subject)
-        if any(each == key or each.startswith(f"{key}, version ") for each in self._source.unread):
+        if here.subject in self._unread_here:
             return
         if any((here.subject, item.version) in self._unplaced for item in here.versions):
             return
@@ -409,7 +400,10 @@ class _Comparison:
         there = self._target.ids[wanted]
         if there is None:
             return self._unresolved(f"{name}, but the target registry has no schema under id {wanted[1]}")
-        if not any(self._same_by_id(schema, subject, there, wanted[0]) for subject, schema in expected):
+        if not any(
+            self._equality.same(schema, Subject.parse(subject).context, there, wanted[0], metadata=False)
+            for subject, schema in expected
+        ):
             return self._unresolved(f"{name}, but id {wanted[1]} is another schema on the target")
         return True
 
@@ -431,16 +425,6 @@ class _Comparison:
         referrer = Subject(self._selection.target_context(context), "").qualified
         placed = places_references(asked, context, referrer, self._places)
         return [] if placed is None else [(referrer, placed)]
-
-    def _same_by_id(self, expected: Schema, subject: str, there: Schema, context: str) -> bool:
-        return same_schema(
-            expected,
-            there,
-            first_context=Subject.parse(subject).context,
-            second_context=context,
-            metadata=False,
-            rule_set=False,
-        )
 
     def _resolves_guid(self, guid: str, where: str) -> bool:
         name = f"GUID {guid} occurs in records ({where})"
