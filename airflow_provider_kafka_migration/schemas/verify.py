@@ -12,7 +12,7 @@ keys of a target's config.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.schemas import (
@@ -86,6 +86,7 @@ def compare_registries(
     """
     selection = _selection_of(plan, selection)
     here = read_snapshot(source, selection, parallel=parallel, progress=progress)
+    _add_planned(here, source, plan, selection, parallel=parallel, progress=progress)
     here = here.with_modes(former_source_modes or {})
     shown = here.by_id()
     ask_ids(source, here, [key for key in found.ids if key not in shown], parallel=parallel, progress=progress)
@@ -94,6 +95,40 @@ def compare_registries(
     there = read_snapshot(target, Selection.exactly(names), parallel=parallel, progress=progress)
     ask_ids(target, there, target_ids(found.ids, plan.id_mode, id_map, selection), parallel=parallel, progress=progress)
     return verify(here, there, plan, id_map, found, selection=selection, at=at)
+
+
+def _add_planned(
+    here: RegistrySnapshot,
+    source: ReadsRegistry,
+    plan: SchemaPlan,
+    selection: Selection,
+    *,
+    parallel: int,
+    progress: Report | None,
+) -> None:
+    """Add versions that were copied although the selection does not have them.
+
+    Records have their ids, or they were the latest ones when they were copied.
+    """
+    missing = {
+        (subject.subject, item.version)
+        for subject in plan.subjects
+        for item in subject.versions
+        if here.version(subject.subject, item.version) is None
+    }
+    if not missing:
+        return
+    names = Selection.exactly(subject for subject, _ in missing)
+    more = read_snapshot(source, names, parallel=parallel, progress=progress)
+    here.unread |= more.unread
+    here.requests += more.requests
+    for subject, number in sorted(missing):
+        item = more.version(subject, number)
+        if item is None or (item.deleted and not selection.include_deleted):
+            continue
+        known = here.subjects.get(subject) or replace(more.subjects[subject], versions=(), as_reference=True)
+        versions = tuple(sorted((*known.versions, item), key=lambda each: each.version))
+        here.subjects[subject] = replace(known, versions=versions)
 
 
 def target_ids(ids: Iterable[IdKey], id_mode: IdMode, id_map: SchemaIdMap | None, selection: Selection) -> set[IdKey]:
