@@ -425,20 +425,20 @@ class SchemaReferenced(Terminal):
     """A version cannot be deleted, because other schemas refer to it."""
 
 
-class SchemaIdUnknown(Transient):
-    """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
-
-
-class SchemaIdUnresolved(Terminal):
-    """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
-
-
 class SchemaReferenceLoop(Terminal):
     """Schemas of a registry refer to each other in a circle, which no registry accepts."""
 
 
 class SchemaTopicRefused(Terminal):
     """The registry cannot move with its topic: the target registry already runs with content of its own."""
+
+
+class SchemaIdUnknown(Transient):
+    """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
+
+
+class SchemaIdUnresolved(Terminal):
+    """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
 
 
 class SchemaSettingsNotRestored(Transient):
@@ -448,6 +448,8 @@ class SchemaSettingsNotRestored(Transient):
 class SchemaConflicts(Terminal):
     """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: fail``)."""
 
+    """Schemas, ids or modes of the target registry keep the plan from being carried out (``on_conflict: fail``)."""
+
 
 class SchemaReferenceMissing(Terminal):
     """A schema refers to a version that is not on the target."""
@@ -455,3 +457,7 @@ class SchemaReferenceMissing(Terminal):
 
 class SchemaIdMapConflict(Terminal):
     """A schema has another id on the target than the one that records were already rewritten with."""
+
+
+class SchemasIncomplete(Terminal):
+    """Some schemas, levels or modes are not on the target registry: it refused them, or they could not be read."""

@@ -66,14 +66,19 @@ class Resolver:
 
     :param handlers: additional schemes, for instance ``airflow`` (from the Airflow layer).
     :param renewals: for schemes whose credentials may be temporary.
+    :param registries: for schemes under which the settings of a schema registry are not a JSON text.
     """
 
     def __init__(
-        self, handlers: Mapping[str, Handler] | None = None, renewals: Mapping[str, Renewal] | None = None
+        self,
+        handlers: Mapping[str, Handler] | None = None,
+        renewals: Mapping[str, Renewal] | None = None,
+        registries: Mapping[str, Handler] | None = None,
     ) -> None:
         self._handlers: dict[str, Handler] = {"env": _from_environment, "file": _from_file}
         self._handlers.update(handlers or {})
         self._renewals = dict(renewals or {})
+        self._registries = dict(registries or {})
 
     def renewal(self, reference: str) -> Callable[[], Any] | None:
         """Return a function that returns the current keys, for credentials that expire and are replaced; else None.
@@ -100,10 +105,20 @@ class Resolver:
             )
         return handler(rest)
 
+    def registry(self, reference: str) -> dict[str, Any]:
+        """Return the settings of a schema registry behind a reference, as ``RegistryAccess.from_dict`` takes them."""
+        scheme, rest = split_reference(reference)
+        handler = self._registries.get(scheme)
+        return self._object(reference, handler(rest) if handler else self.text(reference))
+
     def mapping(self, reference: str) -> dict[str, Any]:
         """Return the content behind a reference as a JSON object: librdkafka keys, or S3 settings."""
+        return self._object(reference, self.text(reference))
+
+    @staticmethod
+    def _object(reference: str, text: str) -> dict[str, Any]:
         try:
-            value = json.loads(self.text(reference))
+            value = json.loads(text)
         except json.JSONDecodeError:
             # The text may hold a secret, so the error never quotes it.
             raise ConnectionInvalid(

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
-from airflow_provider_kafka_migration.pages import approval
+from airflow_provider_kafka_migration.pages import approval, schemas
 from airflow_provider_kafka_migration.record import handover, proof, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.handover import Handover
@@ -45,6 +45,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
         else _client_switch_facts(record, context.source)
     )
     others = left_out.read_left_out(record, context.source, record.plan())
+    facts = {**facts, "schemas": _schema_facts(record)}
     facts = {**facts, "overtaken_tombstones": record.overtaken()}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
@@ -250,6 +251,12 @@ def waived_findings(record: MigrationRecord) -> list[dict[str, Any]]:
         return []
     shown = [item for item in checked.findings if item.waived or item.severity is Severity.WARNING]
     return [item.model_dump(mode="json") for item in shown]
+
+
+def _schema_facts(record: MigrationRecord) -> dict[str, Any] | None:
+    """Return what moves between the schema registries; None if no schemas move."""
+    plan = record.schema_plan()
+    return None if plan is None else schemas.approval_facts(plan, record.schemas_result())
 
 
 def _signing_key(context: PhaseContext) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import json
 import os
 import socket
 from pathlib import Path
@@ -39,6 +40,7 @@ def resolver() -> Resolver:
     return Resolver(
         {DEFAULT_SCHEME: lambda conn_id: airflow().text(conn_id)},
         {DEFAULT_SCHEME: lambda conn_id: airflow().renewal(conn_id)},
+        {DEFAULT_SCHEME: lambda conn_id: json.dumps(airflow().registry(conn_id))},
     )
 
 

@@ -370,7 +370,7 @@ class _Comparison:
             return
         unmapped = self._source.unmapped(source.offsets[0])
         if unmapped is not None:
-            fields = f"the id map has no schema {_id_text(unmapped)}, so the record cannot be compared"
+            fields = f"the id map has no answer for schema {_id_text(unmapped)}, so the record cannot be compared"
         else:
             fields = changed_fields(source, target)
         if not fields:  # they differ only in numbers encoded in a longer form than needed

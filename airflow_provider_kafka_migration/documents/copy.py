@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.base import Document, Part, cano
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 
 class CopyPartition(Part):
@@ -99,24 +100,6 @@ class TombstoneSettings(Part):
     on_overtaken: Literal["fail", "warn"] = "fail"
     retention_ms: dict[str, int] = Field(
         default_factory=dict, description="delete.retention.ms in force, by source topic; only compacted ones"
-    )
-
-
-class TopicIdSettings(Part):
-    """Where the records of a topic carry schema ids."""
-
-    parts: Literal["key", "value", "both"]
-    context: str = Field(".", description="context of the source registry in which the ids are looked up")
-    rewrite: bool = Field(True, description="False: records are copied as they are, and their ids are only gathered")
-
-
-class SchemaIdSettings(Part):
-    """What copiers have to know of schema ids."""
-
-    id_map_key: str = Field(description="the id map, below journal_location; it grows while copiers run")
-    strict: bool = Field(False, description="an id that the source registry does not have stops its partition")
-    topics: dict[str, TopicIdSettings] = Field(
-        default_factory=dict, description="by source topic; a topic that is not listed carries no ids"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.schemas import TopicIds
 
 # -- measured rates ---------------------------------------------------------------------------------------------------
 #
@@ -334,7 +335,7 @@ class ConfigChange(Part):
 class PlanSupplement(Document):
     """``plan-supplements/<number>-<digest>.json``."""
 
-    LATER_FIELDS = ("configs",)
+    LATER_FIELDS = ("configs", "schema_topics")
 
     version: int = 1
     migration_id: str
@@ -346,6 +347,9 @@ class PlanSupplement(Document):
         default_factory=dict, description="source topic to why it is no longer part of the migration"
     )
     configs: dict[str, ConfigChange] = Field(default_factory=dict, description="by source topic")
+    schema_topics: list[TopicIds] = Field(
+        default_factory=list, description="where the records of new topics carry schema ids, ascending by topic"
+    )
 
     def apply(self, plan: Plan) -> Plan:
         """Return the plan with this supplement applied."""

@@ -38,7 +38,7 @@ class TopicIdSettings(Part):
 
     parts: Literal["key", "value", "both"]
     context: str = Field(".", description="context of the source registry in which the ids are looked up")
-    rewrite: bool = Field(description="the target's records carry the ids of the id map; false: the same ids")
+    rewrite: bool = Field(True, description="the target's records carry the ids of the id map; false: the same ids")
 
     @property
     def rule(self) -> str:
@@ -175,6 +175,7 @@ class SchemaDifference(Part):
     subject: str
     version: int = 0
     what: str
+    only_on_target: bool = Field(False, description="the target has more than the source; nothing is missing there")
 
 
 class SchemaCheck(Document):

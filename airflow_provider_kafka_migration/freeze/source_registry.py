@@ -10,48 +10,29 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.registry_settings import (
-    OpenSetting,
-    journal_restored,
-    journal_setting,
-    scope_name,
-)
+from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, scope_name
+from airflow_provider_kafka_migration.schemas.modes import READONLY, make_source_readonly, restore_source
 from airflow_provider_kafka_migration.spec import MigrationSpec
-
-if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.registry.client import Registry
 
 log = logging.getLogger(__name__)
 
 PHASE = "cutover"
-READONLY = "READONLY"
 #: Modes in which nobody can register anything.
 _CLOSED = frozenset({READONLY, "READONLY_OVERRIDE"})
-#: A longer list of commands is truncated; the journal has all scopes.
+#: A longer list of requests is truncated; the journal has all scopes.
 _MAX_SCOPES = 20
 
 
 def is_wanted(spec: MigrationSpec) -> bool:
     """Whether the source registry is to become read-only at the freeze."""
     return bool(spec.schemas.source) and spec.schemas.source_registry == "readonly"
-
-
-def check_reachable(context: PhaseContext) -> None:
-    """Check before producers are stopped that the source registry answers and has modes.
-
-    :raises MigrationError: it does not, so a freeze could only fail.
-    """
-    if not is_wanted(context.spec):
-        return
-    with closing(context.registry("source")) as registry:
-        registry.mode(None)
 
 
 def make_readonly(context: PhaseContext) -> dict[str, Any]:
@@ -64,18 +45,7 @@ def make_readonly(context: PhaseContext) -> dict[str, Any]:
         return {}
     record = context.record
     with closing(context.registry("source")) as registry:
-        open_settings = record.open_registry_settings("source")
-        former = {
-            scope: mode
-            for scope in _scopes(record)
-            if scope not in open_settings and (mode := registry.mode(scope or None)) not in _CLOSED
-        }
-        if former:
-            reason = "the source registry becomes read-only for the freeze"
-            journal_setting(context.journal, "source", "mode", former, READONLY, reason=reason)
-        for scope in sorted({*open_settings, *former}):
-            if registry.mode(scope or None) not in _CLOSED:
-                registry.set_mode(scope or None, READONLY)
+        scopes = make_source_readonly(record, registry, _own_modes(record))
         mode = registry.mode(None)
     if mode not in _CLOSED:
         raise FreezeFailed(
@@ -84,17 +54,16 @@ def make_readonly(context: PhaseContext) -> dict[str, Any]:
             next_step="this registry does not enforce modes: set schemas.source_registry: leave, and keep people from "
             "registering schemas during the cutover",
         )
-    return {"source_registry": {"mode": mode, "scopes": sorted({*open_settings, *former})}}
+    return {"source_registry": {"mode": mode, "scopes": scopes}}
 
 
-def _scopes(record: MigrationRecord) -> list[str]:
-    """Return the whole registry, and what has a mode of its own, which takes precedence, as the plan has read it."""
+def _own_modes(record: MigrationRecord) -> dict[str, str | None]:
+    """Return what has a mode of its own, which takes precedence over the registry's, as the plan has read it."""
     plan = record.schema_plan()
     if plan is None:
-        return [""]
-    contexts = [f":{name}:" for name, mode in sorted(plan.context_modes.items()) if mode and name != "."]
-    subjects = [item.subject for item in plan.subjects if item.mode]
-    return ["", *contexts, *subjects]
+        return {}
+    contexts = {f":{name}:": mode for name, mode in plan.context_modes.items() if name != "."}
+    return {**contexts, **{item.subject: item.mode for item in plan.subjects if item.mode}}
 
 
 def put_back(context: PhaseContext) -> dict[str, Any]:
@@ -107,36 +76,13 @@ def put_back(context: PhaseContext) -> dict[str, Any]:
         return {}
     try:
         with closing(context.registry("source")) as registry:
-            left = {
-                scope: mode
-                for scope, setting in changed.items()
-                if (mode := _restored(registry, setting)) is not None
-            }  # fmt: skip
+            restore_source(context.record, registry)
     except HANDS_OFF:
         raise
     except MigrationError as error:
         error.add_next_step(by_hand(changed))
         raise
-    reason = "the source registry accepts new schemas again"
-    journal_restored(context.journal, "source", "mode", list(changed), left, reason=reason)
-    return {"source_registry": {"restored": sorted(changed), **({"left": left} if left else {})}}
-
-
-def _restored(registry: Registry, setting: OpenSetting) -> str | None:
-    """Put one mode back; return the mode that somebody else has set in the meantime, which stays."""
-    present = registry.mode(setting.scope or None)
-    if present == setting.former:
-        return None
-    if present != setting.wanted:
-        return present
-    if setting.former is not None:
-        registry.set_mode(setting.scope or None, setting.former)
-    elif setting.scope:
-        registry.delete_mode(setting.scope)
-    else:
-        # The whole registry always has a mode; without one of its own it accepts schemas.
-        registry.set_mode(None, "READWRITE")
-    return None
+    return {"source_registry": {"restored": sorted(changed)}}
 
 
 def put_back_or_name(context: PhaseContext, attempt_key: str) -> dict[str, Any]:
@@ -163,13 +109,15 @@ def _journal_readonly(context: PhaseContext, attempt_key: str, error: MigrationE
 
 def by_hand(changed: dict[str, OpenSetting]) -> str:
     """Return a sentence for a person who has to give the source registry its modes again."""
-    requests = [
-        f"{scope_name(scope)}: " + (f"PUT mode {item.former}" if item.former or not scope else "DELETE its mode")
-        for scope, item in sorted(changed.items())
-    ]
-    shown = "; ".join(request.replace("PUT mode None", "PUT mode READWRITE") for request in requests[:_MAX_SCOPES])
+    requests = [f"{scope_name(scope)}: {_request(scope, item)}" for scope, item in sorted(changed.items())]
     more = f"; and {len(requests) - _MAX_SCOPES} more, in the journal" if len(requests) > _MAX_SCOPES else ""
     return (
-        f"the source registry refuses new schemas (mode {READONLY}) until somebody puts its modes back: {shown}{more}. "
-        "The tail and a rollback try it again by themselves"
+        f"the source registry refuses new schemas (mode {READONLY}) until its modes are back. The tail and a rollback "
+        f"put them back by themselves once it answers; by hand: {'; '.join(requests[:_MAX_SCOPES])}{more}"
     )
+
+
+def _request(scope: str, item: OpenSetting) -> str:
+    if item.former is None and scope:
+        return "DELETE its mode"
+    return f"PUT mode {item.former or 'READWRITE'}"

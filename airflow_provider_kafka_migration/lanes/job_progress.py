@@ -218,11 +218,9 @@ class JobProgress:
         if job.generation != self.job.generation:
             return
         if job.lanes == self.job.lanes:
-            # What the source may do to its records depends on its configs, and schema ids may be found in more topics:
-            # the next slices use the new rules.
-            self.job = self.job.model_copy(
-                update={"proof": job.proof, "tombstones": job.tombstones, "schema_ids": job.schema_ids}
-            )
+            # What the source may do to its records depends on its configs: the next slices use the new rules. Where the
+            # schema ids of a topic are does not change, because its records were copied accordingly.
+            self.job = self.job.model_copy(update={"proof": job.proof, "tombstones": job.tombstones})
             return
         standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
         log.info("The job now has %d partitions, it had %d", len(standing), len(self._standing))

@@ -12,9 +12,11 @@ from pydantic import Field
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.pages import schemas as schema_facts
 from airflow_provider_kafka_migration.pages.rendering import entity, render
 from airflow_provider_kafka_migration.phase_table import TASKS, Place
 from airflow_provider_kafka_migration.plain_secrets import shown_address
@@ -101,27 +103,35 @@ def _assumptions(spec: MigrationSpec, plan: Plan) -> list[str]:
 
 
 def documents(
-    spec: MigrationSpec, plan: Plan, source: ClientConfig | None = None, target: ClientConfig | None = None
+    spec: MigrationSpec,
+    plan: Plan,
+    source: ClientConfig | None = None,
+    target: ClientConfig | None = None,
+    schemas: SchemaPlan | None = None,
 ) -> dict[str, str]:
     """Return file name -> content. Equal plans give equal documents.
 
     :param source: the source's connection, for the name of the migration's principal; None: a placeholder is written.
     :param target: the same for the target.
+    :param schemas: the schema plan that belongs to the plan; None: no schemas move.
     """
     cost = estimate_cost(spec, plan)
     return {
         "cost-estimate.json": cost.canonical().decode() + "\n",
-        "permissions.md": render("permissions.md.j2", plan=plan, sides=_sides(spec, plan, source, target)),
-        "plan.md": _plan_page(plan, cost),
+        "permissions.md": render(
+            "permissions.md.j2", plan=plan, sides=_sides(spec, plan, source, target), registries=registry_rights(spec)
+        ),
+        "plan.md": _plan_page(plan, cost, schemas),
         "runbook.md": _runbook(spec, plan),
     }
 
 
-def _plan_page(plan: Plan, cost: CostEstimate) -> str:
+def _plan_page(plan: Plan, cost: CostEstimate, schemas: SchemaPlan | None) -> str:
     return render(
         "plan.md.j2",
         plan=plan,
         cost=cost,
+        schemas=None if schemas is None else schema_facts.plan_facts(schemas),
         partitions=[item for topic in plan.topics for item in topic.partitions],
         copy_time=_copy_time(plan),
         fill_time=_time(plan.estimate.fill_seconds) if plan.estimate is not None else "unknown",
@@ -196,6 +206,35 @@ def _sides(
     return sides
 
 
+def registry_rights(spec: MigrationSpec) -> list[dict[str, Any]]:
+    """Return what the users of both registries must be permitted to do; empty where no registry is configured."""
+    schemas = spec.schemas
+    found = []
+    if schemas.source:
+        rows = [("GET", "/contexts, /subjects and below, /schemas/ids, /config, /mode", "to plan, copy and compare")]
+        if schemas.source_registry == "readonly":
+            rows.append(("PUT, DELETE", "/mode", "schemas.source_registry: readonly, and to put the mode back"))
+        found.append({"name": "source", "reference": schemas.source, "rows": rows})
+    if schemas.target and schemas.copies:
+        rows = [
+            ("GET", "/contexts, /subjects and below, /schemas/ids, /config, /mode", "to plan and to compare"),
+            ("POST", "/subjects/SUBJECT, /subjects/SUBJECT/versions", "to look up and to register schemas"),
+            ("PUT, DELETE", "/config/SUBJECT", "compatibility levels of subjects and contexts"),
+            ("PUT, DELETE", "/mode/SUBJECT", "modes of subjects and contexts; IMPORT while ids are written"),
+        ]
+        if schemas.include_deleted:
+            rows.append(
+                ("DELETE", "/subjects/SUBJECT, /subjects/SUBJECT/versions/N", "what is soft-deleted there, too")
+            )
+        if schemas.global_config:
+            rows.append(("PUT", "/config, /mode", "schemas.global_config"))
+        if schemas.ids != "translate":
+            rows.append(("PUT", "/mode", "to keep ids where the registry sets IMPORT only as a whole"))
+            rows.append(("POST", "/apis/registry/v3/admin/import", "to keep ids in an Apicurio registry (role admin)"))
+        found.append({"name": "target", "reference": schemas.target, "rows": rows})
+    return found
+
+
 def _copy_time(plan: Plan) -> str:
     return _time(plan.estimate.copy_seconds) if plan.estimate is not None else "unknown"
 
@@ -229,6 +268,8 @@ MOVING = frozenset(
         "size_bytes",
         "state",
         "total_bytes",
+        # Figures of the sample that finds schema ids.
+        *("key_ids", "key_known_ids", "sampled_records", "value_ids", "value_known_ids"),
     }
 )
 #: Lists of the plan whose items have an identity: list -> fields that identify an item.
@@ -247,7 +288,15 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "lanes": ("lane",),
     "drift": ("config",),
     "defaults_drift": ("config",),
+    "subjects": ("subject",),
+    "versions": ("version",),
+    "ids_in_topics": ("topic",),
+    "conflicts": ("kind", "subject", "version", "id"),
 }
+
+
+#: Fields that stand for the whole item where a change shows it in one line.
+_NAMED = ("target_name", "action", "verdict", "state", "target_subject", "what")
 
 
 class Change(Part):
@@ -274,14 +323,32 @@ class PlanDiff(Document):
     changes: list[Change]
 
 
-def diff_plans(before: Plan, after: Plan, *, moving: bool = False) -> PlanDiff:
+#: The schema plans of an earlier and a later plan; None where a plan has none.
+SchemaPlans = tuple[SchemaPlan | None, SchemaPlan | None]
+
+
+def diff_plans(before: Plan, after: Plan, *, moving: bool = False, schemas: SchemaPlans | None = None) -> PlanDiff:
     """Compare two plans.
 
     :param moving: also show offsets, sizes, lags and states, which change all the time.
+    :param schemas: the schema plans of both, to compare subject by subject; None: only their figures are compared.
     """
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    if schemas is not None:
+        old["schemas"], new["schemas"] = (_comparable(item) for item in schemas)
     changes = sorted(_changes("", old, new, moving), key=lambda change: change.path)
     return PlanDiff(before=before.digest(), after=after.digest(), changes=changes)
+
+
+def _comparable(plan: SchemaPlan | None) -> dict[str, Any] | None:
+    """Return a schema plan as data, with other names for lists that are something else in a plan."""
+    if plan is None:
+        return None
+    data = plan.model_dump(mode="json", exclude={"version", "migration_id"})
+    data["ids_in_topics"] = data.pop("topics")
+    for subject in data["subjects"]:
+        subject["used_by"] = subject.pop("topics")
+    return data
 
 
 def as_text(diff: PlanDiff) -> str:
@@ -335,7 +402,7 @@ def _diff_text(value: Any) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, Mapping):
-        named = [str(value[key]) for key in ("target_name", "action", "verdict", "state") if key in value]
+        named = [str(value[key]) for key in _NAMED if value.get(key)]
         return ", ".join(named) or f"{len(value)} fields"
     text = str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,4 +1,5 @@
-"""The final drain: set the tail's stop, wait until the target has everything, write ``offset-map.json``.
+"""The final drain: set the tail's stop, copy the last schemas, wait until the target has everything, write
+``offset-map.json``.
 
 The tail ends by itself: ``control/tail-stop.json`` has the exclusive source offset of each partition, and copiers poll
 it. The brokers decide when the drain is done: each partition's log end on the target must correspond to its end on the
@@ -16,6 +17,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyPartition, StopA
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
 from airflow_provider_kafka_migration.freeze import frozen, stand_still
+from airflow_provider_kafka_migration.freeze.final_schemas import FinalSchemas
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
@@ -84,7 +86,9 @@ def run(
         _check_same_attempt(record, attempt, boundary)
         ends = boundary_ends(record, boundary)
         write_tail_stop(record, boundary)
-        drained = _wait(context, attempt, ends, poll_seconds, sleep)
+        with FinalSchemas(context, attempt) as schemas:
+            drained = _wait(context, attempt, ends, schemas, poll_seconds, sleep)
+            schemas.done()
         if context.spec.cutover.on_bypass == "continue":
             drained, ends = _move_boundary(context, boundary, ends, sleep)
         bypasses = stand_still.check_not_bypassed(record, context.source, attempt, ends)
@@ -145,6 +149,7 @@ def _wait(
     context: PhaseContext,
     attempt: FreezeAttempt,
     ends: dict[TopicPartition, int],
+    schemas: FinalSchemas,
     poll_seconds: float,
     sleep: Callable[[float], None],
 ) -> list[Drained]:
@@ -162,6 +167,7 @@ def _wait(
         waited = (context.now() - started).total_seconds()
         if waited > timeout:
             raise _too_late(context.record, late, timeout)
+        schemas.answer()
         sleep(poll_seconds)
 
 

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import frozen, source_registry, words
+from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
@@ -81,7 +81,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
     follow.check_all_followed(context.record, context.source)
     frozen.check_receiver(context)
-    source_registry.check_reachable(context)
+    final_schemas.before_freeze(context)
     status = lags.small_again(context)
     worst = status.worst
     if worst is not None and not status.is_small:

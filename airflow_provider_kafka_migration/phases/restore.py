@@ -197,6 +197,7 @@ def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int
         archive_location=context.spec.storage.archive_location,
         timestamps=context.spec.offsets.timestamps,
         topics={item.topic: rules for item in ranges},
+        schema_ids=job.schema_ids,
         ranges=ranges,
     )
     key = jobs.job_key(context.record, JOB)

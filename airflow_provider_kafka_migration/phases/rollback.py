@@ -6,6 +6,7 @@ Data on the target is never touched: ``rollback-report.json`` lists it, with the
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from pydantic import Field
@@ -13,12 +14,15 @@ from pydantic import Field
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
-from airflow_provider_kafka_migration.freeze import frozen, words
+from airflow_provider_kafka_migration.freeze import frozen, source_registry, words
 from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.registry_settings import open_settings
 from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.schemas.modes import TemporarySettings
+from airflow_provider_kafka_migration.schemas.written import written_schemas
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 
@@ -37,6 +41,9 @@ class RollbackReport(Document):
     problems: list[dict[str, Any]] = Field(default_factory=list, description="parts that could not be restored")
     left_on_target: list[dict[str, Any]] = Field(
         description="topics that stay on the target: partitions and end offsets"
+    )
+    left_in_registry: list[dict[str, Any]] = Field(
+        default_factory=list, description="subjects that stay on the target registry, with the versions written there"
     )
     clean_up: list[str] = Field(description="commands that would remove these topics; they are not run")
 
@@ -101,9 +108,11 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         # their copy-time settings, whether the rollback or the cutover is run again.
         "freeze": _unfreeze(context),
         "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
+        "schemas": _attempt("schemas", problems, lambda: _restore_registries(context)),
         "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
     }
     left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
+    subjects = _attempt("schemas inventory", problems, lambda: written_schemas(record)) or []
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -112,11 +121,13 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         undone={name: _plain(value) for name, value in undone.items()},
         problems=problems,
         left_on_target=left,
+        left_in_registry=subjects,
         clean_up=[f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}" for item in left],
     )
     key = context.key(keys.ROLLBACK_REPORT)
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
+    summary += f", {len(subjects)} subjects on the target registry" if subjects else ""
     summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
     lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
@@ -160,6 +171,16 @@ def _stop_tail(record: MigrationRecord) -> dict[str, Any]:
     stop = StopAt(migration_id=record.migration_id, offsets={partition_name(item): 0 for item in partitions})
     record.journal_store.put(key, stop.canonical())
     return {"stopped": len(partitions)}
+
+
+def _restore_registries(context: PhaseContext) -> dict[str, Any]:
+    """Give both registries the modes and levels that the migration has changed for a while. They keep all schemas."""
+    record = context.record
+    found: dict[str, Any] = source_registry.put_back(context)
+    if any(open_settings(record.journal, "target", kind) for kind in ("mode", "config")):
+        with closing(context.registry("target")) as registry:
+            found["target_registry"] = {"restored": TemporarySettings(record, registry, "target").restore_open()}
+    return found
 
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
+from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
@@ -36,7 +38,8 @@ def run(context: PhaseContext) -> PhaseResult:
     if renewed != job:
         job = renewed
         context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
-    progress = jobs.run_job(context, PHASE)
+    with SchemaFollower(context):
+        progress = jobs.run_job(context, PHASE)
     _check(record, context.target, job)
     details = _details(record, context.target, job, progress)
     write_open_map(record, context.target)
@@ -57,6 +60,8 @@ def _renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:
             # A person may have changed this policy because a partition had stopped at a gap.
             "on_source_gap": record.spec.offsets.on_source_gap,
             "tombstones": tombstone_settings(record.spec, source, record.plan(), job.tombstones),
+            # Likewise ``schemas.strict``, because a partition had stopped at an id that nobody knows.
+            "schema_ids": schema_id_settings(record),
         }
     )
 

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.record import jobs, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
@@ -90,7 +91,11 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force; lifting a freeze withdraws its stop."""
     while True:
         lifted = len(context.record.freezes_lifted())
-        with Follower(context, take_over.follow), MapWriter(context.record, context.target):
+        with (
+            Follower(context, take_over.follow),
+            SchemaFollower(context),
+            MapWriter(context.record, context.target),
+        ):
             progress = jobs.run_job(context, "tail")
         stop = context.record.tail_stop()
         context.journal.refresh()

@@ -31,11 +31,13 @@ from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
+from airflow_provider_kafka_migration.planning.schemas import ids_of_new_topics
 from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
@@ -152,6 +154,7 @@ def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[
         number=number,
         topics=_topic_plans(context, plan, news),
         dropped=dict(dropped),
+        schema_topics=ids_of_new_topics(context, news.new),
     )
     digest = document.digest()
     name = keys.supplement(number, digest)
@@ -220,6 +223,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
             "lanes": lanes,
             "proof": jobs.proof_settings(record, context.source, plan),
             "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
+            "schema_ids": schema_id_settings(record),
         }
     )
     context.journal.refresh()

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from airflow_provider_kafka_migration.access.mapping import plan_acls, plan_group_configs, plan_quotas, plan_users
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
+from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
 from airflow_provider_kafka_migration.groups.left_out import left_out_groups
 from airflow_provider_kafka_migration.groups.offsets import plan_groups
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
+from airflow_provider_kafka_migration.planning.schemas import make_schema_plan, put_schema_plan, summary_of
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -22,11 +24,19 @@ from airflow_provider_kafka_migration.topics import target_topics as topology_to
 from airflow_provider_kafka_migration.topics.configs import TargetRules
 
 
-def put_plan(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> str:
-    """Write a plan with its documents and return its digest. ``plan.json`` comes last, after all that it refers to."""
+def put_plan(
+    record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan, schemas: SchemaPlan | None = None
+) -> str:
+    """Write a plan with its documents and return its digest. ``plan.json`` comes last, after all that it refers to.
+
+    :param schemas: the schema plan that the plan refers to, if it is not stored already.
+    """
     digest, data = plan.digest(), plan.canonical()
+    if schemas is not None:
+        put_schema_plan(record, schemas)
     record.journal_store.put(record.key(f"plans/{digest[:16]}.json"), data)
-    for name, content in sorted(documents(record.spec, plan, source.config, target.config).items()):
+    shown = schemas or record.schema_plan_of(plan)
+    for name, content in sorted(documents(record.spec, plan, source.config, target.config, shown).items()):
         record.journal_store.put(record.key(f"plan/{name}"), content.encode())
     record.journal_store.put(record.key(keys.PLAN), data)
     return digest
@@ -39,8 +49,14 @@ PHASE = "plan"
 
 
 def make_plan(context: PhaseContext) -> Plan:
-    """Make the plan from the current state of the clusters.
+    """Make the plan from the current state of the clusters. Errors as those of :func:`make_plans`."""
+    return make_plans(context)[0]
 
+
+def make_plans(context: PhaseContext) -> tuple[Plan, SchemaPlan | None]:
+    """Make the plan from the current state of the clusters, and the schema plan from that of the registries.
+
+    :returns: the schema plan is None if the spec names no registry, or if one could not be read (``Plan.unknown``).
     :raises Terminal: nothing is selected, or names on the target collide; one error lists all problems.
     :raises PermissionMissing: the configs of source topics may not be read.
     """
@@ -54,7 +70,8 @@ def make_plan(context: PhaseContext) -> Plan:
     topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
     context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))
     groups = plan_groups(context.spec, context.source, found.topics, found.stable, found.unknown)
-    return Plan(
+    schemas = make_schema_plan(context, {topic.name: topic.target_name for topic in topics}, found.unknown)
+    plan = Plan(
         migration_id=spec.migration_id,
         source=found.facts,
         target=target_facts,
@@ -72,8 +89,10 @@ def make_plan(context: PhaseContext) -> Plan:
         unknown=dict(sorted(found.unknown.items())),
         missing_topics=found.missing,
         estimate=verdicts.estimate(spec, topics),
+        schemas=None if schemas is None else summary_of(schemas),
         spec_digest=canonical_digest(spec.model_dump(mode="json")),
     )
+    return plan, schemas
 
 
 def plan_of_look(
@@ -190,9 +209,9 @@ def _notes(spec: MigrationSpec) -> list[str]:
 
 def write_plan(context: PhaseContext) -> PhaseResult:
     """Make the plan, write ``plan.json`` and the documents next to it, and journal its digest."""
-    plan = make_plan(context)
+    plan, schemas = make_plans(context)
     context.journal.check_holds()
-    digest = put_plan(context.record, context.source, context.target, plan)
+    digest = put_plan(context.record, context.source, context.target, plan, schemas)
     if context.spec.estimate.measure:
         measured = source_snapshot.measure(context, plan)
         context.journal_store.put(context.key(keys.MEASURED_RATES), measured.canonical())
@@ -200,6 +219,7 @@ def write_plan(context: PhaseContext) -> PhaseResult:
     last = context.journal.find_step(steps.PLANNED)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
+    summary += f", {plan.schemas.subjects} subjects" if plan.schemas is not None else ""
     details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(keys.PLAN)}", "summary": summary}
     if last is None or last.details.get("digest") != digest:
         context.journal.step(steps.PLANNED, details=details, reason=summary)

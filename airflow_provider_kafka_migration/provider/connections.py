@@ -4,6 +4,8 @@ The content of a connection depends on its type:
 
 * ``kafka`` and ``kafka_migration``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
 * ``aws``: the fields of :class:`~..storage.s3.S3Config`;
+* ``http``, where the reference is that of a schema registry: those of
+  :class:`~..registry.access.RegistryAccess`;
 * anything else: its password, for signing keys, webhook secrets and SCRAM users.
 """
 
@@ -67,6 +69,7 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
     return Resolver(
         {SCHEME: lambda conn_id: _connection_text(get(conn_id), sessions)},
         {SCHEME: lambda conn_id: sessions.keys(get(conn_id))},
+        {SCHEME: lambda conn_id: json.dumps(registry_settings(get(conn_id)))},
     )
 
 
@@ -170,6 +173,58 @@ def _kafka_keys(connection: Connection) -> dict[str, Any]:
         if region and not keys.get("msk"):
             keys["msk"] = {"region": region}
     return keys
+
+
+#: Keys of an HTTP connection's extra that Airflow's own hook reads and that mean nothing to a registry.
+_HOOK_KEYS = frozenset({"allow_redirects", "cert", "check_response", "max_redirects", "proxies", "stream", "verify"})
+_TOKEN_URL = "bearer.auth.issuer.endpoint.url"  # noqa: S105 - the name of a key
+
+
+def registry_settings(connection: Connection) -> dict[str, Any]:
+    """Return the settings of a schema registry in a connection of type ``http``.
+
+    The host is a host name, with or without a path, or a complete URL; several URLs are separated by commas. Login and
+    password are sent as HTTP Basic authentication. If the extra has the token endpoint of an identity provider, they
+    are the client id and secret; a password without a login is a bearer token. All other settings are keys of the
+    extra, as in an ``env:`` or ``file:`` reference.
+
+    :raises ConnectionInvalid: the connection has another type, or no host.
+    """
+    where = Where(path=f"{SCHEME}:{connection.conn_id}")
+    if connection.conn_type not in ("http", "https"):
+        raise ConnectionInvalid(
+            f"the connection is of type {connection.conn_type!r}, not http",
+            where=where,
+            next_step="create a connection of type http for the schema registry, or use env:NAME or file:PATH",
+        )
+    extra = {key: value for key, value in _extra(connection).items() if key not in _HOOK_KEYS}
+    if not connection.host and not extra.get("url"):
+        raise ConnectionInvalid(
+            "the connection has no host",
+            where=where,
+            next_step="write the registry's address into the host, for instance https://registry.example:8081",
+        )
+    return {"url": _registry_urls(connection), **_registry_login(connection, extra), **extra}
+
+
+def _registry_urls(connection: Connection) -> str:
+    host = str(connection.host or "")
+    if "://" in host:
+        return host
+    scheme = connection.schema or ("https" if connection.conn_type == "https" else "http")
+    name, slash, path = host.partition("/")
+    port = f":{connection.port}" if connection.port else ""
+    return f"{scheme}://{name}{port}{slash}{path}"
+
+
+def _registry_login(connection: Connection, extra: Mapping[str, Any]) -> dict[str, Any]:
+    login, password = connection.login or "", connection.password or ""
+    if _TOKEN_URL in extra:
+        given = {"bearer.auth.client.id": login, "bearer.auth.client.secret": password}
+        return {key: value for key, value in given.items() if value}
+    if login:
+        return {"basic.auth.user.info": f"{login}:{password}"}
+    return {"bearer.auth.token": password} if password else {}
 
 
 def msk_region(bootstrap_servers: str) -> str | None:

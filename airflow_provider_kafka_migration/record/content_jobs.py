@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Tr
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, CopyRunner, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 
 JOB = "verify"
 
@@ -67,6 +68,7 @@ class SubmittedVerifier:
             timestamps=spec.offsets.timestamps,
             attempt=attempt,
             archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
+            schema_ids=schema_id_settings(self._record),
         )
 
     def _progress(self, results: ContentResults, job: ContentJob) -> Progress:

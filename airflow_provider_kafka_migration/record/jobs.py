@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def build_job(
         max_bytes_per_second=section.max_bytes_per_second,
         stop_key=record.key(keys.TAIL_STOP) if name == "tail" else None,
         proof=proof_settings(record, source, record.plan()) if name == "tail" else None,
+        schema_ids=schema_id_settings(record),
     )
 
 

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.times import iso
 
 # -- content ranges ---------------------------------------------------------------------------------------------------
@@ -63,9 +64,28 @@ def load_passed(record: MigrationRecord, target: Cluster, ranges: Sequence[Conte
     wanted = sorted(ranges, key=lambda item: item.key)
     if entry.details.get("digest") != found.digest() or found.ranges != wanted:
         return None
-    if not record.is_retention_restored() and _was_replaced(record, target, found.ranges):
+    if not record.is_retention_restored() and (
+        _lacks_ids(record, found.contents) or _was_replaced(record, target, found.ranges)
+    ):
         return None
     return found
+
+
+def _lacks_ids(record: MigrationRecord, contents: Sequence[PartitionContent]) -> bool:
+    """Whether schema ids of some partition were not gathered, or were compared in another way than they are now.
+
+    Checked as long as retention is not known to be restored. Afterwards, records may be missing on the target; whoever
+    reads the ids then sees that the result has no rule for them.
+
+    :raises DocumentUnreadable: the schema plan is missing, or is not the one that the plan was made with.
+    """
+    settings = schema_id_settings(record)
+    lacking = [
+        item for item in contents if item.schema_id_rule != ("" if settings is None else settings.rule(item.topic))
+    ]
+    if lacking:
+        log.warning("%s-%d: its schema ids were not gathered; everything is compared again", *lacking[0].key)
+    return bool(lacking)
 
 
 def _was_replaced(record: MigrationRecord, target: Cluster, ranges: Sequence[ContentRange]) -> bool:

@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.record.content_jobs import delete_retentio
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -294,6 +295,7 @@ def _compare(
             # Attempt 0 is none of the validation's attempts: its results are not the validation's.
             attempt=0,
             archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
+            schema_ids=schema_id_settings(record),
         )
         found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
     except Interrupted:

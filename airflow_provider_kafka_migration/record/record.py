@@ -37,7 +37,13 @@ from airflow_provider_kafka_migration.documents.plan import (
     supplemented,
 )
 from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
-from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdMap, SchemaPlan, SchemasResult
+from airflow_provider_kafka_migration.documents.schemas import (
+    SchemaCheck,
+    SchemaIdMap,
+    SchemaPlan,
+    SchemasResult,
+    TopicIds,
+)
 from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -212,7 +218,11 @@ class MigrationRecord:
         :raises Terminal: there is no plan yet.
         :raises DocumentUnreadable: the document is missing, or is not the one that the plan was made with.
         """
-        summary = self._first_plan().schemas
+        return self.schema_plan_of(self._first_plan())
+
+    def schema_plan_of(self, plan: Plan) -> SchemaPlan | None:
+        """Load the schema plan that a plan points to; ``None`` if the plan has none. Errors as :meth:`schema_plan`."""
+        summary = plan.schemas
         if summary is None:
             return None
         key = self.key(summary.document)
@@ -225,6 +235,18 @@ class MigrationRecord:
                 next_step=f"{_RESTORE}; before anything was copied, run the plan phase again",
             )
         return found
+
+    def schema_topics(self) -> list[TopicIds]:
+        """Return where the records of each topic carry schema ids: the plan's topics, and those that were added since.
+
+        :raises DocumentUnreadable: the schema plan or a supplement is missing, or is not what was recorded.
+        """
+        plan = self.schema_plan()
+        found = {} if plan is None else {item.topic: item for item in plan.topics}
+        for supplement in self.supplements():
+            # Partitions that a topic has gained carry ids where its others do.
+            found.update({item.topic: item for item in supplement.schema_topics if item.topic not in found})
+        return [found[name] for name in sorted(found)]
 
     def schema_id_map(self) -> SchemaIdMap | None:
         """Load the map of schema ids as it is now; ``None`` before the first synchronization.

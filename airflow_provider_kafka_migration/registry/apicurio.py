@@ -50,6 +50,10 @@ GROUP = "default"
 IMPORT_SECONDS = 600.0
 EXPORT_BYTES = 1024 * 1024 * 1024
 _PAGE = 500
+#: The compatible API shows no more than this many subjects (3.0) or versions of a subject (3.3), whatever limit is
+#: given, and no sign of more.
+SHOWN_SUBJECTS = 1000
+SHOWN_VERSIONS = 500
 #: Apicurio takes at most 10,000 entries in an archive, and a version needs up to five.
 _BATCH_ROWS = 1500
 #: Versions that may be created and deleted for one gap.
@@ -104,6 +108,31 @@ class Apicurio:
             self._right(answer)
 
     # -- read ---------------------------------------------------------------------------------------------------------
+
+    def subjects(self) -> set[str]:
+        """Return all subjects, soft-deleted ones included."""
+        found: set[str] = set()
+        while True:
+            path = f"search/artifacts?groupId={GROUP}&orderby=artifactId&order=asc&limit={_PAGE}&offset={len(found)}"
+            with self._parsing():
+                page = answers.mapping(self._json(self._send("GET", path)))
+                artifacts = answers.sequence(page.get("artifacts"), "the artifacts")
+                names = {answers.text(answers.mapping(each).get("artifactId"), "artifactId") for each in artifacts}
+                count = answers.number(page.get("count"), "count")
+            if len(found | names) == len(found):
+                break
+            found |= names
+        if len(found) < count:
+            raise self._rest.invalid(f"is wrong: it has {count} artifacts and lists {len(found)}")
+        return found
+
+    def versions(self, subject: str, *, deleted: bool) -> list[int]:
+        """Return the versions of a subject.
+
+        :param deleted: also soft-deleted ones.
+        """
+        hidden = (DRAFT,) if deleted else (DRAFT, DISABLED)
+        return sorted(version for version, found in self._versions(subject).items() if found.state not in hidden)
 
     def version(self, subject: str, version: int) -> RegisteredSchema | None:
         """Return a version in any state; None if there is none.
@@ -166,7 +195,7 @@ class Apicurio:
         """Return the rows that are not there yet, and what is there for each subject. Finish drafts; remove
         placeholders."""
         subjects = sorted({subject for subject, _ in wanted})
-        listed = self._subjects()
+        listed = self.subjects()
         there: dict[str, _Present] = {subject: {} for subject in subjects}
         found_subjects = [subject for subject in subjects if subject in listed]
         there |= zip(found_subjects, self._each(self._cleaned, found_subjects), strict=True)
@@ -330,18 +359,12 @@ class Apicurio:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _subjects(self) -> set[str]:
-        """Return all subjects with versions, soft-deleted ones included."""
-        answer = self._rest.exchange("GET", [f"{base}/subjects?deleted=true" for base in self._rest.base_urls])
-        with self._parsing():
-            return set(answers.texts(self._json(answer), "the subjects"))
-
     def _versions(self, subject: str) -> _Present:
         """Return all versions of a subject by their number, drafts included."""
         found: _Present = {}
         names: set[str] = set()
         while True:
-            path = f"{_artifact(subject)}/versions?limit={_PAGE}&offset={len(names)}"
+            path = f"{_artifact(subject)}/versions?orderby=globalId&order=asc&limit={_PAGE}&offset={len(names)}"
             answer = self._send("GET", path)
             if answer.status == 404:
                 return {}
@@ -361,8 +384,9 @@ class Apicurio:
         answer = self._rest.exchange("GET", [f"{base}/{path}" for base in self._rest.base_urls])
         with self._parsing():
             shown = [] if answer.status == 404 else answers.numbers(self._json(answer), "the versions")
-        listed = sorted(version for version, each in found.items() if each.state != DRAFT)
-        if len(found) != len(names) or listed != sorted(shown):
+        listed = {version for version, each in found.items() if each.state != DRAFT}
+        agrees = listed == set(shown) if len(shown) < SHOWN_VERSIONS else listed >= set(shown)
+        if len(found) != len(names) or not agrees:
             raise RegistryRefused(
                 f"the versions of {subject} in Apicurio have other names than Confluent's API gives them",
                 where=self._rest.where,

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal, NamedTuple
 
 from airflow_provider_kafka_migration.errors import BatchMalformed, SchemaIdUnknown, SchemaIdUnresolved, Where
@@ -22,6 +23,7 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     AnyBatch,
     LegacyBatch,
     RawBatch,
+    Record,
     RecordIndex,
     build_batch,
     encode_batch,
@@ -145,8 +147,8 @@ class IdRewriter:
                 continue
             number = int.from_bytes(prefix[1:], "big")
             if number <= MAX_ID:
-                offset = walk.offset_at(starts[prefixes.index(prefix)])
-                changed[prefix] = self._new_bytes(part, "id32", number, offset, count)
+                first = partial(walk.first_offset, starts, prefixes, prefix)
+                changed[prefix] = self._new_bytes(part, "id32", number, first, count)
         if any(changed.values()):
             patches += [
                 (start + 1, changed[prefix])
@@ -158,7 +160,7 @@ class IdRewriter:
         """Treat one key or value, whatever form its id has."""
         prefix = id_in_payload(walk.data, start, stop, zero_is_id=self._ids.has_zero(self._context))
         if prefix is not None:
-            new = self._new_bytes(part, *prefix, walk.offset_at(start))
+            new = self._new_bytes(part, *prefix, lambda: walk.offset_at(start))
             if new:
                 patches.append((start + 1, new))
 
@@ -166,7 +168,6 @@ class IdRewriter:
 
     def _record(self, walk: _Walk, number: int, patches: Patches) -> None:
         """Treat a record that has headers: a part with an id in a header has none in its payload."""
-        offset = walk.offsets[number]
         fields = walk.fields(number)
         in_header: set[Part] = set()
         for part, start, stop in fields.id_headers:
@@ -174,7 +175,7 @@ class IdRewriter:
             if header_id is None:
                 continue
             in_header.add(part)
-            if part in self._parts and (new := self._new_bytes(part, *header_id, offset)):
+            if part in self._parts and (new := self._new_bytes(part, *header_id, lambda: walk.offsets[number])):
                 patches.append((start + 1, new))
         payloads: tuple[tuple[Part, int, int], ...] = (("key", *fields.key), ("value", *fields.value))
         for part, start, stop in payloads:
@@ -183,19 +184,19 @@ class IdRewriter:
 
     # -- ids ---------------------------------------------------------------------------------------------------------
 
-    def _new_bytes(self, part: Part, kind: Kind, value: int | str, offset: int, count: int = 1) -> bytes:
+    def _new_bytes(self, part: Part, kind: Kind, value: int | str, offset: Callable[[], int], count: int = 1) -> bytes:
         """Return the bytes that replace an id; empty: it stays as it is, at least for now.
 
-        :param offset: of the first record that has it.
+        :param offset: returns the offset of the first record that has it, which is rarely needed.
         :param count: how many records have it.
         """
         if self._found is not None:
-            self._found.add(IdKey(part, kind, value), offset, count)
+            self._found.add(IdKey(part, kind, value), offset(), count)
         if not self._changes:
             return _STAY
         decided = self._decided.get((kind, value))
         if decided is None:
-            decided = self._decide(kind, value, offset, count)
+            decided = self._decide(kind, value, offset(), count)
         return decided
 
     def _decide(self, kind: Kind, value: int | str, offset: int, count: int) -> bytes:
@@ -255,8 +256,8 @@ class IdRewriter:
         stored = list(batch.records("raw"))
         rewritten = [
             record._replace(
-                key=self._rewrite_field("key", record.key, record.offset),
-                value=self._rewrite_field("value", record.value, record.offset),
+                key=self._rewrite_field("key", record, record.key),
+                value=self._rewrite_field("value", record, record.value),
             )
             for record in stored
         ]
@@ -265,11 +266,11 @@ class IdRewriter:
         append_time = batch.timestamp if batch.is_log_append_time else None
         return RawBatch(memoryview(encode_batch(rewritten, batch.codec, log_append_time=append_time)))
 
-    def _rewrite_field(self, part: Part, content: bytes | None, offset: int) -> bytes | None:
+    def _rewrite_field(self, part: Part, record: Record, content: bytes | None) -> bytes | None:
         if content is None or part not in self._parts:
             return content
         prefix = id_in_payload(content, 0, len(content), zero_is_id=self._ids.has_zero(self._context))
-        new = b"" if prefix is None else self._new_bytes(part, *prefix, offset)
+        new = b"" if prefix is None else self._new_bytes(part, *prefix, lambda: record.offset)
         return content[:1] + new + content[1 + len(new) :] if new else content
 
 
@@ -301,8 +302,15 @@ class _Walk:
 
     def __init__(self, batch: RawBatch) -> None:
         self._batch = batch
-        self._index = index_records(batch)
-        self.data = self._index.buffer
+        try:
+            self.data = header.decompress(batch.codec, batch.payload)
+        except BatchMalformed as error:
+            raise _malformed(batch, error.what) from None
+
+    @cached_property
+    def _index(self) -> RecordIndex:
+        """The places of all records, which most batches do not need."""
+        return index_records(self._batch, unpacked=self.data)
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -312,6 +320,10 @@ class _Walk:
     def offset_at(self, place: int) -> int:
         """Return the offset of the record that has this place."""
         return self.offsets[self._number_at(place)]
+
+    def first_offset(self, starts: list[int], prefixes: list[bytes], prefix: bytes) -> int:
+        """Return the offset of the first record that has a prefix at its start."""
+        return self.offset_at(starts[prefixes.index(prefix)])
 
     def _number_at(self, place: int) -> int:
         return bisect_right(self._index.bodies, place) - 1
@@ -325,9 +337,14 @@ class _Walk:
         """Find the payloads that may have an id."""
         found = _Starts([], [], [])
         try:
-            _fill_starts(self._index, found, has_id_headers=any(name in self.data for name in ID_HEADERS))
-        except (IndexError, BatchMalformed):
-            raise _malformed(self._batch, _CUT) from None
+            _fill_starts(
+                self.data,
+                self._batch.record_count,
+                found,
+                has_id_headers=any(name in self.data for name in ID_HEADERS),
+            )
+        except (IndexError, BatchMalformed) as error:
+            raise _malformed(self._batch, error.what if isinstance(error, BatchMalformed) else _CUT) from None
         return found
 
     def fields(self, number: int) -> _Fields:
@@ -363,16 +380,23 @@ class _Walk:
         return start, stop
 
 
-def _fill_starts(index: RecordIndex, found: _Starts, *, has_id_headers: bool) -> None:
+def _fill_starts(data: bytes, count: int, found: _Starts, *, has_id_headers: bool) -> None:
     """Fill the lists. This is the hot loop: single-byte numbers are read in place."""
-    data = index.buffer
-    for number, (body, end) in enumerate(zip(index.bodies, index.ends, strict=True)):
-        length, key = data[body], body + 1
-        if length < 128:
-            length = length >> 1 ^ -(length & 1)
+    end = 0
+    for number in range(count):
+        length, position = read_varint(data, end)
+        end = position + length
+        position += 1  # attributes, always 0
+        numbers = 2  # timestamp delta and offset delta
+        while numbers:
+            numbers -= data[position] < 128
+            position += 1
+        key_length, key = data[position], position + 1
+        if key_length < 128:
+            key_length = key_length >> 1 ^ -(key_length & 1)
         else:
-            length, key = read_varint(data, body)
-        key_length, position = length, key + length if length > 0 else key
+            key_length, key = read_varint(data, position)
+        position = key + key_length if key_length > 0 else key
         length, value = data[position], position + 1
         if length < 128:
             length = length >> 1 ^ -(length & 1)
@@ -388,6 +412,8 @@ def _fill_starts(index: RecordIndex, found: _Starts, *, has_id_headers: bool) ->
             found.keys.append(key)
         if length >= MIN_PREFIX_BYTES and not data[value]:
             found.values.append(value)
+    if end != len(data):
+        raise BatchMalformed(f"{len(data) - end} bytes follow the last record of a batch")
 
 
 def _name(kind: Kind, value: int | str) -> str:

@@ -440,19 +440,25 @@ class _Planner:
         )
 
     def _rename_conflicts(self) -> list[SchemaConflict]:
+        """Find subjects that meet under one name, or leave the context to which the ids of their records go."""
         first: dict[str, str] = {}
         found: list[SchemaConflict] = []
-        for subject in sorted(self._targets):
+
+        def conflict(kind: Literal["content", "unsupported"], subject: str, what: str) -> None:
             target = self._targets[subject]
+            found.append(SchemaConflict(kind=kind, subject=subject, target_subject=target, what=what))
+
+        for subject, target in sorted(self._targets.items()):
             other = first.setdefault(target, subject)
             if other != subject:
-                found.append(
-                    SchemaConflict(
-                        kind="content",
-                        subject=subject,
-                        target_subject=target,
-                        what=f"{other} and {subject} would both become {target}; change schemas.rename",
-                    )
+                conflict("content", subject, f"{other} and {subject} would both become {target}; change schemas.rename")
+            wanted = self._selection.target_context(Subject.parse(subject).context)
+            if Subject.parse(target).context != wanted:
+                conflict(
+                    "unsupported",
+                    subject,
+                    f"schemas.rename moves {subject} to {target}, but the ids of its records go to the context "
+                    f"{wanted}; move whole contexts with schemas.contexts",
                 )
         return found
 
@@ -539,7 +545,9 @@ class _Planner:
     def _subjects(self, decided: _Decided, conflicts: list[SchemaConflict]) -> list[PlannedSubject]:
         """Return the subjects; a conflict of a whole subject, or of a reference, takes its versions with it."""
         versions: dict[str, list[PlannedVersion]] = {}
-        blocked = {(item.subject, item.version) for item in conflicts if item.kind in ("reference", "content")}
+        blocked = {
+            (item.subject, item.version) for item in conflicts if item.kind in ("reference", "content", "unsupported")
+        }
         for key in self._order:
             item = decided.versions[key]
             needs = reference_keys(self._item(key), self._source)

@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.schemas.id_map_document import (
     wanted_ids,
 )
 from airflow_provider_kafka_migration.schemas.levels import copy_levels
-from airflow_provider_kafka_migration.schemas.modes import PHASE, TemporarySettings, former_modes
+from airflow_provider_kafka_migration.schemas.modes import PHASE, TemporarySettings, former_modes, restore_source
 from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
 from airflow_provider_kafka_migration.schemas.parallel import FINAL
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
@@ -112,6 +112,9 @@ class _Pass:
             )
         self._record.journal.refresh()
         self._settings.restore_open()
+        if not self._record.is_frozen():
+            # A lifted freeze could not reach the source registry, which still refuses new schemas.
+            restore_source(self._record, self._pair.source)
         document = self._record.schema_id_map()
         asked = unanswered(wanted_ids(self._record), document)
         light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
@@ -293,7 +296,7 @@ class _Pass:
         changed = bool(applied.changed or grown or first)
         if changed:
             self._record.journal_store.put(self._record.key(keys.schema_plan(digest)), plan.canonical())
-        self._record.journal_store.put(self._record.key(keys.result(keys.SCHEMAS)), result.canonical())
+        self._record.put_result(keys.SCHEMAS, result)
         if changed:
             self._journal(plan, document, result, applied)
         return result

@@ -310,7 +310,9 @@ class _Comparison:
             expected = self._selection.include_deleted or not item.deleted
             if expected and (there.subject, item.version) not in self._used:
                 what = f"{_place(item)} ({_state(item)}) is only on the target"
-                self._differences.append(SchemaDifference(subject=here.subject, version=item.version, what=what))
+                self._differences.append(
+                    SchemaDifference(subject=here.subject, version=item.version, what=what, only_on_target=True)
+                )
 
     def _compare_planned(self) -> None:
         """Find subjects that came to the source after the plan, or left it."""

@@ -101,15 +101,18 @@ def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def index_records(batch: RawBatch, max_bytes: int = header.MAX_UNPACKED_BYTES) -> RecordIndex:
+def index_records(
+    batch: RawBatch, max_bytes: int = header.MAX_UNPACKED_BYTES, *, unpacked: bytes | None = None
+) -> RecordIndex:
     """Unpack a batch and find its records.
 
+    :param unpacked: the payload, if it has been unpacked already.
     :raises BatchMalformed: damaged data, or more or fewer records than the header states.
     """
     if batch.record_count == 0:
         return RecordIndex(b"")
     try:
-        index = RecordIndex(header.decompress(batch.codec, batch.payload, max_bytes))
+        index = RecordIndex(header.decompress(batch.codec, batch.payload, max_bytes) if unpacked is None else unpacked)
         _fill(index, batch.record_count)
     except (IndexError, BatchMalformed) as error:
         what = error.what if isinstance(error, BatchMalformed) else _CUT

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from content_support import COMPACTED, NOW_MS, MemoryLog, content_range, copy_of, log_of, rewrite
 from fake_partition import FakeClients, FakePartition
+from id_support import SHIFT, at, log_with, map_document, prefixed, uses
 
 from airflow_provider_kafka_migration.compare import lane_prover, runner
 from airflow_provider_kafka_migration.compare.archive import NOT_ARCHIVED
@@ -27,6 +28,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     ProvenPartition,
     TopicRules,
 )
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, Record
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -328,3 +330,24 @@ def test_a_validation_asks_the_archive_again(
         for _ in range(2):
             assert checker.check(content_range(0, 30)).uncompared == [(0, 10)]
     assert len(asked) == (2 if is_denied else 1)
+
+
+def test_the_background_compares_under_the_id_map(local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = log_with(lambda offset: at(offset, prefixed(1)), 60)
+    target = log_with(lambda offset: at(offset, prefixed(1 + SHIFT)), 60)
+    settings = SchemaIdSettings(
+        id_map_key="m1/schemas/id-map.json", topics={"orders": TopicIdSettings(parts="value", rewrite=True)}
+    )
+    prover = prover_of(local_store, monkeypatch, source, target, TopicRules(compacted=False))
+    prover._job = prover._job.model_copy(update={"schema_ids": settings})
+    local_store.put("m1/schemas/id-map.json", map_document([1]).canonical())
+    assert prover._round()
+    found = stored(local_store)
+    assert found.differing is None
+    assert found.proven is not None
+    assert uses(found.proven.content) == [("value", "id32", 1, 60, 0)]
+    prover._job = prover._job.model_copy(update={"schema_ids": None})
+    prover._known.clear()
+    prover._round()
+    again = stored(local_store)
+    assert again.differing is not None, "under other settings, what was proven does not count"

@@ -81,6 +81,20 @@ def test_runs_that_were_corrected_since_make_a_range_worthless() -> None:
     assert not fits(proven(25), compared, early)
 
 
+@pytest.mark.parametrize(
+    ("compared_as", "now", "expected"),
+    [("", "value", False), ("value", "value", True), ("value", "both", False), ("value", "", False), ("", "", True)],
+)
+def test_a_range_whose_ids_were_gathered_in_another_way_does_not_fit(
+    compared_as: str, now: str, *, expected: bool
+) -> None:
+    """Ranges of before ids were gathered have no rule: that their list is empty does not mean that no ids occur."""
+    found = proven(25)
+    content = found.content.model_copy(update={"schema_id_rule": compared_as})
+    found = found.model_copy(update={"content": content})
+    assert fits(found, WHOLE, PartitionMap([OffsetRange(0, 0)]), now) is expected
+
+
 def test_documents_are_stored_and_read(local_store: ObjectStore) -> None:
     assert load_proven(local_store, "m1", WHOLE).proven is None
     document = partition(proven(25))
@@ -107,6 +121,8 @@ def test_documents_of_version_1_are_read() -> None:
     later = ProvenPartition.parse((CASES / "partition-topic-id.json").read_bytes())
     assert later.proven is not None
     assert later.proven.target_topic_id == "0e7d4b52-5d0f-4c09-a7a6-0a4f4bb7d1a3"
+    assert (later.proven.content.schema_ids, later.proven.content.schema_id_rule) == ([], "")
     passed = PassedContent.parse((CASES / "content-passed.json").read_bytes())
+    assert passed.canonical() == (CASES / "content-passed.json").read_bytes(), "its digest is journaled"
     assert [item.key for item in passed.ranges] == [("orders", 0)]
     assert passed.sentinels.name == "sentinels"

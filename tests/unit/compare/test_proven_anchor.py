@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 from content_support import compare, content_range, copy_of, log_of
 from fake_partition import KEY, FakeClients, FakePartition
+from id_support import SHIFT, at, map_document, prefixed, uses
 
 from airflow_provider_kafka_migration.compare.proven import Anchor, grown, is_another_log, still_holds
 from airflow_provider_kafka_migration.compare.runner import ContentChecker
 from airflow_provider_kafka_migration.documents.proof import ContentJob, ProvenRange
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings
+from airflow_provider_kafka_migration.kafka.batches.api import Record
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -124,3 +128,67 @@ def test_a_range_grows_only_from_what_still_holds(local_store: ObjectStore) -> N
         target.fetched.clear()
         assert checker.check(content_range(0, 60)).compared == 60
     assert set(target.fetched) >= set(range(30)), "compared from its start"
+
+
+# -- schema ids ------------------------------------------------------------------------------------------------------
+
+
+def id_job(target_end: int, settings: SchemaIdSettings | None, **update: object) -> ContentJob:
+    return job(target_end).model_copy(update={"schema_ids": settings, **update})
+
+
+def id_settings(*, rewrite: bool = True) -> SchemaIdSettings:
+    return SchemaIdSettings(
+        id_map_key="m1/schemas/id-map.json", topics={"orders": TopicIdSettings(parts="value", rewrite=rewrite)}
+    )
+
+
+def with_ids(shift: int = 0) -> Callable[[int], Record]:
+    return lambda offset: at(offset, prefixed(offset % 3 + 1 + shift))
+
+
+def test_a_proven_range_without_ids_is_compared_again(local_store: ObjectStore) -> None:
+    """It was compared before the plan knew that the topic's records carry ids; none of its ids may be left out."""
+    target = FakePartition([3] * 30, record=with_ids())
+    clients = FakeClients(FakePartition([1] * 60, record=with_ids()), target, local_store)
+    settings = id_settings(rewrite=False)
+    with ContentChecker(id_job(30, None), clients, local_store) as checker:
+        assert checker.check(content_range(0, 30)).schema_id_rule == ""
+    with ContentChecker(id_job(30, settings), clients, local_store) as checker:
+        target.fetched.clear()
+        found = checker.check(content_range(0, 30))
+        assert set(target.fetched) == set(range(30))
+        assert uses(found) == [("value", "id32", number + 1, 10, number) for number in range(3)]
+        target.epochs = [3] * 60
+        target.fetched.clear()
+        whole = checker.check(content_range(0, 60))
+        assert set(target.fetched) == {59, 29, *range(30, 60)}, "the anchors, and what follows the proven range"
+    assert (whole.is_proven, whole.compared) == (True, 60)
+    assert uses(whole) == [("value", "id32", number + 1, 20, number) for number in range(3)]
+
+
+def test_a_partition_is_compared_under_the_stored_id_map(local_store: ObjectStore) -> None:
+    source, target = FakePartition([1] * 30, record=with_ids()), FakePartition([3] * 30, record=with_ids(SHIFT))
+    clients = FakeClients(source, target, local_store)
+    with ContentChecker(id_job(30, id_settings()), clients, local_store) as checker:
+        assert checker.check(content_range(0, 30)).difference_count == 30, "without a map, no id is known"
+        local_store.put("m1/schemas/id-map.json", map_document([1, 2]).canonical())
+        found = checker.check(content_range(0, 30))
+        assert found.difference_count == 10, "of an id that the map does not have yet"
+        assert {item.source_offset for item in found.differences} == set(range(2, 30, 3))
+        local_store.put("m1/schemas/id-map.json", map_document([1, 2, 3]).canonical())
+        found = checker.check(content_range(0, 30))
+    assert found.is_proven
+    assert found.schema_id_rule == "value, context ., rewritten"
+    assert [use[:4] for use in uses(found)] == [("value", "id32", number, 10) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]"])
+def test_an_id_map_that_cannot_be_read_leaves_the_partition_uncompared(local_store: ObjectStore, data: bytes) -> None:
+    local_store.put("m1/schemas/id-map.json", data)
+    source, target = FakePartition([1] * 30, record=with_ids()), FakePartition([3] * 30, record=with_ids(SHIFT))
+    with ContentChecker(id_job(30, id_settings()), FakeClients(source, target, local_store), local_store) as checker:
+        found = checker.check(content_range(0, 30))
+    assert found.error is not None
+    assert not found.is_equal
+    assert "map of schema ids" in found.error["what"]

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     CopyStalled,
     ForeignData,
+    SchemaIdUnknown,
     SourceGap,
 )
 from airflow_provider_kafka_migration.lanes import figures
@@ -123,6 +124,25 @@ def test_a_job_that_ends_by_itself_does_not_hang_without_an_error(local_store: L
     assert clock.now - began > 100, "a broker that is restarted is waited for"
     with pytest.raises(CopyStalled, match=r"1 of 2 .*\[BROKER_UNREACHABLE\] no broker answers"):
         driver.check()
+
+
+@pytest.mark.parametrize("field", ["error", "trouble"])
+def test_a_partition_waits_for_a_schema_for_as_long_as_it_takes(
+    local_store: LocalStore, clock: Clock, field: str
+) -> None:
+    waits: dict[str, Any] = {field: SchemaIdUnknown("the schema id 7 is not on the target yet").as_dict()}
+    both = lane(0, partition("a", 0), partition("a", 1))
+    driver = JobProgress(job([both], "seed"), local_store)
+    for _ in range(20):
+        clock.now += module.MAX_STUCK_SECONDS
+        driver.record([result(both, "a", 0, **waits), result(both, "a", 1, done=True)])
+    assert [spec.key for item in driver.remaining_lanes() for spec in item.partitions] == [("a", 0)]
+    progress = driver.progress()
+    assert (progress["partitions_stuck"], progress["partitions_failed"]) == (1, 0)
+    troubles: Any = progress["troubles"]
+    assert (troubles[0]["state"], troubles[0]["code"]) == ("stuck", "SCHEMA_ID_UNKNOWN")
+    driver.record([result(both, "a", 0, done=True)])
+    driver.check()
 
 
 def test_what_a_person_has_to_heal_fails_alone_and_is_named(local_store: LocalStore, clock: Clock) -> None:

@@ -18,10 +18,12 @@ from markdown_it.token import Token
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import Outcome
+from airflow_provider_kafka_migration.documents.schemas import SchemaPlan, SchemasResult
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.pages import approval, report
 from airflow_provider_kafka_migration.pages.plan import as_markdown, diff_plans, documents
 from airflow_provider_kafka_migration.pages.rendering import code, escape_html, escape_markdown, fenced, render, shell
+from airflow_provider_kafka_migration.pages.schemas import approval_facts
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -191,6 +193,7 @@ def _spec() -> MigrationSpec:
             "target": {"conn_id": "env:TARGET"},
             "storage": {"journal": "s3://bucket/journal"},
             "topics": {"include": ["a|b"]},
+            "schemas": {"source": "env:A|B", "target": "env:TARGET_REGISTRY", "global_config": True},
         }
     )
 
@@ -224,6 +227,49 @@ def _plan(name: str) -> Plan:
     )
 
 
+def _schemas(name: str) -> SchemaPlan:
+    version = {"version": 1, "id": 1, "digest": "0"}
+    subject = {"subject": name, "target_subject": f"{name}!", "type": name, "versions": [version]}
+    topic = {"topic": name, "parts": "value", "context": name, "value_ids": 2, "value_known_ids": 1, "unread": name}
+    return SchemaPlan.model_validate(
+        {
+            "migration_id": "m1",
+            "id_mode": "translate",
+            "reason": name,
+            "source_kind": name,
+            "target_kind": name,
+            "subjects": [{**subject, "config": {name: name}, "mode": name, "topics": [name]}],
+            "context_configs": {name: {name: name}},
+            "context_modes": {name: name},
+            "global_config": {name: name},
+            "global_mode": name,
+            "conflicts": [_conflict(name)],
+            "left_out": {name: name},
+            "topics": [topic],
+            "notes": [name],
+            "unread": {name: name},
+        }
+    )
+
+
+def _conflict(name: str) -> dict[str, Any]:
+    return {"kind": "id", "subject": name, "version": 1, "what": name}
+
+
+def _synchronized(text: str) -> SchemasResult:
+    return SchemasResult.model_validate(
+        {
+            "migration_id": "m1",
+            "reason": text,
+            "at": text,
+            "id_mode": "translate",
+            "conflicts": [_conflict(text)],
+            "failed": [{"subject": text, "error": {"code": text, "what": text}}],
+            "unread": {text: text},
+        }
+    )
+
+
 def _approval_facts(text: str) -> dict[str, Any]:
     group = {
         "group": text, "type": text, "source_state": text, "target_state": text, "translations": {"equal": 1},
@@ -236,6 +282,7 @@ def _approval_facts(text: str) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "proof": proof,
+        "schemas": approval_facts(_schemas(text), _synchronized(text)),
         "groups": [group],
         "findings": [{"code": "W001", "waived": False, "severity": "Warning", "seen": text}],
         "overtaken_tombstones": [{"topic": text, "partition": 0, "what": text}],
@@ -274,12 +321,14 @@ def _page(name: str, text: str) -> str:
     """One of the Markdown pages, where each name and each error text is ``text``."""
     spec, plan = _spec(), _plan(text)
     if name == "diff":
-        return as_markdown(diff_plans(plan, _plan(f"{text}!")))
+        both = (_schemas(text), _schemas(f"{text}!"))
+        return as_markdown(diff_plans(plan, _plan(f"{text}!"), schemas=both))
     if name == "cutover":
         return approval.render(spec, "cutover", "0a1b2c3d", _cutover(text))[1]
     if name == "client_switch":
         return approval.render(spec, "client_switch", "0a1b2c3d", _client_switch(text))[1]
-    return documents(spec, plan, ClientConfig("source", (("localhost", 9092),), username=text))[name]
+    source = ClientConfig("source", (("localhost", 9092),), username=text)
+    return documents(spec, plan, source, schemas=_schemas(text))[name]
 
 
 @pytest.mark.parametrize("name", ["plan.md", "runbook.md", "permissions.md", "diff", "cutover", "client_switch"])

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from phase_world.outside import Killed
+from phase_world.registries import SECTION
 from phase_world.world import KEYS, ORDER, World, Worlds
 
+from airflow_provider_kafka_migration.record.registry_settings import open_settings
 from airflow_provider_kafka_migration.state import State
 
 #: Tracing doubles their time, and they take lines that other tests take, too.
@@ -15,11 +17,20 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 #: Steps that each run of a phase journals, because it has checked again.
 _EACH_RUN = {"prechecked"}
+#: Modes that are set for a while: after a kill for fewer subjects, or not at all.
+_FOR_A_WHILE = {"schema_mode_setting", "schema_mode_restored", "schema_level_setting", "schema_level_restored"}
 #: Steps whose keys are times.
 _TIMES = {"drain_ready"}
 #: A topic that was created by a process that died before it could journal that is adopted by the next one.
 _SAME = {"topic_adopted": "topic_created"}
-PHASES = [phase for phase in ORDER if phase not in ("tail", "approve_cutover")]
+#: Without registries, the task of the schemas does nothing.
+PHASES = [phase for phase in ORDER if phase not in ("tail", "approve_cutover", "schemas")]
+#: Those that write to a registry in their own thread, and a spec that makes them do so.
+WITH_REGISTRIES = {
+    "schemas": SECTION,
+    "cutover.freeze": {**SECTION, "source_registry": "readonly"},
+    "cutover.final_drain": {**SECTION, "source_registry": "readonly"},
+}
 
 
 def outcome(world: World) -> dict[str, Any]:
@@ -28,7 +39,7 @@ def outcome(world: World) -> dict[str, Any]:
     steps = [
         (_SAME.get(str(entry.step), entry.step), entry.step_key if entry.step not in _TIMES else "")
         for entry in journal.steps()
-        if entry.step not in _EACH_RUN
+        if entry.step not in _EACH_RUN | _FOR_A_WHILE
     ]
     return {
         "logs": {
@@ -42,6 +53,10 @@ def outcome(world: World) -> dict[str, Any]:
         "groups": {name: group.offsets for name, group in world.target.groups.items()},
         "commits": sorted(world.target.commits, key=str),
         "acls": (world.source.acls, world.target.acls),
+        "registries": {role: world.registries.state(role) for role in ("source", "target")},
+        "open settings": [
+            open_settings(journal, role, kind) for role in ("source", "target") for kind in ("mode", "config")
+        ],
         "steps": sorted(set(steps), key=str),
         "states": journal.history,
     }
@@ -54,23 +69,35 @@ def _kind(value: bytes | None) -> bytes | None:
 _CHANGES: dict[str, tuple[int, dict[str, Any]]] = {}
 
 
-def changes_of(worlds: Worlds, phase: str) -> tuple[int, dict[str, Any]]:
+def changes_of(worlds: Worlds, phase: str, **sections: Any) -> tuple[int, dict[str, Any]]:
     """How many changes a phase makes, and what they end in."""
-    if phase not in _CHANGES:
-        world = worlds.at(phase)
+    key = f"{phase} {sections}"
+    if key not in _CHANGES:
+        world = worlds.at(phase, **sections)
         world.context()
         world.outside.revive()
         world.run(phase)
-        _CHANGES[phase] = len(world.outside.changes), outcome(world)
-    return _CHANGES[phase]
+        _CHANGES[key] = len(world.outside.changes), outcome(world)
+    return _CHANGES[key]
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_next_process_ends_where_the_killed_one_would_have(worlds: Worlds, phase: str) -> None:
-    count, expected = changes_of(worlds, phase)
+    kill_everywhere(worlds, phase)
+
+
+@pytest.mark.parametrize("phase", WITH_REGISTRIES)
+def test_registries_end_as_if_nobody_had_been_killed(worlds: Worlds, phase: str) -> None:
+    """All schemas, each once; and the modes that they had before."""
+    kill_everywhere(worlds, phase, schemas=WITH_REGISTRIES[phase])
+
+
+def kill_everywhere(worlds: Worlds, phase: str, **sections: Any) -> None:
+    """Kill a phase after each of its changes, run it again, and compare."""
+    count, expected = changes_of(worlds, phase, **sections)
     assert count > 1
     for number in range(count):
-        world = worlds.at(phase)
+        world = worlds.at(phase, **sections)
         world.context()
         world.outside.revive()
         world.outside.dies_after = number

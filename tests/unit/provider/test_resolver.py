@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.hooks import kafka_cluster
 from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
+from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.s3 import S3Config
 
@@ -156,3 +157,79 @@ def test_triggers_get_connections_before_they_block(connection: Define, minimal_
 def test_trigger_s_missing_connection_is_named(minimal_spec: dict[str, Any]) -> None:
     with pytest.raises(ConnectionInvalid, match="aws_s3"):
         asyncio.run(prefetch(parse_spec(minimal_spec)))
+
+
+# -- schema registries ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"host": "registry", "port": 8081}, {"url": "http://registry:8081"}),
+        ({"host": "registry", "schema": "https"}, {"url": "https://registry"}),
+        ({"host": "registry/apis/ccompat/v7", "port": 8080}, {"url": "http://registry:8080/apis/ccompat/v7"}),
+        ({"host": "https://one:1,https://two:2"}, {"url": "https://one:1,https://two:2"}),
+        (
+            {"host": "r", "login": "alice", "password": "s3cret"},
+            {"url": "http://r", "basic.auth.user.info": "alice:s3cret"},
+        ),
+        ({"host": "r", "password": "token"}, {"url": "http://r", "bearer.auth.token": "token"}),
+        (
+            {
+                "host": "r",
+                "login": "me",
+                "password": "s3cret",
+                "extra": {"bearer.auth.issuer.endpoint.url": "https://idp/token", "bearer.auth.scope": "all"},
+            },
+            {
+                "url": "http://r",
+                "bearer.auth.client.id": "me",
+                "bearer.auth.client.secret": "s3cret",
+                "bearer.auth.issuer.endpoint.url": "https://idp/token",
+                "bearer.auth.scope": "all",
+            },
+        ),
+        (
+            {"host": "https://r", "extra": {"ssl.ca.location": "/ca.pem", "timeout": 5, "verify": False}},
+            {"url": "https://r", "ssl.ca.location": "/ca.pem", "timeout": 5},
+        ),
+    ],
+)
+def test_http_connection_is_a_schema_registry(
+    connection: Define, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    connection("registry", conn_type="http", **given)
+    assert airflow_resolver().registry("registry") == expected
+    assert RegistryAccess.from_dict(expected).urls
+
+
+def test_http_connection_elsewhere_is_its_password(connection: Define) -> None:
+    """A webhook's secret may be in a connection of any type, also of one that could be a registry."""
+    connection("hook", conn_type="http", host="hook.example", password="s3cret")
+    assert airflow_resolver().text("hook") == "s3cret"
+
+
+def test_connection_of_another_type_is_no_schema_registry(connection: Define) -> None:
+    connection("kafka_src", conn_type="kafka", extra=KEYS)
+    with pytest.raises(ConnectionInvalid, match="of type 'kafka', not http"):
+        airflow_resolver().registry("kafka_src")
+    connection("empty", conn_type="http", password="s3cret")
+    with pytest.raises(ConnectionInvalid, match="no host") as caught:
+        airflow_resolver().registry("empty")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_triggerers_fetch_no_registry_connection(connection: Define) -> None:
+    """They only read journal and clusters, so a registry's connection may even be missing."""
+    connection("kafka_src", conn_type="kafka", extra=KEYS)
+    connection("kafka_dst", conn_type="kafka", extra=KEYS)
+    spec = parse_spec(
+        {
+            "migration_id": "m",
+            "source": {"conn_id": "kafka_src"},
+            "target": {"conn_id": "kafka_dst"},
+            "storage": {"journal": "file:///x"},
+            "schemas": {"source": "missing_source", "target": "missing_target"},
+        }
+    )
+    assert set(asyncio.run(prefetch(spec))) == {"kafka_src", "kafka_dst"}

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     ProvenPartition,
     ProvenRange,
 )
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
@@ -266,6 +267,28 @@ def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
     assert load_passed(context.record, context.target, RANGES) == passed, (
         "log starts move, and nothing could be compared any more"
     )
+
+
+def test_content_that_has_passed_without_its_schema_ids_is_compared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before retention is back; afterwards, records may be missing, and the result says that ids were not gathered."""
+    context = ready(tmp_path)
+    sentinels = CheckResult(name="sentinels", outcome=Outcome.PASSED, summary="-")
+    settings = SchemaIdSettings(id_map_key="m1/schemas/id-map.json", topics={"orders": TopicIdSettings(parts="value")})
+    gathered = [content(0, 100, schema_id_rule=settings.rule("orders")), content(1, 50)]
+    passed = save_passed(context.record, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
+    assert load_passed(context.record, context.target, RANGES) == passed
+    monkeypatch.setattr(passed_content, "schema_id_settings", lambda _record: settings)
+    assert load_passed(context.record, context.target, RANGES) is None
+    save_passed(context.record, RANGES, gathered, sentinels, {})
+    assert load_passed(context.record, context.target, RANGES) is None, "one of two partitions"
+    gathered[1] = gathered[1].model_copy(update={"schema_id_rule": settings.rule("orders")})
+    passed = save_passed(context.record, RANGES, gathered, sentinels, {})
+    assert load_passed(context.record, context.target, RANGES) == passed
+    passed = save_passed(context.record, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
+    context.journal.step(steps.DELETING_RESTORED)
+    assert load_passed(context.record, context.target, RANGES) == passed
 
 
 def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
 _BELOW = {"journal", "documents"}
 #: Functions that journal the step that their caller names: ``StepTimer.start`` of the cutover, and those that restore.
 _PASSED_ON = {"start", "_restore"}
+#: Modules that journal steps from a table.
+_TABLES = {Path("record/registry_settings.py")}
 _PUTS = {"put", "put_new", "put_locked", "put_result"}
 
 _TREES = {
@@ -57,6 +59,7 @@ def _constants(module: ModuleType) -> set[str]:
 def test_each_step_that_is_read_has_a_writer() -> None:
     written = {name for _, call in _calls({"step", "step_once"}) if call.args for name in _names(call.args[0], "steps")}
     written |= {name for _, call in _calls(_PASSED_ON) for name in _names(call, "steps")}
+    written |= {name for path in _TABLES for name in _names(_TREES[path], "steps")}
     assert written == _constants(steps)
 
 

@@ -10,7 +10,7 @@ from content_support import log_of
 
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch, records
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, records
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -19,9 +19,20 @@ KEY = ("orders", 0)
 
 
 class FakePartition:
-    """A log of batches of one record, each with the epoch of the leader that took it."""
+    """A log of batches of one record, each with the epoch of the leader that took it.
 
-    def __init__(self, epochs: list[int], *, start_offset: int = 0, topic_id: str = "id 1") -> None:
+    :param record: makes the record at an offset.
+    """
+
+    def __init__(
+        self,
+        epochs: list[int],
+        *,
+        start_offset: int = 0,
+        topic_id: str = "id 1",
+        record: Callable[[int], Record] | None = None,
+    ) -> None:
+        self.record = record
         self.config = SimpleNamespace(name="target")
         self.start_offset = start_offset
         self.epochs = epochs
@@ -51,9 +62,13 @@ class FakePartition:
         return [FetchedPartition(*KEY, 0, end, end, self.start_offset, [], memoryview(data), -1)]
 
     def _batch(self, offset: int) -> bytes:
-        source = log_of(1, 1, first=offset).stored[0]
-        assert isinstance(source, RawBatch)
-        data = bytearray(encode_batch(list(records(source)), 0))
+        if self.record is not None:
+            made = [self.record(offset)]
+        else:
+            source = log_of(1, 1, first=offset).stored[0]
+            assert isinstance(source, RawBatch)
+            made = list(records(source))
+        data = bytearray(encode_batch(made, 0))
         data[12:16] = self.epochs[offset].to_bytes(4, "big")
         return bytes(data)
 

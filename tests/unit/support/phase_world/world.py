@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -25,6 +26,7 @@ from airflow_provider_kafka_migration.state import State, following
 from phase_world.cluster import ClusterState, SimCluster
 from phase_world.jobs import MIGRATION, SimCopiers, SimVerifier
 from phase_world.outside import Killed, Outside
+from phase_world.registries import SimRegistries, fill_source, with_id
 from phase_world.stores import Heartbeat, SimStore
 
 #: The order in which a migration without surprises runs; ``tail`` and ``approve`` have their own methods.
@@ -72,6 +74,7 @@ class World:
         self.clock = Clock()
         self.source, self.target = ClusterState("source-id"), ClusterState("target-id")
         self.outside = Outside()
+        self.registries = SimRegistries(self.outside)
         self._open({}, {}, {})
 
     def _open(self, journal: dict[str, bytes], archive: dict[str, bytes], evidence: dict[str, bytes]) -> None:
@@ -80,6 +83,8 @@ class World:
         self.evidence_store = SimStore("evidence", self.outside, evidence)
         self.copiers = SimCopiers(self.source, self.target, self.journal_store, self.outside)
         self.verifier = SimVerifier(self.source, self.target, self.outside)
+        self.verifier.store = self.journal_store
+        self.verifier.settings = lambda: schema_id_settings(self.context().record)
         self._context: PhaseContext | None = None
         self.change_spec(**self.sections)
 
@@ -98,6 +103,7 @@ class World:
         other.sections, other.outside = dict(self.sections), Outside()
         other.clock = copy.copy(self.clock)
         other.source, other.target = copy.deepcopy(self.source), copy.deepcopy(self.target)
+        other.registries = self.registries.fork(other.outside)
         stores = (self.journal_store, self.archive_store, self.evidence_store)
         other._open(*(dict(store.objects) for store in stores))
         return other
@@ -128,6 +134,7 @@ class World:
             runner=self.copiers,
             verifier=self.verifier,
             now=self.clock.now,
+            open_registry=self.registries.open,  # type: ignore[arg-type]
         )
         for _ in range(2):
             HealthWatch().check(context.record)  # the tail has been heard from a moment ago
@@ -234,6 +241,10 @@ def new_world(**sections: Any) -> World:
     for log in (*orders.logs, *state.logs):
         log.write(b"a", b"b", b"c")
         log.write(b"d", b"e", producer_id=7)
+    if world.spec.schemas.configured:
+        fill_source(world.registries)
+        for log in orders.logs:
+            log.write(with_id(1), with_id(3), with_id(3))
     world.source.group("billing", orders_0=2, orders_1=10)
     world.source.group("audit", state_0=5)
     for cluster in (world.source, world.target):

@@ -1,0 +1,125 @@
+"""The schemas of a cutover: one pass before producers are stopped, and the last one before the groups are committed.
+
+The pass before the freeze costs no frozen time. It shows whether both registries answer and whether everything is on
+the target, so that a freeze does not fail for that. While the tail copies the last records, ids that it asks for are
+answered here as well: the tail may wait for them, and its own process may be the one that has died.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from airflow_provider_kafka_migration.documents.schemas import SchemasResult
+from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.freeze.frozen import StepTimer
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.schemas.complete import synchronize_completely
+from airflow_provider_kafka_migration.schemas.id_map_document import unanswered, wanted_ids
+from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PHASE = "cutover"
+#: Ids that copiers ask for are listed at most this often.
+ASK_SECONDS = 1.0
+
+
+def before_freeze(context: PhaseContext) -> None:
+    """Run one complete pass, if schemas are copied between registries. No producer is stopped yet.
+
+    :raises FreezeFailed: the schemas were never copied.
+    :raises MigrationError: a registry does not answer, or not everything can be copied: a freeze could only fail.
+    """
+    if not context.spec.schemas.copies:
+        return
+    _check_copied(context)
+    with open_pair(context) as pair:
+        synchronize_completely(context, pair, reason="final")
+
+
+def _check_copied(context: PhaseContext) -> None:
+    if context.record.schemas_result() is None:
+        raise FreezeFailed(
+            "the spec names schema registries, but no schemas were copied",
+            where=context.where(PHASE),
+            next_step="clear the task schemas, then approve the cutover again; or take the section schemas out of the "
+            "spec again",
+        )
+
+
+class FinalSchemas:
+    """The last pass of a cutover, and answers for the tail until it has copied everything. Without registries: nothing.
+
+    Use it as a context manager.
+    """
+
+    def __init__(self, context: PhaseContext, attempt: FreezeAttempt) -> None:
+        self._context = context
+        self._attempt = attempt
+        self._stack = ExitStack()
+        self._pair: RegistryPair | None = None
+        self._timer: StepTimer | None = None
+        self._result: SchemasResult | None = None
+        self._asked_at = context.now()
+
+    def __enter__(self) -> FinalSchemas:
+        if self._context.spec.schemas.copies:
+            _check_copied(self._context)
+            self._timer = StepTimer.start(self._context.record, self._attempt, steps.FINAL_SCHEMAS)
+            try:
+                self._pair = self._stack.enter_context(open_pair(self._context))
+                self._run()
+            except BaseException:
+                self._stack.close()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _run(self) -> None:
+        assert self._pair is not None
+        self._result = synchronize_completely(self._context, self._pair, reason="final")
+
+    def answer(self) -> None:
+        """Run another pass if copiers ask for ids that the id map does not have."""
+        now = self._context.now()
+        if self._pair is None or (now - self._asked_at).total_seconds() < ASK_SECONDS:
+            return
+        self._asked_at = now
+        record = self._context.record
+        if unanswered(wanted_ids(record), record.schema_id_map()):
+            self._run()
+
+    def done(self) -> None:
+        """Keep the id map next to the offset map, and journal the step."""
+        if self._timer is None or self._result is None:
+            return
+        record = self._context.record
+        document = record.schema_id_map()
+        assert document is not None, "the pass has written it"
+        record.journal.check_holds()
+        record.evidence_store.put(record.key(keys.FINAL_SCHEMA_IDS), document.canonical())
+        result = self._result
+        self._timer.done(
+            {
+                "summary": f"{result.subjects} subjects with {result.versions} versions are on the target",
+                "id_mode": result.id_mode,
+                "subjects": result.subjects,
+                "versions": result.versions,
+                "registered": result.registered,
+                "failed": len(result.failed),
+                "conflicts": len(result.conflicts),
+                "id_map": {
+                    "uri": f"{record.evidence_store.uri}/{record.key(keys.FINAL_SCHEMA_IDS)}",
+                    "sha256": document.digest(),
+                    "ids": len(document.ids),
+                },
+            }
+        )

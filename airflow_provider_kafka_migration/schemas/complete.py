@@ -1,0 +1,51 @@
+"""Synchronize and insist that everything is on the target: before records are copied, and before clients switch."""
+
+from __future__ import annotations
+
+from airflow_provider_kafka_migration.documents.schemas import SchemasResult
+from airflow_provider_kafka_migration.errors import SchemasIncomplete, Transient
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.schemas.modes import PHASE
+from airflow_provider_kafka_migration.schemas.open import RegistryPair
+from airflow_provider_kafka_migration.schemas.sync import Reason, synchronize
+
+#: What could not be read and is a schema; levels and modes that could not be read are findings of the validation.
+_SCHEMAS = ("source: subject ", "target: subject ", "source: schema id ", "target: schema id ")
+_SHOWN = 5
+
+
+def synchronize_completely(context: PhaseContext, pair: RegistryPair, *, reason: Reason) -> SchemasResult:
+    """Run one pass; with ``schemas.on_conflict: fail`` everything has to be on the target afterwards.
+
+    :raises SchemaConflicts: the target registry contradicts the plan.
+    :raises SchemasIncomplete: some schemas were refused or could not be read; all others are on the target.
+    :raises Transient: the same, and trying again may help for each of them.
+    :raises MigrationError: a registry cannot be read, or has stopped answering.
+    """
+    result = synchronize(context, pair, reason=reason)
+    if context.spec.schemas.on_conflict == "report":
+        return result
+    unread = {key: why for key, why in result.unread.items() if key.startswith(_SCHEMAS)}
+    lines = [f"{_name(item.subject, item.version)}: {item.error.get('what', '')}" for item in result.failed]
+    lines += [f"{key}: {why}" for key, why in sorted(unread.items())]
+    if not lines:
+        return result
+    kinds = {str(item.error.get("kind")) for item in result.failed} | ({"terminal"} if unread else set())
+    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    kind = Transient if kinds == {"transient"} else SchemasIncomplete
+    raise kind(
+        f"{len(lines)} schemas, levels or modes are not on the target: {'; '.join(lines[:_SHOWN])}{more}",
+        where=context.where(PHASE),
+        next_step="correct what the first one names, leave the subjects out (schemas.exclude), or copy all others with "
+        "schemas.on_conflict: report; then clear the task: only what is missing is tried again",
+        details={
+            "failed": [item.model_dump(mode="json") for item in result.failed[:100]],
+            "unread": dict(sorted(unread.items())[:100]),
+        },
+    )
+
+
+def _name(subject: str, version: int) -> str:
+    if not subject:
+        return "a schema id in records"
+    return f"{subject} version {version}" if version else subject

@@ -1,0 +1,419 @@
+"""A migration with schema registries: ids kept or translated, new schemas in the tail, conflicts, outages, freezes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from phase_world.jobs import MIGRATION
+from phase_world.registries import SECTION, avro, with_id
+from phase_world.world import World, Worlds
+
+from airflow_provider_kafka_migration.documents.proof import PartitionContent
+from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdSettings, TopicIdSettings
+from airflow_provider_kafka_migration.errors import (
+    FreezeFailed,
+    RegistryUnreachable,
+    SchemaConflicts,
+    SchemasIncomplete,
+    Terminal,
+    ValidationFailed,
+)
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.schemas import check, sync
+from airflow_provider_kafka_migration.state import State
+
+TRANSLATE = {**SECTION, "ids": "translate"}
+READONLY = {**SECTION, "source_registry": "readonly"}
+DOWN = RegistryUnreachable("nobody answers")
+
+
+def modes(world: World, role: Any) -> dict[str, str]:
+    found: dict[str, str] = world.registries.state(role)["modes"]
+    return found
+
+
+def ids_on_target(world: World, topic: str, partition: int = 0) -> list[int]:
+    values = world.target.log(topic, partition).values().values()
+    return [int.from_bytes(value[1:5], "big") for value in values if value is not None and value[:1] == b"\0"]
+
+
+def id_map(world: World) -> dict[int, int]:
+    document = world.context().record.schema_id_map()
+    assert document is not None
+    return {source: target for _, source, target in document.ids}
+
+
+# -- the task ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_task_copies_schemas_with_their_ids(worlds: Worlds) -> None:
+    world = worlds.at("schemas", schemas=SECTION)
+    result = world.run("schemas")
+    source, target = (world.registries.state(role) for role in ("source", "target"))
+    assert target["subjects"] == source["subjects"]
+    assert target["configs"]["orders-value"] == source["configs"]["orders-value"]
+    assert target["modes"] == {"": "READWRITE"}
+    assert result.details["registered"] == 5
+    assert "4 subjects with 5 versions" in result.summary
+    assert id_map(world) == {number: number for number in (1, 3, 7, 9, 12)}
+    world.restart()
+    assert world.run("schemas").already_done
+    assert len(world.steps(steps.SCHEMAS_COPIED)) == 1
+
+
+def test_without_registries_the_task_journals_nothing(worlds: Worlds) -> None:
+    world = worlds.at("schemas")
+    count = len(world.context().journal.entries())
+    world.outside.revive()
+    result = world.run("schemas")
+    assert (result.summary, result.already_done) == ("no schema registry is configured", True)
+    assert len(world.context().journal.entries()) == count
+    assert world.outside.changes == []
+
+
+def test_a_plan_that_could_not_read_the_registries_is_no_plan_without_schemas(worlds: Worlds) -> None:
+    world = worlds.at("plan", schemas=SECTION)
+    world.outside.fail("target.registry.*", DOWN)
+    for phase in ("plan", "precheck", "topology_copy"):
+        world.run(phase)
+    world.outside.heal()
+    with pytest.raises(Terminal, match="the plan has no schemas, although the spec names schema registries"):
+        world.run("schemas")
+    assert world.registries.state("target")["subjects"] == {}
+
+
+def test_conflicts_stop_the_task_by_name_before_anything_is_written(worlds: Worlds) -> None:
+    world = worlds.at("schemas", schemas=SECTION)
+    world.registries.seed("target", "taken-value", '"long"', id=3)
+    before = world.registries.state("target")
+    with pytest.raises(SchemaConflicts, match="the id 3 belongs to another schema") as caught:
+        world.run("schemas")
+    assert [item["subject"] for item in caught.value.details["conflicts"]] == ["orders-value"]
+    assert world.registries.state("target") == before
+    assert world.steps(steps.SCHEMAS_COPIED) == []
+
+
+def test_reported_conflicts_leave_out_only_what_they_concern(worlds: Worlds) -> None:
+    world = worlds.at("schemas", schemas={**SECTION, "on_conflict": "report", "ids": "keep"})
+    world.registries.seed("target", "taken-value", '"long"', id=3)
+    result = world.run("schemas")
+    target = world.registries.state("target")["subjects"]
+    assert sorted(target) == ["address", "gone-value", "orders-value", "state-value", "taken-value"]
+    assert sorted(target["orders-value"]) == [1]
+    assert "1 conflicts" in result.summary
+
+
+def test_what_the_target_refuses_fails_the_task_after_all_others_are_there(worlds: Worlds) -> None:
+    world = worlds.at("schemas", schemas=SECTION)
+
+    def refuse(*_: Any) -> Any:
+        from airflow_provider_kafka_migration.errors import RegistryRefused
+
+        raise RegistryRefused("not like this")
+
+    world.outside.fail("target.registry.register", refuse, times=1)
+    with pytest.raises(SchemasIncomplete, match="not like this"):
+        world.run("schemas")
+    world.restart()
+    world.run("schemas")
+    assert world.registries.state("target")["subjects"] == world.registries.state("source")["subjects"]
+
+
+# -- whole migrations -------------------------------------------------------------------------------------------------
+
+
+def test_kept_ids_stay_in_the_records(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    assert ids_on_target(world, "orders") == [1, 3, 3]
+    assert world.target.log("orders").values() == world.source.log("orders").values()
+    final = world.evidence_store.get(f"{MIGRATION}/{keys.FINAL_SCHEMA_IDS}")
+    assert final is not None
+    assert [row[1:] for row in json.loads(final)["ids"]] == [[number, number] for number in (1, 3, 7, 9, 12)]
+
+
+def test_translated_ids_are_in_the_records(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=TRANSLATE)
+    known = id_map(world)
+    assert known[3] != 3, "the target numbers its schemas by itself"
+    assert ids_on_target(world, "orders") == [known[1], known[3], known[3]]
+    assert world.target.log("orders").values().keys() == world.source.log("orders").values().keys()
+    attempt = world.context().record.freeze()
+    assert attempt is not None
+    step = world.context().record.cutover_step(attempt, steps.FINAL_SCHEMAS)
+    assert step is not None
+    assert step["id_map"]["ids"] == 5
+
+
+def test_a_schema_that_is_new_in_the_tail_is_there_before_its_records(worlds: Worlds) -> None:
+    world = worlds.at("tail", schemas=TRANSLATE)
+    world.registries.seed("source", "orders-value", avro("Order", "number", "note", "more"), id=20, version=4)
+    world.source.log("orders").write(with_id(20))
+    world.run("tail")
+    known = id_map(world)
+    assert ids_on_target(world, "orders")[-1] == known[20]
+    assert known[20] != 20
+
+
+def test_an_id_of_a_subject_outside_the_filter_is_taken_up_when_a_record_has_it(worlds: Worlds) -> None:
+    world = worlds.at("tail", schemas={**TRANSLATE, "exclude": ["gone-value"]})
+    world.source.log("orders").write(with_id(12))
+    world.run("tail")
+    assert ids_on_target(world, "orders")[-1] == id_map(world)[12]
+
+
+def test_an_id_that_nobody_has_passes_once_the_registry_says_so(worlds: Worlds) -> None:
+    world = worlds.at("tail", schemas=TRANSLATE)
+    world.source.log("orders").write(with_id(4711))
+    world.run("tail")
+    assert ids_on_target(world, "orders")[-1] == 4711
+    document = world.context().record.schema_id_map()
+    assert document is not None
+    assert document.absent == [(".", 4711)]
+
+
+def test_an_unknown_id_holds_only_its_partition_while_the_registry_is_down(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from phase_world import jobs
+
+    monkeypatch.setattr(jobs, "_PATIENCE", 5)
+    world = worlds.at("tail", schemas=TRANSLATE)
+    world.registries.seed("source", "orders-value", avro("Order", "later"), id=20, version=4)
+    for partition in (0, 1):
+        world.source.log("orders", partition).write(with_id(20 if not partition else 3))
+    world.outside.fail("source.registry.*", DOWN)
+    world.run("tail")
+    assert ids_on_target(world, "orders", 0) == [id_map(world)[number] for number in (1, 3, 3)]
+    assert ids_on_target(world, "orders", 1)[-1] == id_map(world)[3]
+    world.outside.heal()
+    monkeypatch.setattr(jobs, "_PATIENCE", 150)
+    world.run("tail")
+    assert ids_on_target(world, "orders", 0)[-1] == id_map(world)[20]
+
+
+def test_the_last_schemas_come_with_the_final_drain(worlds: Worlds) -> None:
+    """The tail's own process has died; the final drain answers for it."""
+    world = worlds.at("cutover.final_drain", schemas=TRANSLATE)
+    world.registries.seed("source", "orders-value", avro("Order", "late"), id=20, version=4)
+    world.run("cutover.final_drain")
+    assert 20 in id_map(world)
+    final = world.evidence_store.get(f"{MIGRATION}/{keys.FINAL_SCHEMA_IDS}")
+    assert final is not None
+    assert b"20" in final
+
+
+# -- outages ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_that_is_down_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze", schemas=SECTION)
+    world.outside.fail("source.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        world.run("cutover.freeze")
+    assert not world.denied
+    assert world.steps(steps.FREEZE_REQUESTED) == []
+    world.outside.heal()
+    world.run("cutover.freeze")
+    assert world.denied
+
+
+def test_a_conflict_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze", schemas={**SECTION, "ids": "keep"})
+    world.registries.seed("target", "taken-value", '"long"', id=20)
+    world.registries.seed("source", "orders-value", avro("Order", "late"), id=20, version=4)
+    with pytest.raises(SchemaConflicts, match="the id 20 belongs to another schema"):
+        world.run("cutover.freeze")
+    assert not world.denied
+    assert world.state is State.TAIL
+
+
+def test_schemas_that_were_never_copied_stop_the_cutover(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze")
+    world.change_spec(schemas=SECTION)
+    with pytest.raises(FreezeFailed, match="no schemas were copied"):
+        world.run("cutover.freeze")
+    assert not world.denied
+
+
+def test_an_outage_in_the_final_drain_keeps_the_freeze_while_there_is_time(worlds: Worlds) -> None:
+    world = worlds.at("cutover.final_drain", schemas=SECTION)
+    world.outside.fail("target.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        world.run("cutover.final_drain")
+    assert world.denied
+    world.outside.heal()
+    world.run("cutover.final_drain")
+    assert world.denied
+
+
+# -- the source registry at the freeze --------------------------------------------------------------------------------
+
+
+def test_the_source_registry_becomes_readonly_at_the_freeze(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze", schemas=READONLY)
+    assert modes(world, "source") == {"": "READWRITE"}
+    world.run("cutover.freeze")
+    assert modes(world, "source") == {"": "READONLY"}
+    world.restart()
+    world.run("cutover.sentinels")
+    world.run("cutover.final_drain")
+    assert modes(world, "target") == {"": "READWRITE"}, "the mode of the freeze is not copied"
+
+
+def test_a_lifted_freeze_gives_the_source_registry_its_modes_back(worlds: Worlds) -> None:
+    world = worlds.at("cutover.sentinels", schemas=READONLY)
+    assert modes(world, "source") == {"": "READONLY"}
+    world.clock.sleep(3600)
+    with pytest.raises(FreezeFailed, match="longer than max_producer_freeze"):
+        world.run("cutover.sentinels")
+    assert not world.denied
+    assert modes(world, "source") == {"": "READWRITE"}
+    assert world.context().record.open_registry_settings("source") == {}
+
+
+def test_a_registry_that_is_down_does_not_keep_the_producers_frozen(worlds: Worlds) -> None:
+    world = worlds.at("cutover.sentinels", schemas=READONLY)
+    world.clock.sleep(3600)
+    world.outside.fail("source.registry.*", DOWN)
+    with pytest.raises(FreezeFailed):
+        world.run("cutover.sentinels")
+    assert not world.denied
+    (entry,) = world.steps(steps.SOURCE_REGISTRY_READONLY)
+    assert "the whole registry: PUT mode READWRITE" in entry.details["error"]["next_step"]
+    assert modes(world, "source") == {"": "READONLY"}
+    world.outside.heal()
+    world.restart()
+    world.run("tail")
+    assert modes(world, "source") == {"": "READWRITE"}
+
+
+def test_a_rollback_gives_both_registries_their_modes_back_and_lists_what_stays(worlds: Worlds) -> None:
+    world = worlds.at("cutover.final_drain", schemas=READONLY)
+    world.run("rollback")
+    assert modes(world, "source") == {"": "READWRITE"}
+    assert modes(world, "target") == {"": "READWRITE"}
+    data = world.evidence_store.get(f"{MIGRATION}/rollback-report.json")
+    assert data is not None
+    report = json.loads(data)
+    assert report["problems"] == []
+    rows = {item["subject"]: item["source_versions"] for item in report["left_in_registry"]}
+    assert rows == {"address": [1], "gone-value": [1], "orders-value": [1, 3], "state-value": [1]}
+
+
+def test_a_rollback_names_what_it_cannot_put_back(worlds: Worlds) -> None:
+    world = worlds.at("cutover.final_drain", schemas=READONLY)
+    world.outside.fail("source.registry.*", DOWN)
+    world.run("rollback")
+    assert world.state is State.ROLLED_BACK
+    data = world.evidence_store.get(f"{MIGRATION}/rollback-report.json")
+    assert data is not None
+    (problem,) = json.loads(data)["problems"]
+    assert problem["part"] == "schemas"
+    assert "PUT mode READWRITE" in problem["next_step"]
+
+
+def test_the_follower_is_not_started_without_registries(worlds: Worlds) -> None:
+    world = worlds.at("seed")
+    with sync.SchemaFollower(world.context()) as follower:
+        assert follower._thread is None
+
+
+# -- validation and evidence ------------------------------------------------------------------------------------------
+
+
+def schema_check(world: World) -> Any:
+    result = world.context().record.validation()
+    assert result is not None
+    return result.check("schemas")
+
+
+@pytest.mark.parametrize("section", [SECTION, TRANSLATE], ids=["keep", "translate"])
+def test_the_validation_resolves_each_id_and_the_evidence_has_it(worlds: Worlds, section: dict[str, Any]) -> None:
+    world = worlds.at("validate", schemas=section)
+    result = world.run("validate")
+    assert result.details["checks"]["schemas"]["outcome"] == "PASSED"
+    assert "2 of 2 ids in records resolve to the same schema" in schema_check(world).summary
+    world.run("evidence")
+    assert world.state is State.FINALIZED
+    data = world.evidence_store.get(f"{MIGRATION}/evidence.json")
+    assert data is not None
+    bundle = verify_evidence(data).bundle
+    assert bundle.schemas["plan"]["subjects"] == 4
+    assert bundle.schemas["check"]["ids_resolved"] == 2
+    assert bundle.schemas["final"]["id_map"]["ids"] == 5
+    assert {"schema_ids", "schema_plan", "schemas_check"} <= bundle.artifacts.keys()
+    reports = [item for key, item in world.evidence_store.objects.items() if key.endswith(".html")]
+    assert reports
+    assert b"<h2>Schemas</h2>" in reports[-1]
+
+
+def test_a_validation_without_registries_says_so(worlds: Worlds) -> None:
+    world = worlds.at("validate")
+    world.run("validate")
+    found = schema_check(world)
+    assert (found.outcome, found.summary) == ("PASSED", "no schema registry is configured")
+    world.run("evidence")
+    data = world.evidence_store.get(f"{MIGRATION}/evidence.json")
+    assert data is not None
+    assert verify_evidence(data).bundle.schemas == {}
+    assert b'\\\\"schemas\\\\":{\\\\"check' not in data
+
+
+def test_another_schema_on_the_target_fails_the_validation_by_name(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    world.registries.seed("target", "orders-value", avro("Order", "another"), id=3, version=3)
+    with pytest.raises(ValidationFailed, match="schemas"):
+        world.run("validate")
+    findings = "\\n".join(schema_check(world).findings)
+    assert "orders-value version 3: version 3 of orders-value on the target is another schema" in findings
+    assert "id 3 of context . occurs in records (orders-0 at offset 6)" in findings
+
+
+def test_a_version_that_clients_have_registered_since_is_only_named(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    world.registries.seed("target", "orders-value", avro("Order", "after"), id=50, version=4)
+    world.run("validate")
+    found = schema_check(world)
+    assert found.outcome == "WARNING"
+    assert ["only on the target" in item for item in found.findings] == [True]
+
+
+def test_a_registry_that_is_down_is_no_result_of_a_validation(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    world.outside.fail("target.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        world.run("validate")
+    assert world.steps(steps.VALIDATED) == []
+    world.outside.heal()
+    runs = world.verifier.runs
+    assert world.run("validate").details["checks"]["schemas"]["outcome"] == "PASSED"
+    assert world.verifier.runs == runs, "the content is not compared again"
+
+
+def test_ids_that_were_not_gathered_are_not_taken_for_none() -> None:
+    settings = SchemaIdSettings(
+        id_map_key="k", topics={"orders": TopicIdSettings(parts="value", context=".", rewrite=True)}
+    )
+    content = PartitionContent(topic="orders", partition=0, source_records=5, target_records=5, compared=5)
+    found = check.found_in_records([content], settings)
+    assert found.incomplete == {"orders-0": "they were not gathered while its content was compared"}
+    judged = check.judge(
+        SchemaCheck(
+            migration_id="m1",
+            at="",
+            id_mode="keep",
+            unread={"ids in records of orders-0": found.incomplete["orders-0"]},
+        )
+    )
+    assert judged.outcome == "WARNING"
+
+
+def test_a_schema_that_could_not_be_read_fails_the_check_and_a_level_does_not() -> None:
+    unread = {"source: mode of :.a:": "no right"}
+    found = SchemaCheck(migration_id="m1", at="", id_mode="keep", unread=unread)
+    assert check.judge(found).outcome == "WARNING"
+    unread = {"target: subject a, version 1": "HTML"}
+    assert check.judge(found.model_copy(update={"unread": unread})).outcome == "FAILED"
