@@ -448,8 +448,6 @@ class SchemaSettingsNotRestored(Transient):
 class SchemaConflicts(Terminal):
     """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: fail``)."""
 
-    """Schemas, ids or modes of the target registry keep the plan from being carried out (``on_conflict: fail``)."""
-
 
 class SchemaReferenceMissing(Terminal):
     """A schema refers to a version that is not on the target."""
