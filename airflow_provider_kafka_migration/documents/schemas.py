@@ -180,6 +180,7 @@ class SchemaDifference(Part):
     subject: str
     version: int = 0
     what: str
+    only_on_target: bool = Field(False, description="the target has more than the source; nothing is missing there")
 
 
 class SchemaCheck(Document):

@@ -30,11 +30,12 @@ from airflow_provider_kafka_migration.errors import (
     SchemaNotFound,
     SchemaReferenced,
 )
-from airflow_provider_kafka_migration.registry import answers, detection
+from airflow_provider_kafka_migration.registry import answers, apicurio, detection
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.answers import AnswerMalformed
 from airflow_provider_kafka_migration.registry.apicurio import Apicurio
 from airflow_provider_kafka_migration.registry.detection import Kind
+from airflow_provider_kafka_migration.registry.listing import list_versions
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.registry.rest import BoundedRestClient
 
@@ -126,6 +127,10 @@ class Registry:
             for prefix in prefixes:
                 asked = query if prefix is None else {**query, "subjectPrefix": prefix}
                 found.update(self._pages("subjects", asked, answers.texts, always=True))
+        own_api = self.apicurio() if len(found) >= apicurio.SHOWN_SUBJECTS else None
+        if own_api is not None:
+            more = own_api.subjects() - found
+            found |= {subject for subject in more if self.versions(subject, deleted=deleted)}
         return sorted(found)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
@@ -140,7 +145,15 @@ class Registry:
             if error.http_status_code == 404 and error.error_code == SUBJECT_NOT_FOUND:
                 return []
             raise self._error(error, f"list the versions of {subject}") from None
-        return sorted(found)
+        own_api = self.apicurio() if len(found) >= apicurio.SHOWN_VERSIONS else None
+        return sorted(found) if own_api is None else own_api.versions(subject, deleted=deleted)
+
+    def all_versions(self) -> list[RegisteredSchema] | None:
+        """Return all versions of all subjects, with soft-deleted ones, in few requests; None if it is not possible.
+
+        A subject may be missing: compare with :meth:`subjects`.
+        """
+        return list_versions(self._rest) if self.kind() == "confluent" else None
 
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema:
         """Return one version of a subject.
@@ -356,15 +369,18 @@ class Registry:
         *,
         always: bool = False,
     ) -> list[T]:
-        """Return a whole list. Registries cap long lists (Confluent: 20,000 subjects) without a sign of it, so a next
-        page is asked for until it brings nothing new. Registries that know no pages send the same list again.
+        """Return a whole list. Registries cap long lists without a sign of it (Confluent: 20,000 subjects). So a high
+        limit is given, because Apicurio's pages have no order, and then a next page is asked for until it brings
+        nothing new. Registries that know neither send the same list again.
 
         :param always: ask for a next page even after a short list.
         """
         found: dict[T, None] = {}
         what = f"the list of {path.split('/')[-1]}"
         while True:
-            asked = {**query, "offset": str(len(found))} if found else query
+            asked = {**query, "limit": str(_LONGEST_LIST)}
+            if found:
+                asked["offset"] = str(len(found))
             page = self._parsed(lambda answer: parse(answer, what), self._rest.get(path, asked))
             before = len(found)
             found.update(dict.fromkeys(page))

@@ -474,7 +474,7 @@ class Apply:
     def _import_all(self, todo: list[VersionKey]) -> None:
         """Import through Apicurio's own API, which takes ids, versions and deleted states as they are.
 
-        Schemas that refer to each other are imported together. If one batch is refused, its groups are tried one by one.
+        Schemas that refer to each other are imported together. If a batch is refused, its groups are tried one by one.
         """
         chosen = set(todo)
         rows: dict[VersionKey, RegisteredSchema] = {}

@@ -187,13 +187,20 @@ class TemporarySettings:
     # ---- change
 
     def change(
-        self, kind: Kind, scopes: Iterable[str], wanted: Any, *, force: Callable[[str], bool] = lambda _scope: False
+        self,
+        kind: Kind,
+        scopes: Iterable[str],
+        wanted: Any,
+        *,
+        force: Callable[[str], bool] = lambda _scope: False,
+        known: Mapping[str, Any] | None = None,
     ) -> dict[str, MigrationError]:
         """Journal and set a value; return the scopes that the registry refused, with the reason.
 
         A scope that has the value already is journaled with it, and so keeps it afterwards.
 
         :param force: whether a mode must be forced on a scope, because it has schemas already.
+        :param known: values of scopes that were read a moment ago; None as a value: the scope has none of its own.
         :raises ClaimLost: another owner has taken over; nothing is set.
         """
         names = sorted(set(scopes))
@@ -202,14 +209,15 @@ class TemporarySettings:
         journal = self._record.journal
         journal.check_holds()
         opened = open_settings(journal, self._role, kind)
-        former, failed = collect(
-            lambda scope: (self._read(kind, scope),), {name: name for name in names}, self._parallel
-        )
-        new = {scope: value for scope, (value,) in former.items() if scope not in opened}
+        found = {name: known[name] for name in names if known is not None and name in known}
+        unread = {name: name for name in names if name not in found}
+        read, failed = collect(lambda scope: (self._read(kind, scope),), unread, self._parallel)
+        found |= {scope: value for scope, (value,) in read.items()}
+        new = {scope: value for scope, value in found.items() if scope not in opened}
         verb = f"{self._role} registry: {kind} {_shown(wanted)} for a while"
         journal_setting(journal, self._role, kind, new, wanted, reason=verb)
-        self._mine[kind].update(former)
-        todo = {scope: scope for scope, (value,) in former.items() if not has_values(kind, value, wanted)}
+        self._mine[kind].update(found)
+        todo = {scope: scope for scope, value in found.items() if not has_values(kind, value, wanted)}
         _, refused = collect(lambda scope: self._write(kind, scope, wanted, force(scope)), todo, self._parallel)
         return {**failed, **refused}
 
@@ -302,7 +310,7 @@ class ImportMode:
             else:
                 errors[name] = _read_only_error(name, str(mode))
         already = {self._scope_of[name] for name in names if name in self._scope_of}
-        self._settings.change("mode", already, IMPORT)
+        self._settings.change("mode", already, IMPORT, known=self._own)
         return {**errors, **self._widen(todo)}
 
     def again(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
@@ -317,10 +325,9 @@ class ImportMode:
         first = _LADDER.index(self._first) if self._first in _LADDER else 0
         for level in _LADDER[first:]:
             wanted = {name: self._scopes(name, level) for name in todo}
-            refused = self._settings.change(
-                "mode", {scope for scopes in wanted.values() for scope in scopes}, IMPORT, force=self._occupied
-            )
-            left = {name: refused[scope] for name, scopes in wanted.items() for scope in scopes if scope in refused}
+            scopes = {scope for found in wanted.values() for scope in found}
+            refused = self._settings.change("mode", scopes, IMPORT, force=self._occupied, known=self._own)
+            left = {name: refused[scope] for name, found in wanted.items() for scope in found if scope in refused}
             for name in wanted:
                 if name in left:
                     errors[name] = left[name]

@@ -119,6 +119,17 @@ def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Se
     return wanted - known
 
 
+def planned_config(found: SubjectSnapshot, selection: Selection) -> dict[str, Any]:
+    """Return the explicit level that the target gets; an alias follows the renamed subject. Empty: none."""
+    config = dict(found.config or {})
+    alias = config.get("alias")
+    if isinstance(alias, str) and alias:
+        qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
+        target = selection.target_subject(qualified)
+        config["alias"] = reference_subject(target, selection.target_subject(found.subject))
+    return config
+
+
 def keeps_metadata(kind: str) -> bool:
     """Whether a kind of registry stores metadata and rule sets."""
     return kind not in _NO_METADATA
@@ -429,19 +440,25 @@ class _Planner:
         )
 
     def _rename_conflicts(self) -> list[SchemaConflict]:
+        """Find subjects that meet under one name, or leave the context to which the ids of their records go."""
         first: dict[str, str] = {}
         found: list[SchemaConflict] = []
-        for subject in sorted(self._targets):
+
+        def conflict(kind: Literal["content", "unsupported"], subject: str, what: str) -> None:
             target = self._targets[subject]
+            found.append(SchemaConflict(kind=kind, subject=subject, target_subject=target, what=what))
+
+        for subject, target in sorted(self._targets.items()):
             other = first.setdefault(target, subject)
             if other != subject:
-                found.append(
-                    SchemaConflict(
-                        kind="content",
-                        subject=subject,
-                        target_subject=target,
-                        what=f"{other} and {subject} would both become {target}; change schemas.rename",
-                    )
+                conflict("content", subject, f"{other} and {subject} would both become {target}; change schemas.rename")
+            wanted = self._selection.target_context(Subject.parse(subject).context)
+            if Subject.parse(target).context != wanted:
+                conflict(
+                    "unsupported",
+                    subject,
+                    f"schemas.rename moves {subject} to {target}, but the ids of its records go to the context "
+                    f"{wanted}; move whole contexts with schemas.contexts",
                 )
         return found
 
@@ -460,7 +477,7 @@ class _Planner:
         for subject, target in sorted(self._targets.items()):
             there = self._target.subjects.get(target)
             alias = (there.config or {}).get("alias") if there else None
-            wanted = self._config(self._source.subjects[subject]).get("alias")
+            wanted = planned_config(self._source.subjects[subject], self._selection).get("alias")
             if alias and alias != wanted:
                 found.append(
                     SchemaConflict(
@@ -528,7 +545,9 @@ class _Planner:
     def _subjects(self, decided: _Decided, conflicts: list[SchemaConflict]) -> list[PlannedSubject]:
         """Return the subjects; a conflict of a whole subject, or of a reference, takes its versions with it."""
         versions: dict[str, list[PlannedVersion]] = {}
-        blocked = {(item.subject, item.version) for item in conflicts if item.kind in ("reference", "content")}
+        blocked = {
+            (item.subject, item.version) for item in conflicts if item.kind in ("reference", "content", "unsupported")
+        }
         for key in self._order:
             item = decided.versions[key]
             needs = reference_keys(self._item(key), self._source)
@@ -548,21 +567,11 @@ class _Planner:
             target_subject=self._targets[name],
             type=found.versions[-1].schema.type,
             versions=sorted(versions, key=lambda item: item.version),
-            config=self._config(found),
+            config=planned_config(found, self._selection),
             mode=found.mode or "",
             as_reference=found.as_reference,
             topics=topics_of(name, self._settings.topics_of_migration, names),
         )
-
-    def _config(self, found: SubjectSnapshot) -> dict[str, Any]:
-        """Return the explicit level; an alias follows the renamed subject."""
-        config = dict(found.config or {})
-        alias = config.get("alias")
-        if isinstance(alias, str) and alias:
-            qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
-            target = self._selection.target_subject(qualified)
-            config["alias"] = reference_subject(target, self._selection.target_subject(found.subject))
-        return config
 
     def _all_notes(self, mode: IdMode) -> list[str]:
         notes = list(self._notes)

@@ -62,13 +62,30 @@ def schema_for_target(
         whose place is decided.
     :returns: None if a reference has no place yet.
     """
+    return _with_places(item.schema, reference_keys(item, source), target_subject, placed)
+
+
+def places_references(
+    schema: Schema, context: str, target_subject: str, placed: Mapping[VersionKey, VersionKey]
+) -> Schema | None:
+    """Like :func:`schema_for_target`, for the schema of an id, whose own subject is not known.
+
+    :param context: of the source, in which references without a context are looked up.
+    """
+    keys = [(qualified_reference(item, context), item.version) for item in schema.references]
+    return _with_places(schema, keys, target_subject, placed)
+
+
+def _with_places(
+    schema: Schema, keys: Sequence[VersionKey], target_subject: str, placed: Mapping[VersionKey, VersionKey]
+) -> Schema | None:
     references: list[Reference] = []
-    for reference, key in zip(item.schema.references, reference_keys(item, source), strict=True):
+    for reference, key in zip(schema.references, keys, strict=True):
         place = placed.get(key)
         if place is None or place[1] <= 0:
             return None
         references.append(Reference(reference.name, reference_subject(place[0], target_subject), place[1]))
-    return replace(item.schema, references=tuple(references))
+    return replace(schema, references=tuple(references))
 
 
 def planned_places(plan: SchemaPlan) -> dict[VersionKey, VersionKey]:

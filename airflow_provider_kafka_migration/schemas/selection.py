@@ -27,7 +27,7 @@ class Selection:
     :param include: regular expressions, full match on the qualified name of the source.
     :param exclude: likewise; exclude wins.
     :param contexts: ``all``, ``default``, or source contexts to target contexts (only these move).
-    :param renames: exact renames, source subject to target subject.
+    :param renames: exact renames, source subject to target subject, within the context: ids are per context.
     :param topics: source topics to target topics of the migration.
     """
 

@@ -3,10 +3,13 @@
 What could not be read is named in ``unread`` and never counts as absent. Subjects and versions are immutable once
 registered, so a :class:`SnapshotCache` keeps them between passes.
 
-Requests of a first pass over N subjects with V versions: 2 lists of all subjects, 2 lists of versions per subject
-(with and without deleted ones), its level and its mode, and V versions: 4 N + V. A light pass with a cache asks for one
-list per subject and for what is new: N. It finds each new, deleted or restored version, except one that was both
-registered and deleted between two passes. It does not see changed levels or modes of known subjects; a full pass does.
+Requests of a full pass over N subjects with V versions: 2 lists of all subjects, 2 lists of versions per subject (with
+and without deleted ones), its level and its mode, and V versions: 4 N + V. Where the registry can list all versions at
+once (Confluent), that list replaces the lists per subject and the versions: 2 N + V / 500.
+
+A light pass with a cache does not read levels and modes of known subjects. It asks for one list per subject and for
+what is new: N; or for V / 500 pages. It finds each new, deleted or restored version; with lists per subject, all but
+one that was both registered and deleted between two passes.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ MAX_PULLED_IN = 100_000
 #: After this many requests in a row without an answer, the registry counts as unreachable.
 MAX_FAILURES_IN_ROW = 10
 _PROGRESS_SECONDS = 1.0
+#: From so many subjects on, and if they are at least this share of the registry, all versions are listed at once.
+LIST_ALL_FROM = 20
+_LIST_ALL_SHARE = 0.25
 
 Report = Callable[[str], None]
 _Item = TypeVar("_Item")
@@ -46,6 +52,7 @@ class ReadsRegistry(Protocol):
     def contexts(self) -> list[str]: ...
     def subjects(self, *, deleted: bool = False) -> list[str]: ...
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]: ...
+    def all_versions(self) -> list[RegisteredSchema] | None: ...
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema: ...
     def schema_by_id(self, id: int, *, context: str = DEFAULT_CONTEXT) -> Schema | None: ...
     def config(self, subject: str | None) -> dict[str, Any] | None: ...
@@ -316,6 +323,8 @@ class _Reader:
         #: versions to read by subject, with whether each is soft-deleted
         self._wanted: dict[str, dict[int, bool]] = {}
         self._levels: dict[str, tuple[dict[str, Any] | None, str | None]] = {}
+        #: versions by subject, where the registry listed all at once
+        self._listed: dict[str, list[RegisteredSchema]] = {}
         self._lock = threading.Lock()
 
     def run(self) -> RegistrySnapshot:
@@ -333,6 +342,8 @@ class _Reader:
             gone = [name for name in chosen if name not in live]
             found.left_out |= dict.fromkeys(gone, "soft-deleted, and schemas.include_deleted is false")
             chosen = [name for name in chosen if name in live]
+        if len(chosen) >= max(LIST_ALL_FROM, _LIST_ALL_SHARE * len(listed)):
+            self._list_all()
         failed = self._calls.each(chosen, lambda name: self._list(name, name in live), "subjects listed")
         found.unread |= {unread_subject(name): error.what for name, error in failed.items()}
         self._read_versions()
@@ -344,10 +355,20 @@ class _Reader:
 
     # -- versions
 
+    def _list_all(self) -> None:
+        """List all versions at once, if the registry can."""
+        self._calls.count()
+        for item in self._registry.all_versions() or ():
+            self._listed.setdefault(item.subject, []).append(item)
+
     def _list(self, subject: str, live: bool) -> None:
         """List the versions of a selected subject."""
         former = self._cache.listings.get(subject) if self._light else None
-        if former is not None and not live and not former[0]:
+        listed = self._listed.get(subject, [])
+        # The lists of subjects and of all versions are two answers: where they differ, the subject has just changed.
+        if listed and live == any(not item.deleted for item in listed):
+            current, all_ = self._from_list(subject, listed)
+        elif former is not None and not live and not former[0]:
             current, all_ = former
         elif former is not None and live and (now := self._versions(subject, deleted=False)) == former[0]:
             current, all_ = now, former[1]
@@ -364,6 +385,15 @@ class _Reader:
             wanted = {max(numbers): wanted[max(numbers)]} if numbers else {}
         with self._lock:
             self._wanted[subject] = wanted
+
+    def _from_list(self, subject: str, listed: list[RegisteredSchema]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Take over the content of versions that were listed, and return (live, all) version numbers."""
+        current = tuple(sorted(item.version for item in listed if not item.deleted))
+        all_ = tuple(sorted(item.version for item in listed))
+        for item in listed:
+            self._cache.versions[(subject, item.version)] = item
+        self._cache.listings[subject] = (current, all_)
+        return (current, all_) if self._selection.include_deleted else (current, current)
 
     def _versions(self, subject: str, *, deleted: bool) -> tuple[int, ...]:
         self._calls.count()

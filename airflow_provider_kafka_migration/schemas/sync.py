@@ -296,7 +296,7 @@ class _Pass:
         changed = bool(applied.changed or grown or first)
         if changed:
             self._record.journal_store.put(self._record.key(keys.schema_plan(digest)), plan.canonical())
-        self._record.journal_store.put(self._record.key(keys.result(keys.SCHEMAS)), result.canonical())
+        self._record.put_result(keys.SCHEMAS, result)
         if changed:
             self._journal(plan, document, result, applied)
         return result

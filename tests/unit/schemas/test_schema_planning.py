@@ -262,6 +262,11 @@ class TestNames:
         assert kinds(plan) == ["content"]
         assert actions(plan)[("b", 1)] == "conflict"
 
+    def test_a_rename_cannot_change_the_context(self) -> None:
+        plan = plan_of(snapshot(registered("a", 1, 1, A)), selection=Selection(renames={"a": ":.q:a"}))
+        assert kinds(plan) == ["unsupported"]
+        assert actions(plan) == {("a", 1): "conflict"}
+
     def test_references_follow_names_and_versions(self) -> None:
         item = registered(":.p:c", 2, 8, B, refs=[("A", "o", 3), ("C", ":.:z", 1)])
         source = snapshot(registered(":.p:o", 3, 7, A), registered("z", 1, 5, C), item, contexts=[".", ".p"])
