@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from airflow_provider_kafka_migration import plain_secrets
@@ -59,7 +60,15 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
     found: list[Mistake] = []
     rules = (
         *(_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook),
-        *(_registries, _registry_topic, _no_registries, _ids_without_translate, _translate, _subject_renames),
+        *(
+            _registries,
+            _registry_interval,
+            _registry_topic,
+            _no_registries,
+            _ids_without_translate,
+            _translate,
+            _subject_renames,
+        ),
     )
     for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
         with contextlib.suppress(KeyUnknownError):
@@ -146,6 +155,12 @@ def _registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield "schemas.target", "schemas.source needs the registry of the target, or schemas.topic"
     if schemas.target and not schemas.source and not schemas.topic:
         yield "schemas.source", "schemas.target needs the registry of the source"
+
+
+def _registry_interval(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find an interval that would keep both registries busy for nothing."""
+    if _section(sections, "schemas").interval < timedelta(seconds=1):
+        yield "schemas.interval", "at least 1s: an id that a copier asks for does not wait for the interval"
 
 
 def _registry_topic(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -163,6 +163,8 @@ SCHEMAS_CONFLICTS: list[tuple[dict[str, Any], str, str]] = [
     ({**BOTH, "contexts": {".p": 3}}, "schemas.contexts", "not the name of a context"),
     ({**BOTH, "by_topic": [{"topics": [], "rewrite": "key"}]}, "schemas.by_topic[0].topics", "at least 1"),
     ({**BOTH, "by_topic": [{"topics": ["a"], "context": "p"}]}, "schemas.by_topic[0].context", "begins with a dot"),
+    ({**BOTH, "interval": "0s"}, "schemas.interval", "at least 1s"),
+    ({**BOTH, "interval": "soon"}, "schemas.interval", "a duration is a number"),
     ({**BOTH, "exclude": ["("]}, "schemas.exclude[0]", "not a regular expression"),
     ({**BOTH, "max_parallel_requests": 0}, "schemas.max_parallel_requests", "greater than or equal to 1"),
 ]
