@@ -288,7 +288,15 @@ class Registry:
         return found if found == effective and found != self._level("config", None, ()) else None
 
     def set_config(self, subject: str | None, config: dict[str, Any]) -> None:
-        """Set the config of a level. Takes what :meth:`config` returns."""
+        """Set the config of a level. Takes what :meth:`config` returns.
+
+        Apicurio 3.0 refuses ``NONE`` where no level is set, and removes the level where one is set. Its own API sets
+        it. Apicurio keeps nothing else of a config.
+        """
+        level = config.get("compatibilityLevel")
+        if isinstance(level, str) and (own_api := self.apicurio()) is not None:
+            own_api.set_compatibility_rule(subject, level)
+            return
         body = {("compatibility" if key == "compatibilityLevel" else key): value for key, value in config.items()}
         with self._refused(f"set the config of {_level_name(subject)}"):
             self._rest.put(_level_path("config", subject), body=body)
