@@ -51,7 +51,8 @@ def apicurio(answers: Mapping[str, bytes]) -> Iterator[tuple[Registry, Apicurio,
 
 
 def as_json(value: Any) -> bytes:
-    return answer(json.dumps(value))
+    whole: bytes = answer(json.dumps(value))
+    return whole
 
 
 SHOWN = {"/prefix/apis/ccompat/v7/subjects/s/versions": as_json([2])}
