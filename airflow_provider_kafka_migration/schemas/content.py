@@ -85,16 +85,21 @@ def qualified_reference(reference: Reference, context: str) -> str:
     return Subject(context, reference.subject).qualified
 
 
-def reference_subject(target: str, referrer: str) -> str:
-    """Return how a schema of subject ``referrer`` has to write a reference to the subject ``target`` (both qualified).
+def reference_subject(target: str, referrer: str, *, qualified: bool = False) -> str:
+    """Return how a schema of subject ``referrer`` has to write a reference to the subject ``target``.
 
     Inside one context the name alone is enough. From another context it is qualified, also in the default context.
+
+    :param target: qualified, as is ``referrer``.
+    :param qualified: always write the context, unless it is the default one for both.
 
     >>> reference_subject("order-value", ":.payments:cart-value")
     ':.:order-value'
     """
     to, by = Subject.parse(target), Subject.parse(referrer)
-    return to.name if to.context == by.context else f":{to.context}:{to.name}"
+    if to.context == by.context and not (qualified and to.context != DEFAULT_CONTEXT):
+        return to.name
+    return f":{to.context}:{to.name}"
 
 
 def schema_digest(schema: Schema) -> str:

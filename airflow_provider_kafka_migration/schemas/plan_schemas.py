@@ -51,13 +51,12 @@ from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
     SubjectSnapshot,
     unread_id,
+    unread_mode,
     unread_version,
 )
 
 ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 
-#: Kinds of registries that count ids per context. The others have one series of ids.
-_KINDS_WITH_CONTEXTS = frozenset({"confluent"})
 _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject", "apicurio": "apicurio"}
 #: Modes in which a registry accepts no new schema.
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
@@ -79,6 +78,14 @@ class PlanSettings:
     normalize: bool = False
     topics_of_migration: Mapping[str, str] = field(default_factory=dict)
     topic_ids: Sequence[TopicIds] = ()
+
+
+#: type, text and references: what Apicurio takes for the identity of a schema
+_ContentKey = tuple[str, str, tuple[tuple[str, str, int], ...]]
+
+
+def _content_key(schema: Schema, subject: str) -> _ContentKey:
+    return schema.type, schema.text, references_of(schema, Subject.parse(subject).context)
 
 
 class _Decided(NamedTuple):
@@ -137,7 +144,7 @@ def unused_subjects(plan: SchemaPlan) -> list[str]:
 
 
 def _id_space(target: RegistrySnapshot, context: str) -> str:
-    return context if target.kind in _KINDS_WITH_CONTEXTS or len(target.contexts) > 1 else DEFAULT_CONTEXT
+    return context if target.has_contexts else DEFAULT_CONTEXT
 
 
 class _Planner:
@@ -242,6 +249,8 @@ class _Planner:
         scope = _IMPORTS.get(self._target.kind, "")
         if scope == "subject":
             contexts = {Subject.parse(name).context for name in self._targets.values()}
+            if self._target.global_mode is None and unread_mode("") not in self._target.unread:
+                return ""  # a release without modes
             if self._target.global_mode == "IMPORT":
                 return "registry"
             if contexts and all(self._target.context_modes.get(context) == "IMPORT" for context in contexts):
@@ -253,7 +262,8 @@ class _Planner:
         return SchemaConflict(
             kind="unsupported",
             subject="",
-            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate",
+            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate, "
+            "or a target that can",
         )
 
     # -- keep
@@ -274,11 +284,11 @@ class _Planner:
         places = {key: (self._targets[key[0]], key[1]) for key in self._order}
         #: (id space, id) to the first schema of this plan that takes the id
         taken: dict[tuple[str, int], tuple[Schema, str, VersionKey]] = {}
-        contents: dict[tuple[Any, ...], VersionKey] = {}
+        contents = self._contents_of_target()
         for key in self._order:
             item = self._item(key)
             target = self._targets[key[0]]
-            schema = schema_for_target(item, self._source, target, places)
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
             conflict = None
             action: Literal["register", "exists", "conflict"] = "register"
             if schema is None:
@@ -333,22 +343,23 @@ class _Planner:
             )
         return None
 
+    def _contents_of_target(self) -> dict[_ContentKey, tuple[int, str]]:
+        """Ids of the target by content, each with a version that has it."""
+        return {
+            _content_key(item.schema, item.subject): (item.id, f"{item.subject} version {item.version} on the target")
+            for item in self._target.all_versions()
+        }
+
     def _one_id_per_content(
-        self, item: RegisteredSchema, schema: Schema, contents: dict[tuple[Any, ...], VersionKey]
+        self, item: RegisteredSchema, schema: Schema, contents: dict[_ContentKey, tuple[int, str]]
     ) -> SchemaConflict | None:
         """Apicurio identifies a schema by its content, so that content cannot have two ids."""
-        context = Subject.parse(self._targets[item.subject]).context
-        key = (schema.type, schema.text, references_of(schema, context))
-        first = contents.setdefault(key, (item.subject, item.version))
-        other = self._item(first)
-        if other.id == item.id:
+        key = _content_key(schema, self._targets[item.subject])
+        id_, where = contents.setdefault(key, (item.id, f"{item.subject} version {item.version}"))
+        if id_ == item.id:
             return None
-        return self._conflict(
-            "unsupported",
-            item,
-            f"the schema has the ids {other.id} ({first[0]} version {first[1]}) and {item.id}, and Apicurio keeps one "
-            "id per content",
-        )
+        what = f"the same schema has the id {id_} ({where}), and Apicurio keeps one id per content"
+        return self._conflict("unsupported", item, what)
 
     # -- translate
 
@@ -359,7 +370,7 @@ class _Planner:
         for key in self._order:
             item = self._item(key)
             target = self._targets[key[0]]
-            schema = schema_for_target(item, self._source, target, places)
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
             there = None if schema is None else self._match(target, schema, item, used.setdefault(target, set()))
             action: Literal["register", "exists", "conflict"] = "register" if there is None else "exists"
             if there is not None:
@@ -562,6 +573,11 @@ class _Planner:
             notes.append(
                 f"the global compatibility level stays {_text(self._target.global_config)}; the source has "
                 f"{_text(self._source.global_config)} (schemas.global_config: true copies it)"
+            )
+        if not self._target.has_contexts and any(Subject.parse(name).context != "." for name in self._targets.values()):
+            notes.append(
+                f"the target registry ({self._target.kind}) has no contexts: subjects keep them as a part of their "
+                "name, and all ids are one series"
             )
         renamed = {source for source, target in self._settings.topics_of_migration.items() if source != target}
         for name in sorted(self._targets):

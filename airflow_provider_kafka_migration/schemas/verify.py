@@ -248,7 +248,7 @@ class _Comparison:
             self._unplaced.add(key)
             self._unread.setdefault(f"subject {key[0]}, version {key[1]}", "its counterpart, or a reference, is unread")
             return
-        expected = schema_for_target(item, self._source, subject, self._places)
+        expected = schema_for_target(item, self._source, subject, self._places, contexts=self._target.has_contexts)
         there = self._counterpart(item, subject)
         if there is None:
             self._differ(item, f"{subject} on the target does not have it")
@@ -448,7 +448,7 @@ class _Comparison:
         found: list[tuple[str, Schema]] = []
         for item in self._source_ids.get(key, ()):
             subject = self._selection.target_subject(item.subject)
-            schema = schema_for_target(item, self._source, subject, self._places)
+            schema = schema_for_target(item, self._source, subject, self._places, contexts=self._target.has_contexts)
             if schema is not None:
                 found.append((subject, schema))
         if found:
@@ -458,7 +458,7 @@ class _Comparison:
             return [] if key in self._source_ids else None
         # The schema of a subject that does not move: it has no subject of its own on the target.
         referrer = Subject(self._selection.target_context(context), "").qualified
-        placed = places_references(asked, context, referrer, self._places)
+        placed = places_references(asked, context, referrer, self._places, contexts=self._target.has_contexts)
         return [] if placed is None else [(referrer, placed)]
 
     def _resolves_guid(self, guid: str, where: str) -> bool:
