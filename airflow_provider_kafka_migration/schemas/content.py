@@ -34,7 +34,7 @@ _CACHED_TEXTS = 65536
 _EXACT_FLOAT = 2**53
 
 #: What a parser raises for text that is not what its type promises, or is nested too deeply.
-_UNPARSABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_UNPARSABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def same_schema(
@@ -134,14 +134,19 @@ def canonical_text(type_: str, text: str) -> str:
 
 def record_names(schema: Schema) -> frozenset[str]:
     """Return the names by which a record name strategy may call this schema; empty if it has none."""
+    return _record_names(schema.type, schema.text)
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _record_names(type_: str, text: str) -> frozenset[str]:
     try:
-        if schema.type == "AVRO":
-            node = _avro(json.loads(schema.text), "")
+        if type_ == "AVRO":
+            node = _avro(json.loads(text), "")
             return frozenset({str(node["name"])} if isinstance(node, dict) and "name" in node else ())
-        if schema.type == "JSON":
-            title = json.loads(schema.text).get("title")
+        if type_ == "JSON":
+            title = json.loads(text).get("title")
             return frozenset({title} if isinstance(title, str) else ())
-        return _message_names(schema.text)
+        return _message_names(text)
     except _UNPARSABLE:
         return frozenset()
 
@@ -213,9 +218,10 @@ def _full_name(name: str, namespace: str) -> str:
 
 # -- Protobuf ---------------------------------------------------------------------------------------------------------
 
+#: Comments and strings also match without their end, so that no text is scanned for an end again and again.
 _TOKEN = re.compile(
-    r"""\s+ | //[^\n]* | /\*.*?\*/
-    | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*') | (?P<word>[\w.+-]+) | (?P<mark>.)""",
+    r"""\s+ | //[^\n]* | /\*(?:[^*]|\*(?!/))*(?P<comment>(?:\*/)?)
+    | (?P<string>"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?) | (?P<word>[\w.+-]+) | (?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
 )
 #: Statements whose block holds statements; the block of any other one is the value of an option.
@@ -244,9 +250,11 @@ def _protobuf(text: str) -> list[_Statement]:
 
 def _tokens(text: str) -> Iterator[str]:
     for match in _TOKEN.finditer(text):
-        if match["string"] is not None:
-            content = match["string"][1:-1]
-            yield match["string"] if '"' in content else f'"{content}"'
+        quoted = match["string"]
+        if match["comment"] == "" or (quoted is not None and (len(quoted) < 2 or quoted[-1] != quoted[0])):
+            raise ValueError("a comment or a string of the Protobuf text has no end")
+        if quoted is not None:
+            yield quoted if '"' in quoted[1:-1] else f'"{quoted[1:-1]}"'
         elif match["word"] is not None or match["mark"] is not None:
             yield match[0]
 

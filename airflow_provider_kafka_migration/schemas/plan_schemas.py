@@ -188,7 +188,7 @@ class _Planner:
             conflicts=sorted(conflicts, key=lambda item: (item.subject, item.version, item.kind)),
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
-            notes=self._all_notes(mode),
+            notes=self._all_notes(mode, decided),
             unread=self._unread(),
         )
 
@@ -560,7 +560,7 @@ class _Planner:
             topics=topics_of(name, self._settings.topics_of_migration, names),
         )
 
-    def _all_notes(self, mode: IdMode) -> list[str]:
+    def _all_notes(self, mode: IdMode, decided: _Decided) -> list[str]:
         notes = list(self._notes)
         items = [self._item(key) for key in self._order]
         with_metadata = sorted({item.subject for item in items if item.schema.metadata or item.schema.rule_set})
@@ -587,9 +587,26 @@ class _Planner:
                     f"{name} is named after the renamed topic {by_record[0]} and its record, and keeps its name; "
                     "if serializers on the target derive it from the topic, add it to schemas.rename.subjects"
                 )
+        notes += self._own_versions(decided)
         if mode == "translate" and self._settings.normalize:
             notes.append("schemas.normalize: the target registry may print schemas in another form")
         return notes
+
+    def _own_versions(self, decided: _Decided) -> list[str]:
+        """Name subjects whose latest version on the target may be one that the source does not have."""
+        if self._selection.versions != "all":
+            return []
+        placed = {(self._targets[key[0]], item.target_version) for key, item in decided.versions.items()}
+        own = [
+            target
+            for source, target in sorted(self._targets.items())
+            if (there := self._target.subjects.get(target)) is not None
+            and not self._source.subjects[source].as_reference
+            and any(not item.deleted and (target, item.version) not in placed for item in there.versions)
+        ]
+        if not own:
+            return []
+        return [f"{len(own)} subjects have versions on the target that the source does not have; the first is {own[0]}"]
 
     def _record_names(self, name: str) -> frozenset[str]:
         return frozenset[str]().union(*(record_names(item.schema) for item in self._source.subjects[name].versions))

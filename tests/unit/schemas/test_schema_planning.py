@@ -341,6 +341,13 @@ class TestLevels:
         assert any("FULL" in note for note in plan.notes)
         assert plan_of(source, global_config=True).global_config == {"compatibilityLevel": "FULL"}
 
+    def test_versions_that_only_the_target_has_are_noted(self) -> None:
+        own = snapshot(registered("a", 1, 1, A), registered("a", 9, 90, B))
+        for mode in ("keep", "translate"):
+            notes = plan_of(snapshot(registered("a", 1, 1, A)), own, ids=mode).notes
+            assert any("the first is a" in note for note in notes)
+            assert plan_of(own, own, ids=mode).notes == []
+
     def test_an_alias_follows_the_renamed_subject(self) -> None:
         source = snapshot(registered("a", 1, 1, A), registered("b", 1, 2, B), configs={"b": {"alias": "a"}})
         plan = plan_of(source, selection=Selection(prefix="x."))
