@@ -121,7 +121,8 @@ def _fill_plain(cluster: KafkaCluster, scenario: Scenario) -> None:
     per_partition = batches * scenario.batch_records
     producer = _Producer(cluster, scenario)
     for number, value in enumerate(values(per_partition * scenario.partitions, scenario.record_bytes)):
-        producer.send(scenario.name, number // per_partition, value)
+        prefix = b"\0" + (1 + number % scenario.schema_ids).to_bytes(4, "big") if scenario.schema_ids else b""
+        producer.send(scenario.name, number // per_partition, prefix + value)
     producer.flush()
     _multiply(cluster, scenario, per_partition)
 

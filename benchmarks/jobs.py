@@ -7,12 +7,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.copy.clients import Clients, write_references
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.copy import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+)
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from benchmarks.peers.base import Task
 
 MIGRATION_ID = "bench"
+_ID_MAP = f"{MIGRATION_ID}/schemas/id-map.json"
+#: Each id of the source is this much higher on the target.
+_ID_SHIFT = 100_000
+_MAX_ID = 1000
 
 
 @dataclass(frozen=True)
@@ -32,12 +42,14 @@ def write_job(
     verdict: Verdict = Verdict.EQUAL,
     archive: str | None = None,
     storage: dict[str, Any] | None = None,
+    rewrites_ids: bool = False,
     **fields: Any,
 ) -> JobFiles:
     """Write a seed (or, for a task without an end, a tail) into ``task.folder``.
 
     :param archive: location of the segments; None: a folder beside the journal.
     :param storage: S3 settings, where ``archive`` is in S3.
+    :param rewrites_ids: values begin with schema ids, which are others on the target.
     :param fields: of the job, in place of the product's defaults.
     """
     references = {
@@ -47,6 +59,9 @@ def write_job(
     }
     name: Literal["seed", "tail"] = "tail" if task.is_tail else "seed"
     journal = f"file://{task.folder}/journal"
+    if rewrites_ids:
+        topics = {task.topic: TopicIdSettings(parts="value")}
+        fields["schema_ids"] = SchemaIdSettings(id_map_key=_ID_MAP, topics=topics)
     with Clients(references) as clients:
         job = CopyJob(
             migration_id=MIGRATION_ID,
@@ -62,6 +77,10 @@ def write_job(
             **fields,
         )
         clients.store(journal).put(f"{MIGRATION_ID}/jobs/{name}.json", job.canonical())
+        if rewrites_ids:
+            ids = [(".", number, number + _ID_SHIFT) for number in range(1, _MAX_ID + 1)]
+            document = SchemaIdMap(migration_id=MIGRATION_ID, id_mode="translate", ids=ids)
+            clients.store(journal).put(_ID_MAP, document.canonical())
     path = task.folder / "references.json"
     write_references(str(path), references)
     return JobFiles(str(path), journal, f"{MIGRATION_ID}/jobs/{name}.json")

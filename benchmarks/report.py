@@ -104,6 +104,7 @@ _HOW = """\
 - **Ours, direct / via S3**: the lane's loop in one process, one thread, with the product's default settings but
   `seed.max_concurrent_partitions`: all partitions at a time, as the other copiers do.
   **In transactions**: the same loop with `offsets.mode: transactional`.
+  **Ids rewritten**: the values begin with schema ids, which are translated (`schemas.ids: translate`).
   **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too.
 - **MirrorMaker 2**: Kafka's own artifacts as a dedicated node, only records (no checkpoints, heartbeats, syncs).
   Tuned: two tasks, and `target.producer.{compression.type=lz4, batch.size=65536, linger.ms=5,

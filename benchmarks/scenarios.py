@@ -24,6 +24,7 @@ class Scenario:
     :param batch_records: records of a source batch; chosen so that a batch has the size that ``title`` says.
     :param peers: names, in the order of running.
     :param target_brokers: 1, or 3 with replication factor 3.
+    :param schema_ids: values begin with one of so many schema ids, as a serializer writes them; 0: with none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Scenario:
     kind: Kind = Kind.PLAIN
     target_brokers: int = 1
     codec: str = "lz4"
+    schema_ids: int = 0
 
 
 _ALL = (
@@ -67,6 +69,16 @@ SCENARIOS = (
         codec="none",
     ),
     Scenario("partitions_64", "JSON of 670 B, lz4, 64 partitions, batches of 64 KB", 10_000_000, 670, 220, 64, _MOST),
+    Scenario(
+        "schema_ids",
+        "670 B with schema ids, lz4, 8 partitions, batches of 64 KB",
+        10_000_000,
+        670,
+        220,
+        8,
+        ("raw_limit", "ours_direct", "ours_rewritten", "confluent_loop", "mm2_tuned"),
+        schema_ids=5,
+    ),
     Scenario(
         "compacted",
         "every second record compacted away, lz4, 8 partitions",

@@ -49,6 +49,13 @@ _ADDRESS = {
     "namespace": "shop",
     "fields": [{"name": "city", "type": "string"}],
 }
+
+
+def _text(schema: Any) -> str:
+    """A schema as text; compact, as Apicurio's variant of Confluent's API returns those without references."""
+    return json.dumps(schema, separators=(",", ":"))
+
+
 _ADDRESS_SUBJECT = f"{PREFIX}Address"
 _ADDRESS_REFERENCE = ("shop.Address", _ADDRESS_SUBJECT, 2)
 
@@ -60,7 +67,7 @@ def _invoice(*more: Mapping[str, Any]) -> str:
         {"name": "to", "type": "shop.Address"},
         *more,
     ]
-    return json.dumps({"type": "record", "name": "Invoice", "namespace": "shop", "fields": fields})
+    return _text({"type": "record", "name": "Invoice", "namespace": "shop", "fields": fields})
 
 
 INVOICE = _invoice()
@@ -120,7 +127,7 @@ def seeds() -> list[SeedVersion]:
     """What the source's registry holds at the start: gaps between ids and versions, deleted versions, references."""
     address = (_ADDRESS_REFERENCE,)
     return [
-        SeedVersion(_ADDRESS_SUBJECT, 2, 1003, json.dumps(_ADDRESS)),
+        SeedVersion(_ADDRESS_SUBJECT, 2, 1003, _text(_ADDRESS)),
         SeedVersion(f"{INVOICES}-key", 1, 1001, '"long"'),
         SeedVersion(f"{INVOICES}-value", 3, 1010, INVOICE, references=address),
         SeedVersion(f"{INVOICES}-value", 5, 1013, _WITHDRAWN_INVOICE, references=address, deleted=True),

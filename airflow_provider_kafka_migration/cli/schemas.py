@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.errors import RegistryUnreachable, SpecInv
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.documents.schemas import SchemaPlan, SchemasResult
+    from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaPlan, SchemasResult
     from airflow_provider_kafka_migration.record.context import PhaseContext
 
 schemas_app = typer.Typer(help="Plan, copy and compare the schemas of a migration.", no_args_is_help=True)
@@ -59,7 +59,7 @@ def plan_schemas(
     """
     spec = load_spec(file)
     with _reading(spec) as context:
-        made = _plan_now(context)
+        made = _plan_now(context, sample=True)
     if output is not None:
         write_document(output, made.canonical())
     data = {"digest": made.digest(), "plan": made.model_dump(mode="json")}
@@ -111,7 +111,7 @@ def diff_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> Answ
     """
     spec = load_spec(file)
     with _reading(spec, quiet=json_output) as context:
-        made = _plan_now(context)
+        made = _plan_now(context, sample=False)
     rows = list(_differences(made))
     data = {
         "migration_id": spec.migration_id,
@@ -124,6 +124,65 @@ def diff_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> Answ
         equal = f"[green]nothing to copy[/]: {len(made.subjects)} subjects, {versions} versions are on the target"
         return Answer(data, [equal])
     return Answer(data, [_table(("what", "subject", "why"), rows)], code=ExitCode.FAILED)
+
+
+@schemas_app.command("verify")
+@answering
+def verify_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> Answer:
+    """Compare both registries completely. Reads only. Exit status 1 if anything differs or could not be read.
+
+    Compared are subjects, versions, references, deletions, levels and modes, and whether each id of the id map resolves
+    on both sides to the same schema. `validate`, in a migration, also checks all ids that occur in copied records.
+    """
+    spec = load_spec(file)
+    with _reading(spec, quiet=json_output) as context:
+        found = _compare(context)
+    rows = [
+        (f"{item.subject} version {item.version}" if item.version else item.subject, item.what)
+        for item in found.differences
+    ]
+    unread = sorted(found.unread.items())
+    equal = not rows and not unread
+    data = {"migration_id": spec.migration_id, "equal": equal, "check": found.model_dump(mode="json")}
+    counts = (
+        f"{found.subjects} subjects, {found.versions} versions ({found.deleted_versions} soft-deleted), "
+        f"{found.ids_resolved} of {found.ids_in_records} ids of the id map resolve on the target"
+    )
+    shown: list[RenderableType] = [f"[green]equal[/]: {counts}" if equal else f"[red]not equal[/]: {counts}"]
+    shown += [_table(("subject", "difference"), rows)] if rows else []
+    shown += [_table(("could not be compared", "why"), unread, "red")] if unread else []
+    return Answer(data, shown, code=ExitCode.OK if equal else ExitCode.FAILED)
+
+
+def _compare(context: PhaseContext) -> SchemaCheck:
+    """Read both registries and compare them, without a claim.
+
+    :raises SpecInvalid: the spec names only one registry.
+    :raises MigrationError: a registry cannot be read.
+    """
+    from airflow_provider_kafka_migration.record.times import iso
+    from airflow_provider_kafka_migration.schemas.modes import former_modes
+    from airflow_provider_kafka_migration.schemas.open import open_pair
+    from airflow_provider_kafka_migration.schemas.sync import selection_of
+    from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, compare_registries
+
+    record = context.record
+    made = _plan_now(context, sample=False)
+    id_map = record.schema_id_map() if context.journal.exists else None
+    ids = {(origin, number): "the id map" for origin, number, _ in id_map.ids} if id_map is not None else {}
+    guids = {guid: "the id map" for guid, _ in id_map.guids} if id_map is not None else {}
+    with open_pair(context) as pair:
+        return compare_registries(
+            pair.source,
+            pair.target,
+            made,
+            id_map,
+            FoundInRecords(ids, guids),
+            selection=selection_of(record),
+            at=iso(context.now()),
+            former_source_modes=former_modes(record, "source"),
+            parallel=context.spec.schemas.max_parallel_requests,
+        )
 
 
 def _differences(made: SchemaPlan) -> Iterator[tuple[str, str, str]]:
@@ -180,9 +239,10 @@ def _with_recorded_mode(context: PhaseContext) -> PhaseContext:
     return replace(context, spec=context.spec.model_copy(update={"schemas": section}))
 
 
-def _plan_now(context: PhaseContext) -> SchemaPlan:
+def _plan_now(context: PhaseContext, *, sample: bool) -> SchemaPlan:
     """Make the schema plan from what both registries answer now.
 
+    :param sample: also find out where records carry ids. Without it, no cluster is asked once there is a plan.
     :raises MigrationError: a registry cannot be read.
     """
     from airflow_provider_kafka_migration.planning.make import make_plans
@@ -192,7 +252,7 @@ def _plan_now(context: PhaseContext) -> SchemaPlan:
     unknown: dict[str, str] = {}
     if context.record.has_plan():
         topics = {topic.name: topic.target_name for topic in context.record.plan().topics}
-        made = make_schema_plan(context, topics, unknown)
+        made = make_schema_plan(context, topics, unknown, sample=sample)
     else:
         plan, made = make_plans(context)
         unknown = plan.unknown

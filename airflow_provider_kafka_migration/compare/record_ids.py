@@ -6,14 +6,15 @@ The comparison finds ids with a walk of its own, not with the copier's: a mistak
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, SchemaIdUse
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, index_records, record_offsets
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
+from airflow_provider_kafka_migration.kafka.batches.header import decompress
 from airflow_provider_kafka_migration.kafka.batches.records import Columns, read_varint
 from airflow_provider_kafka_migration.schema_ids.found import FoundIds, IdKey
 from airflow_provider_kafka_migration.schema_ids.id_map import ABSENT, IdMap, LiveIdMap
@@ -79,7 +80,7 @@ class WalkedBatch(NamedTuple):
     :param payload: unpacked, with the target's ids; None: no id is another one on the target.
     """
 
-    offsets: list[int]
+    offsets: Sequence[int]
     found: list[Ids]
     payload: bytes | None
 
@@ -131,24 +132,26 @@ class RecordIds:
         return self._keys and self._map is not None
 
     def walk(self, batch: RawBatch) -> WalkedBatch | None:
-        """Read a whole batch; None if it cannot be read, or if the map lacks one of its ids."""
+        """Read a whole batch; None if it cannot be read, has holes, or has an id that the map lacks."""
+        if not batch.is_full:
+            return None
         try:
             batch.check_crc()
-            index = index_records(batch)
-            offsets = record_offsets(batch, index)
-        except BatchMalformed:
+            buffer = decompress(batch.codec, batch.payload)
+            scan = self.scan(buffer, _bodies(buffer, batch.record_count))
+        except (BatchMalformed, IndexError):
             return None
-        scan = self.scan(index.buffer, index.bodies, index.ends)
         if scan.unmapped:
             return None
-        return WalkedBatch(offsets, scan.found, scan.patched(index.buffer) if scan.patches else None)
+        offsets = range(batch.base_offset, batch.next_offset)
+        return WalkedBatch(offsets, scan.found, scan.patched(buffer) if scan.patches else None)
 
     def under_map(self, columns: Columns) -> MappedColumns:
         """Return records of the source as they must be on the target, and their ids on the source."""
         buffer = b"".join(columns.bodies)
         ends = list(accumulate(map(len, columns.bodies)))
         starts = [0, *ends[:-1]]
-        scan = self.scan(buffer, starts, ends)
+        scan = self.scan(buffer, zip(starts, ends, strict=True))
         if not scan.patches and not scan.unmapped:
             return MappedColumns(columns, scan.found, {})
         changed = scan.patched(buffer)
@@ -160,8 +163,8 @@ class RecordIds:
 
     # -- the walk over bodies ----------------------------------------------------------------------------------------
 
-    def scan(self, buffer: bytes, starts: Sequence[int], ends: Sequence[int]) -> Scan:
-        """Find the ids in record bodies (key, value and headers), each at ``buffer[starts[i]:ends[i]]``.
+    def scan(self, buffer: bytes, places: Iterable[tuple[int, int]]) -> Scan:
+        """Find the ids in record bodies (key, value and headers), each at ``buffer[start:end]``.
 
         A body that cannot be read has no ids: it is compared as it is. Single-byte lengths are read in place.
         """
@@ -169,7 +172,7 @@ class RecordIds:
         found = scan.found
         keys, values = self._keys, self._values
         has_id_headers = any(name in buffer for name in ID_HEADERS)
-        for start, end in zip(starts, ends, strict=True):
+        for start, end in places:
             try:
                 size = buffer[start]
                 if size < 128:
@@ -277,6 +280,38 @@ class RecordIds:
         for place, known in places:
             self._take(known, place, scan)
         return {part: tuple(ids) for part, ids in found.items()}
+
+
+def _bodies(buffer: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """Yield where the body of each record of a batch begins and ends. Lengths of up to two bytes are read in place.
+
+    :raises BatchMalformed: the batch has other records than its header says; so does ``IndexError``.
+    """
+    position, size = 0, len(buffer)
+    for _ in range(count):
+        low, high = buffer[position], buffer[position + 1]
+        if low < 128:
+            end = position + 1 + (low >> 1)
+            position += 2  # the length, and the attributes
+        elif high < 128:
+            end = position + 2 + ((high << 7 | low & 127) >> 1)
+            position += 3
+        else:
+            length, start = read_varint(buffer, position)
+            end = start + length
+            position = start + 1
+        while buffer[position] >= 128:  # timestamp delta
+            position += 1
+        position += 1
+        while buffer[position] >= 128:  # offset delta
+            position += 1
+        position += 1
+        if not position < end <= size:
+            raise BatchMalformed("a record extends beyond its batch")
+        yield position, end
+        position = end
+    if position != size:
+        raise BatchMalformed(f"{size - position} bytes follow the last record of a batch")
 
 
 def _headers(buffer: bytes, position: int, end: int) -> Iterator[tuple[bytes, int, int]]:

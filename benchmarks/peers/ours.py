@@ -44,6 +44,7 @@ class Ours(PythonPeer):
     via: Literal["direct", "s3"] = "direct"
     verdict = Verdict.EQUAL
     lanes = 1
+    rewrites_ids = False
 
     def __init__(self, archive: Archive | None = None) -> None:
         super().__init__()
@@ -59,6 +60,7 @@ class Ours(PythonPeer):
             verdict=self.verdict,
             archive=f"{location}/{task.folder.name}" if location else None,
             storage=self.archive.storage,
+            rewrites_ids=self.rewrites_ids,
         )
 
     def stop(self) -> None:
@@ -72,6 +74,14 @@ class Ours(PythonPeer):
         job = self.job(task)
         folder = str(task.folder)
         return self.python("benchmarks.peers.ours_worker", folder, job.references, job.journal, job.key)
+
+
+class OursRewritten(Ours):
+    """Schema ids are translated: every batch is unpacked, changed and packed again."""
+
+    name = "ours_rewritten"
+    title = "ours, direct, ids rewritten"
+    rewrites_ids = True
 
 
 class OursMapped(Ours):

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from benchmarks.peers.base import Peer
 from benchmarks.peers.confluent_loop import ConfluentLoop
 from benchmarks.peers.mirror_maker import Defaults, Tuned
-from benchmarks.peers.ours import Archive, Ours, OursMapped, OursS3, OursSpark, OursTransactional
+from benchmarks.peers.ours import (
+    Archive,
+    Ours,
+    OursMapped,
+    OursRewritten,
+    OursS3,
+    OursSpark,
+    OursTransactional,
+)
 from benchmarks.peers.raw_limit import RawLimit
 
 
@@ -21,6 +29,7 @@ def peers(archive: Archive) -> dict[str, Callable[[], Peer]]:
         RawLimit.name: RawLimit,
         Ours.name: Ours,
         OursMapped.name: OursMapped,
+        OursRewritten.name: OursRewritten,
         OursS3.name: lambda: OursS3(archive),
         OursTransactional.name: OursTransactional,
         OursSpark.name: OursSpark,

@@ -56,11 +56,11 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeRegistry, 
         yield source, target
 
 
-def record(number: int, **fields: str) -> bytes:
+def record(schema_id: int, **fields: str) -> bytes:
     """A record as a serializer writes it."""
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(SCHEMAS[number]), fields)
-    return struct.pack(">bI", 0, number) + body.getvalue()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(SCHEMAS[schema_id]), fields)
+    return struct.pack(">bI", 0, schema_id) + body.getvalue()
 
 
 def write(lab: Lab, topic: str, partition: int, *values: bytes) -> None:

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
 )
 from airflow_provider_kafka_migration.errors import MigrationError, SchemaInvalid
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.planning import schemas as planning_schemas
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
@@ -68,8 +69,9 @@ def with_registries(
 
 
 @pytest.fixture
-def planned(with_registries: Path, tmp_path: Path, journal: Journal) -> Path:
-    """A migration whose plan has no topics, so that no broker is asked for samples."""
+def planned(with_registries: Path, tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A migration whose plan has no topics; sampling their records would ask a broker all the same."""
+    monkeypatch.setattr(planning_schemas, "topic_ids", lambda *_args: [])
     put(tmp_path, keys.PLAN, empty_plan())
     return with_registries
 
@@ -122,7 +124,10 @@ def test_the_plan_as_json_and_markdown_and_file(invoke: Any, planned: Path, tmp_
     assert "| orders-value |  | AVRO | 1 |" in page
 
 
-def test_differences_are_an_exit_status(invoke: Any, planned: Path, target: FakeRegistry) -> None:
+def test_differences_are_an_exit_status(
+    invoke: Any, planned: Path, target: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(planning_schemas, "topic_ids")  # no record is sampled for a comparison
     result = invoke("schemas", "diff", planned, "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
@@ -165,12 +170,46 @@ def test_in_a_migration_the_recorded_id_mode_counts(
 
 
 def test_without_registries_in_the_spec(invoke: Any, spec_file: Path) -> None:
-    for command in ("plan", "diff", "copy"):
+    for command in ("plan", "diff", "copy", "verify"):
         result = invoke("schemas", command, spec_file, "--json")
         assert result.exit_code == 1
         error = json.loads(result.stdout)["error"]
         assert error["code"] == "SPEC_INVALID"
         assert "schemas.source" in error["next_step"]
+
+
+def test_verify_compares_both_registries_and_the_ids_of_the_map(
+    invoke: Any, planned: Path, tmp_path: Path, target: FakeRegistry
+) -> None:
+    register(target, "orders-value", ORDER)
+    register(target, "money", MONEY)
+    target.requests.clear()
+    ids = [(".", 1, 1), (".", 2, 2)]
+    put(tmp_path, keys.SCHEMA_ID_MAP, SchemaIdMap(migration_id="orders-1", id_mode="keep", ids=ids))
+    result = invoke("schemas", "verify", planned)
+    assert result.exit_code == 0, result.output
+    assert "equal: 2 subjects, 2 versions (0 soft-deleted), 2 of 2 ids of the id map resolve" in result.stdout
+    assert not [request for request in target.requests if request.writes]
+    with Registry(RegistryAccess.from_dict({"url": target.url}), "target") as known:
+        known.set_config("orders-value", {"compatibilityLevel": "FULL"})
+    result = invoke("schemas", "verify", planned, "--json")
+    assert result.exit_code == 1
+    check = json.loads(result.stdout)["check"]
+    assert [item["subject"] for item in check["differences"]] == ["orders-value"]
+    assert "FULL" in check["differences"][0]["what"]
+
+
+def test_verify_finds_an_id_that_is_another_schema_on_the_target(
+    invoke: Any, planned: Path, tmp_path: Path, target: FakeRegistry
+) -> None:
+    register(target, "money", MONEY)
+    register(target, "orders-value", ORDER)
+    ids = [(".", 1, 1), (".", 2, 2)]
+    put(tmp_path, keys.SCHEMA_ID_MAP, SchemaIdMap(migration_id="orders-1", id_mode="translate", ids=ids))
+    result = invoke("schemas", "verify", planned)
+    assert result.exit_code == 1
+    assert "0 of 2 ids of the id map resolve" in result.stdout
+    assert "not equal" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -246,6 +285,6 @@ def test_copy_releases_the_migration_after_an_error_too(
 
 def test_every_command_says_what_it_does(invoke: Any) -> None:
     result = invoke("schemas", "--help")
-    for command in ("plan", "copy", "diff"):
+    for command in ("plan", "copy", "diff", "verify"):
         assert command in result.stdout
         assert len(invoke("schemas", command, "--help").stdout) > 200

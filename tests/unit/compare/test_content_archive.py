@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from content_support import MemoryLog, compare, content_range, copy_of, kinds, log_of, record, rewrite
+from id_support import SHIFT, at, log_with, prefixed, rewriting, shifting_map, uses
 
 from airflow_provider_kafka_migration.compare.archive import compare_deleted
 from airflow_provider_kafka_migration.compare.comparison import ContentOptions, range_map
@@ -16,8 +17,8 @@ def archive(store: ObjectStore, log: MemoryLog, until_offset: int) -> SegmentInd
     """Segments of two batches each, up to an offset."""
     writer = SegmentWriter(store, "m1", "orders", 0)
     batches = [item for item in log.stored if isinstance(item, RawBatch) and item.next_offset <= until_offset]
-    for at in range(0, len(batches), 2):
-        pair = batches[at : at + 2]
+    for first in range(0, len(batches), 2):
+        pair = batches[first : first + 2]
         data = b"".join(bytes(item.data) for item in pair)
         writer.put(data, [], pair[0].base_offset, pair[-1].next_offset)
     return SegmentIndex(store, "m1", "orders", 0)
@@ -102,3 +103,22 @@ def test_an_archive_that_was_altered_proves_nothing(local_store: ObjectStore) ->
     assert not found.is_proven
     assert (found.uncompared, found.uncompared_records, found.compared) == ([(0, 60)], 60, 0)
     assert "SHA-256" in found.uncompared_reason
+
+
+def test_what_the_source_has_deleted_is_compared_under_the_id_map(local_store: ObjectStore) -> None:
+    """The archive has the source's own bytes; their ids count like those that the source still has."""
+
+    def log(shift: int) -> MemoryLog:
+        return log_with(lambda offset: at(offset, prefixed(offset // 30 + 1 + shift)), 60)
+
+    source, target, compared = log(0), log(SHIFT), content_range(0, 60)
+    index = archive(local_store, source, 60)
+    source.stored, source.log_start = source.stored[4:], 40
+    options = ContentOptions(ids=rewriting(shifting_map([1, 2])))
+    content = compare(source, target, compared, options=options)
+    assert uses(content) == [("value", "id32", 2, 20, 40)]
+    found = compare_deleted(content, compared, range_map(compared), index, target, options)
+    assert found.is_proven
+    assert (found.compared, found.archive_records) == (60, 40)
+    assert uses(found) == [("value", "id32", 1, 30, 0), ("value", "id32", 2, 30, 30)]
+    assert found.schema_id_rule == content.schema_id_rule != ""

@@ -524,7 +524,7 @@ def test_any_records_are_equal_under_the_map_and_any_changed_byte_of_an_id_is_fo
 @given(some_records(), st.binary(min_size=1, max_size=40))
 def test_bodies_that_cannot_be_read_are_compared_as_they_are(found: list[Record], garbage: bytes) -> None:
     ids = rewriting(MAP, "both")
-    scan = ids.scan(garbage, [0], [len(garbage)])
+    scan = ids.scan(garbage, [(0, len(garbage))])
     assert len(scan.found) == 1
     assert len(scan.patched(garbage)) == len(garbage)
     assert list(records(batch(found))) == found

@@ -6,7 +6,8 @@ import json
 
 from job_documents import job, lane, partition
 
-from airflow_provider_kafka_migration.documents.copy import CopyJob, SchemaIdSettings, TopicIdSettings
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings
 
 
 def test_a_job_without_schema_ids_keeps_its_bytes() -> None:
