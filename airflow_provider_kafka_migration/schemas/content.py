@@ -1,8 +1,8 @@
 """Whether two schemas are the same, although servers reformat them; and their references, names and digests.
 
 Servers store a schema as they print it: Confluent shortens the type name ``t.Order`` to ``Order`` inside the namespace
-``t``, prints Protobuf afresh without comments, and keeps neither key order nor whitespace of JSON. The comparison is
-therefore made on a canonical form:
+``t``, prints Protobuf without comments and in another layout, and does not keep the whitespace of JSON. Therefore
+schemas are compared in a canonical form:
 
 * Avro: parsed JSON with full type names; ``{"type": "string"}`` is ``"string"``; the order of attributes, the default
   order of fields and empty lists of aliases do not count. Documentation, aliases, defaults and logical types do.
@@ -13,7 +13,7 @@ therefore made on a canonical form:
 What it does not see: two spellings of one Protobuf type name (``Addr``, ``t.Addr``, ``.t.Addr``), of one number
 (``16``, ``0x10``) or of an option's default (``packed``, ``json_name``); a Protobuf option list in another order; a
 JSON Schema or an Avro default that means the same in other words. Such pairs count as different, never the other way
-round. Two JSON texts that differ only in a key which occurs twice in one object count as equal if the last values do,
+round; ``schemas.equality`` then asks the registry. Two JSON texts that differ only in a key which occurs twice in one object count as equal if the last values do,
 as they do for parsers.
 """
 

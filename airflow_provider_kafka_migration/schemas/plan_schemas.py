@@ -1,4 +1,7 @@
-"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts. Pure: asks no registry.
+"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts.
+
+The plan is a function of two snapshots and the spec. It asks the target registry only where a version has another text
+than expected (see ``schemas.equality``).
 
 **Id mode.** ``keep``: the target gets the same ids and versions. ``translate``: the target assigns them. ``auto`` keeps
 ids if nothing on the target contradicts them, and either all of them are there already or the target registry can
@@ -426,7 +429,10 @@ class _Planner:
     # -- conflicts of both modes
 
     def _mode_conflict(self, key: VersionKey, action: str, closed: frozenset[str]) -> SchemaConflict | None:
-        """Find a mode that forbids a write. A mode that the subject has on the source, too, is ours to change."""
+        """Find a mode that forbids a write.
+
+        A mode that the subject also has on the source is no conflict: the migration has set it, and may change it.
+        """
         if action != "register":
             return None
         target = self._targets[key[0]]

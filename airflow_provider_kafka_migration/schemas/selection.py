@@ -118,7 +118,7 @@ def topics_of(subject: str, topics: Container[str], record_names: Iterable[str] 
 
     ``orders-value`` belongs to the topic ``orders`` (TopicNameStrategy). ``orders-t.Order`` does if the subject's
     schemas have a record of that name (TopicRecordNameStrategy). A subject that is called like its record
-    (RecordNameStrategy) may be used by any topic; its name does not tell which.
+    (RecordNameStrategy) may be used by any topic; its name does not show which.
     """
     name = Subject.parse(subject).name
     endings = [*SUFFIXES, *(f"-{record}" for record in record_names)]

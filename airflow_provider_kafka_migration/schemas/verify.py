@@ -1,7 +1,8 @@
-"""Compares both registries after a copy, and resolves every id that occurs in copied records. Pure: asks no registry.
+"""Compares both registries after a copy, and resolves every id that occurs in copied records.
 
-The comparison reads both registries anew and does not believe the plan's actions: a version counts as copied if the
-target registry shows the same schema where the plan and the id map say that it is. Compared are subjects, versions,
+The comparison does not trust the actions of the plan: a version counts as copied if the target registry shows the same
+schema where the plan and the id map say that it is. :func:`verify` compares snapshots; it asks the target registry only
+where the texts of two schemas differ (see ``schemas.equality``). Compared are subjects, versions,
 references, soft-deletions, explicit levels and modes, and, with equal ids, that each id and version number is the same.
 What could not be read is in ``unread`` of the result and never counts as equal.
 
@@ -147,7 +148,7 @@ def verify(
     selection: Selection,
     at: str,
 ) -> SchemaCheck:
-    """Compare two snapshots. Differences and unread things are ascending by subject and version.
+    """Compare two snapshots. The result's differences and unread things are ascending by subject and version.
 
     :param source: has answers for those of ``found.ids`` that none of its versions has.
     :param target: has answers for :func:`target_ids`.
@@ -299,7 +300,7 @@ class _Comparison:
         )
 
     def _check_rules(self, item: RegisteredSchema, there: RegisteredSchema) -> None:
-        """Metadata and rules that the target does not keep are not a difference that anybody could remove."""
+        """Note metadata and rules that the target does not keep: nobody could remove such a difference."""
         lost = [
             name
             for name, here, other, kept in (
