@@ -13,8 +13,8 @@ schemas are compared in a canonical form:
 What it does not see: two spellings of one Protobuf type name (``Addr``, ``t.Addr``, ``.t.Addr``), of one number
 (``16``, ``0x10``) or of an option's default (``packed``, ``json_name``); a Protobuf option list in another order; a
 JSON Schema or an Avro default that means the same in other words. Such pairs count as different, never the other way
-round; ``schemas.equality`` then asks the registry. Two JSON texts that differ only in a key which occurs twice in one object count as equal if the last values do,
-as they do for parsers.
+round; ``schemas.equality`` then asks the registry. Two JSON texts that differ only in a key which occurs twice in one
+object count as equal if the last values do, as they do for parsers.
 """
 
 from __future__ import annotations

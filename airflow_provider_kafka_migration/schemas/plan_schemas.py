@@ -394,7 +394,11 @@ class _Planner:
         """
         found = self._target.subjects.get(target)
         same = [other for other in (found.versions if found else ()) if self._equality.shows(schema, other)]
-        if found is not None and not same:
+        if (
+            found is not None
+            and not same
+            and any(other.version not in used and other.schema.type == schema.type for other in found.versions)
+        ):
             there = self._equality.find(schema, target)
             same = [] if there is None else [there]
         same = [other for other in same if item.deleted or not other.deleted]
