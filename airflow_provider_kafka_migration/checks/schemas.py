@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
-from airflow_provider_kafka_migration.documents.schemas import PlannedSubject, SchemaConflict, SchemaPlan
+from airflow_provider_kafka_migration.documents.schemas import PlannedSubject, SchemaConflict, SchemaPlan, TopicIds
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     RegistryForbidden,
@@ -185,7 +185,7 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 #: The code of a conflict by its kind, where schemas.on_conflict is fail. B104 for all others.
-_CONFLICT_CODES = {"compatibility": "B106", "mode": "B102", "unsupported": "B103"}
+_CONFLICT_CODES = {"mode": "B102", "unsupported": "B103"}
 
 
 def _conflicts(context: PhaseContext, schemas: SchemaPlan) -> Iterator[Finding]:
@@ -196,6 +196,9 @@ def _conflicts(context: PhaseContext, schemas: SchemaPlan) -> Iterator[Finding]:
     fails = context.spec.schemas.on_conflict == "fail"
     for item in schemas.conflicts:
         code = _CONFLICT_CODES.get(item.kind, "B104") if fails else "W105"
+        if item.kind == "compatibility":
+            # Such versions are registered nevertheless: the level is lifted for that time.
+            code = "W106"
         by_code.setdefault(code, []).append(item)
     for code, items in sorted(by_code.items()):
         seen = some([item.what for item in items], 5)
@@ -211,9 +214,17 @@ def _ids_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
     unclear = {item.topic: item.note for item in schemas.topics if item.note}
     if unclear:
         yield finding("W119", some([f"{topic}: {note}" for topic, note in sorted(unclear.items())]), topics=unclear)
-    unread = {item.topic: item.unread for item in schemas.topics if item.unread and item.decided_by != "spec"}
-    if unread:
-        yield finding("W117", some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)
+    for code, is_blind in (("B120", True), ("W117", False)):
+        unread = {item.topic: item.unread for item in schemas.topics if _is_unread(item, schemas, is_blind=is_blind)}
+        if unread:
+            yield finding(code, some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)
+
+
+def _is_unread(item: TopicIds, schemas: SchemaPlan, *, is_blind: bool) -> bool:
+    """Whether the sample of a topic could not be read; blind: its ids would be wrong on the target if it has any."""
+    if not item.unread or item.decided_by == "spec":
+        return False
+    return (schemas.id_mode == "translate" and item.parts == "none") is is_blind
 
 
 def _registry_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

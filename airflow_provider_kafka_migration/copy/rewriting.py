@@ -7,7 +7,7 @@ target's log at a take-over gets the same ids first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, SchemaIdUnknown, Transient, Where
-from airflow_provider_kafka_migration.kafka.batches.api import read_batches
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, read_batches
 from airflow_provider_kafka_migration.schema_ids.id_map import LiveIdMap
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -66,6 +66,12 @@ class LaneSchemaIds:
         """Return a reader of the source's chunks as they are on the target."""
         rewriter = self._new(copy, unknown="pass")
         return read if rewriter is None else RewrittenChunks(read, rewriter)
+
+    def ask_ahead(self, copy: PartitionCopy, batches: Iterable[AnyBatch], from_offset: int) -> None:
+        """Ask for all unknown ids of batches that end above an offset, because a partition waits for the first one."""
+        rewriter = self.rewriter(copy)
+        if rewriter is not None:
+            rewriter.ask_ahead(batch for batch in batches if batch.next_offset > from_offset)
 
     # -- partitions that wait ----------------------------------------------------------------------------------------
 

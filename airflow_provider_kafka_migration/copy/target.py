@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.copy.append_errors import TooLarge, Unexpe
 from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, Trouble
-from airflow_provider_kafka_migration.copy.resume import ReadChunk, Resumed, ResumeFinder
+from airflow_provider_kafka_migration.copy.resume import ReadChunk, Resumed, ResumeFinder, committed_batches
 from airflow_provider_kafka_migration.copy.rewriting import LaneSchemaIds
 from airflow_provider_kafka_migration.copy.transaction_resume import TransactionalResumer
 from airflow_provider_kafka_migration.copy.transactions import TransactionalAppender
@@ -209,6 +209,9 @@ class TargetSink:
             steps.extend(transformer.decide_chunk(chunk))
         except (RecordTooLarge, SchemaIdUnknown, SchemaIdUnresolved) as error:
             copy.stopping = error
+            if isinstance(error, SchemaIdUnknown):
+                committed = (batch for batch, is_committed in committed_batches(chunk) if is_committed)
+                self._schema_ids.ask_ahead(copy, committed, int(error.details["offset"]))
         self._busy[copy] = None
         self._layout.place(copy, steps)
         if _stops_now(copy):

@@ -191,10 +191,10 @@ _ALL = (
         "check that no consumer needs them; plan and approvals name them",
     ),
     Code(
-        "B106",
-        "the target registry would refuse versions by its compatibility level",
-        "give the subject, its context or the target registry the level of the source, for instance by "
-        "schemas.global_config: true",
+        "W106",
+        "the target registry checks the versions of some subjects more strictly than the source",
+        "nothing: the migration sets level NONE where a version is refused, and puts the former level back; after the "
+        "switch the stricter level applies to new versions (schemas.global_config: true copies the source's)",
     ),
     Code("I108", "subjects that no migrated topic uses by name", "nothing; exclude them if they are not wanted"),
     Code(
@@ -245,6 +245,11 @@ _ALL = (
         "grant READ on these topics, or say where they carry ids (schemas.by_topic)",
     ),
     Code("I118", "subjects are left out", "check that none is missing; schemas.include and schemas.exclude decide"),
+    Code(
+        "B120",
+        "ids are translated, and it is unknown whether some topics carry any",
+        "grant READ on these topics, or say where they carry ids (schemas.by_topic)",
+    ),
     Code(
         "W119",
         "the sample does not clearly show where records carry schema ids",

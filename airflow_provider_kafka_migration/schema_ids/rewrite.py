@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Final, Literal, NamedTuple
@@ -31,7 +31,6 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     record_offsets,
 )
 from airflow_provider_kafka_migration.kafka.batches.records import read_varint
-from airflow_provider_kafka_migration.schema_ids.found import FoundIds, IdKey
 from airflow_provider_kafka_migration.schema_ids.id_map import DEFAULT_CONTEXT, Absent, IdMap
 from airflow_provider_kafka_migration.schema_ids.wire_format import (
     ID_HEADERS,
@@ -53,7 +52,7 @@ _STAY: Final = b""
 _NO_ID32: Final = bytes(MIN_PREFIX_BYTES)
 #: A topic whose payloads only look like serialized records may have any number of ids.
 _MAX_DECIDED: Final = 100_000
-#: Unknown ids of one batch that are asked for together.
+#: Unknown ids that are asked for together, about.
 _MAX_WANTED_AT_ONCE: Final = 1000
 _CUT = "a record extends beyond its batch"
 
@@ -71,8 +70,6 @@ class IdRewriter:
     :param where: migration, topic and partition, for errors.
     :param unknown: what to do with an id that the map does not have yet. ``hold`` asks for it and raises; ``pass``
         leaves the record as it is, counts it in :attr:`passed_unknown` and describes it in :attr:`last_unknown`.
-    :param found: receives all ids that occur, whatever becomes of them. Pass batches in offset order.
-    :param changes: False: ids are only gathered, and every batch is returned as it is.
     """
 
     def __init__(
@@ -84,16 +81,12 @@ class IdRewriter:
         strict: bool = False,
         where: Where | None = None,
         unknown: Literal["hold", "pass"] = "hold",
-        found: FoundIds | None = None,
-        changes: bool = True,
     ) -> None:
         self._ids = ids
         self._context = context
         self._strict = strict
         self._where = where or Where()
         self._unknown = unknown
-        self._found = found
-        self._changes = changes
         #: occurrences of ids that the map did not have, with ``unknown="pass"``
         self.passed_unknown = 0
         self.last_unknown: SchemaIdUnknown | None = None
@@ -121,21 +114,34 @@ class IdRewriter:
             raise self._ask()
         return rewritten
 
+    def ask_ahead(self, batches: Iterable[AnyBatch]) -> None:
+        """Ask for unknown ids of batches that come later, so that the partition does not wait for one id at a time."""
+        asked = 0
+        for batch in batches:
+            try:
+                self.rewrite(batch)
+            except SchemaIdUnknown:
+                asked += len(self._missing)
+            except (SchemaIdUnresolved, BatchMalformed):
+                return  # that stops the partition when it gets there
+            if asked >= _MAX_WANTED_AT_ONCE:
+                return
+
     def _rewrite_records(self, batch: RawBatch) -> RawBatch:
         walk = _Walk(batch)
         starts = walk.starts()
         patches: Patches = []
         if "key" in self._parts:
-            self._payloads("key", walk, starts.keys, patches)
+            self._payloads(walk, starts.keys, patches)
         if "value" in self._parts:
-            self._payloads("value", walk, starts.values, patches)
+            self._payloads(walk, starts.values, patches)
         for number in starts.with_headers:
             self._record(walk, number, patches)
         return _patched(batch, walk.data, patches) if patches else batch
 
     # -- payloads ----------------------------------------------------------------------------------------------------
 
-    def _payloads(self, part: Part, walk: _Walk, starts: list[int], patches: Patches) -> None:
+    def _payloads(self, walk: _Walk, starts: list[int], patches: Patches) -> None:
         """Treat the keys or the values that begin with the magic byte; each prefix is looked up once per batch."""
         data = walk.data
         prefixes = [data[start : start + MIN_PREFIX_BYTES] for start in starts]
@@ -143,12 +149,12 @@ class IdRewriter:
         for prefix, count in Counter(prefixes).items():
             if prefix == _NO_ID32 and not self._ids.has_zero(self._context):
                 for start in [start for start, other in zip(starts, prefixes, strict=True) if other == prefix]:
-                    self._payload(part, walk, start, walk.stop_of(start), patches)
+                    self._payload(walk, start, walk.stop_of(start), patches)
                 continue
             number = int.from_bytes(prefix[1:], "big")
             if number <= MAX_ID:
                 first = partial(walk.first_offset, starts, prefixes, prefix)
-                changed[prefix] = self._new_bytes(part, "id32", number, first, count)
+                changed[prefix] = self._new_bytes("id32", number, first, count)
         if any(changed.values()):
             patches += [
                 (start + 1, changed[prefix])
@@ -156,11 +162,11 @@ class IdRewriter:
                 if changed.get(prefix)
             ]
 
-    def _payload(self, part: Part, walk: _Walk, start: int, stop: int, patches: Patches) -> None:
+    def _payload(self, walk: _Walk, start: int, stop: int, patches: Patches) -> None:
         """Treat one key or value, whatever form its id has."""
         prefix = id_in_payload(walk.data, start, stop, zero_is_id=self._ids.has_zero(self._context))
         if prefix is not None:
-            new = self._new_bytes(part, *prefix, lambda: walk.offset_at(start))
+            new = self._new_bytes(*prefix, lambda: walk.offset_at(start))
             if new:
                 patches.append((start + 1, new))
 
@@ -175,25 +181,21 @@ class IdRewriter:
             if header_id is None:
                 continue
             in_header.add(part)
-            if part in self._parts and (new := self._new_bytes(part, *header_id, lambda: walk.offsets[number])):
+            if part in self._parts and (new := self._new_bytes(*header_id, lambda: walk.offsets[number])):
                 patches.append((start + 1, new))
         payloads: tuple[tuple[Part, int, int], ...] = (("key", *fields.key), ("value", *fields.value))
         for part, start, stop in payloads:
             if part in self._parts and part not in in_header:
-                self._payload(part, walk, start, stop, patches)
+                self._payload(walk, start, stop, patches)
 
     # -- ids ---------------------------------------------------------------------------------------------------------
 
-    def _new_bytes(self, part: Part, kind: Kind, value: int | str, offset: Callable[[], int], count: int = 1) -> bytes:
+    def _new_bytes(self, kind: Kind, value: int | str, offset: Callable[[], int], count: int = 1) -> bytes:
         """Return the bytes that replace an id; empty: it stays as it is, at least for now.
 
         :param offset: returns the offset of the first record that has it, which is rarely needed.
         :param count: how many records have it.
         """
-        if self._found is not None:
-            self._found.add(IdKey(part, kind, value), offset(), count)
-        if not self._changes:
-            return _STAY
         decided = self._decided.get((kind, value))
         if decided is None:
             decided = self._decide(kind, value, offset(), count)
@@ -270,7 +272,7 @@ class IdRewriter:
         if content is None or part not in self._parts:
             return content
         prefix = id_in_payload(content, 0, len(content), zero_is_id=self._ids.has_zero(self._context))
-        new = b"" if prefix is None else self._new_bytes(part, *prefix, lambda: record.offset)
+        new = b"" if prefix is None else self._new_bytes(*prefix, lambda: record.offset)
         return content[:1] + new + content[1 + len(new) :] if new else content
 
 

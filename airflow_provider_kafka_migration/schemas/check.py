@@ -114,13 +114,18 @@ def judge(found: SchemaCheck, accepted: frozenset[str] = frozenset()) -> CheckRe
 
     :param accepted: subjects whose differences are warnings.
     """
-    rows = [_difference(item, accepted) for item in found.differences]
-    rows += [_row(key, why, Outcome.FAILED if key.startswith(_SCHEMAS) else Outcome.WARNING) for key, why in
-             sorted(found.unread.items())]  # fmt: skip
+    # A schema that differs explains the ids in records that do not resolve, which have no subject.
+    differences = sorted(found.differences, key=lambda item: not item.subject)
+    rows = [_difference(item, accepted) for item in differences]
+    rows += [
+        _row(key, why, Outcome.FAILED if key.startswith(_SCHEMAS) else Outcome.WARNING)
+        for key, why in sorted(found.unread.items())
+    ]
     if found.ids_unknown_to_source:
         shown = ", ".join(map(str, found.ids_unknown_to_source[:_MAX_UNKNOWN]))
         why = "the source registry does not have them either; these bytes are probably no schema ids"
         rows.append(_row(f"ids in records: {shown}", why, Outcome.WARNING))
+    rows.sort(key=lambda row: row["outcome"] != Outcome.FAILED)
     outcome = worst(Outcome(row["outcome"]) for row in rows)
     summary = (
         f"{found.subjects} subjects, {found.versions} versions ({found.deleted_versions} deleted), ids "

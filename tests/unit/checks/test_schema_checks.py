@@ -266,7 +266,7 @@ def test_the_probe_works_with_other_registries(make: Callable[..., PhaseContext]
         ("version", "B104"),
         ("content", "B104"),
         ("reference", "B104"),
-        ("compatibility", "B106"),
+        ("compatibility", "W106"),
         ("mode", "B102"),
         ("unsupported", "B103"),
     ],
@@ -280,8 +280,8 @@ def test_conflicts_stop_the_migration_or_are_reported(make: Callable[..., PhaseC
 
 
 def test_reported_conflicts_are_one_warning(make: Callable[..., PhaseContext]) -> None:
-    schemas = schema_plan(conflicts=[conflict("id"), conflict("mode")])
-    assert codes(planned(make(schemas, schemas={**BOTH, "on_conflict": "report"}))) == ["W105"]
+    schemas = schema_plan(conflicts=[conflict("id"), conflict("mode"), conflict("compatibility")])
+    assert codes(planned(make(schemas, schemas={**BOTH, "on_conflict": "report"}))) == ["W105", "W106"]
 
 
 def test_what_could_not_be_read_stops_the_migration(make: Callable[..., PhaseContext]) -> None:
@@ -311,6 +311,18 @@ def test_unknown_ids_and_topics_without_a_sample(make: Callable[..., PhaseContex
         ("W109", "orders: 7, 8"),
         ("W119", "users: no sampled key has a known id"),
         ("W117", "logs: TOPIC_AUTHORIZATION_FAILED"),
+    ]
+
+
+def test_a_topic_without_a_sample_stops_a_migration_that_translates(make: Callable[..., PhaseContext]) -> None:
+    topics = [
+        TopicIds(topic="logs", parts="none", unread="TOPIC_AUTHORIZATION_FAILED"),
+        TopicIds(topic="orders", parts="value", unread="no records of partition 3 came back from offset 7"),
+    ]
+    found = planned(make(schema_plan(id_mode="translate", topics=topics)))
+    assert [(item.code, item.details["topics"]) for item in found] == [
+        ("B120", {"logs": "TOPIC_AUTHORIZATION_FAILED"}),
+        ("W117", {"orders": "no records of partition 3 came back from offset 7"}),
     ]
 
 

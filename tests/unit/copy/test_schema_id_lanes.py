@@ -308,6 +308,20 @@ def test_a_held_partition_goes_on_within_its_slice(worlds: Worlds, via: Any, ver
     assert ours == theirs
 
 
+def test_all_unknown_ids_of_a_chunk_are_asked_for_together(worlds: Worlds) -> None:
+    def fill(source: SimulatedCluster) -> None:
+        one_topic(10)(source)
+        for number in range(90, 95):
+            source.produce("t", [framed(1), framed(number)])
+        source.transaction("t", [framed(99)], commit=False)
+        source.produce("t", [framed(95)])
+
+    copy = with_ids(worlds, fill)
+    assert trouble_code(copy.slice(seconds=1.5)["t"]) == "SCHEMA_ID_UNKNOWN"
+    asked = {number for number in range(80, 120) if copy.store.get(wanted_key(MIGRATION, ".", number)) is not None}
+    assert asked == set(range(90, 96))
+
+
 def test_a_held_partition_does_not_run_out_of_patience(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "PATIENCE_SECONDS", 0.0)
     copy = with_ids(worlds, two_topics)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from phase_world.jobs import MIGRATION
+from phase_world.outside import Killed
 from phase_world.registries import SECTION, avro, with_id
 from phase_world.world import World, Worlds
 
@@ -16,11 +17,13 @@ from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
     RegistryUnreachable,
     SchemaConflicts,
+    SchemaIdUnresolved,
     SchemasIncomplete,
     Terminal,
     ValidationFailed,
 )
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.schemas import check, sync
 from airflow_provider_kafka_migration.state import State
@@ -203,6 +206,17 @@ def test_the_last_schemas_come_with_the_final_drain(worlds: Worlds) -> None:
     final = world.evidence_store.get(f"{MIGRATION}/{keys.FINAL_SCHEMA_IDS}")
     assert final is not None
     assert b"20" in final
+
+
+def test_the_final_drain_answers_for_a_tail_whose_own_task_has_died(worlds: Worlds) -> None:
+    """Without an answer the record would hold its partition, and the freeze would be lifted."""
+    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "exclude": ["gone-value"]})
+    world.source.log("orders").write(with_id(12))
+    world.run("cutover.freeze")
+    world.run("cutover.sentinels")
+    assert 12 not in id_map(world)
+    world.run("cutover.final_drain")
+    assert ids_on_target(world, "orders") == [id_map(world)[number] for number in (1, 3, 3, 12)]
 
 
 # -- outages ----------------------------------------------------------------------------------------------------------
@@ -417,3 +431,60 @@ def test_a_schema_that_could_not_be_read_fails_the_check_and_a_level_does_not() 
     assert check.judge(found).outcome == "WARNING"
     unread = {"target: subject a, version 1": "HTML"}
     assert check.judge(found.model_copy(update={"unread": unread})).outcome == "FAILED"
+
+
+# -- what appears, and what a kill leaves -----------------------------------------------------------------------------
+
+
+def test_the_ids_of_a_topic_that_appears_in_the_tail_are_translated(worlds: Worlds) -> None:
+    world = worlds.at("drain_ready", schemas=TRANSLATE)
+    world.source.create("new").logs[0].write(with_id(9), with_id(1))
+    assert follow.follow(world.context()) == [("new", 0)]
+    assert len(world.steps(steps.PLAN_SUPPLEMENTED)) == 1
+    job = world.context().record.job("tail")
+    assert job is not None
+    assert job.schema_ids is not None
+    assert {name: item.parts for name, item in job.schema_ids.topics.items()} == {"new": "value", "orders": "value"}
+    world.run("tail")
+    assert ids_on_target(world, "new") == [id_map(world)[9], id_map(world)[1]]
+
+
+def test_a_topic_whose_ids_cannot_be_looked_up_waits(worlds: Worlds) -> None:
+    world = worlds.at("drain_ready", schemas=TRANSLATE)
+    world.source.create("new").logs[0].write(with_id(9))
+    world.outside.fail("source.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        follow.follow(world.context())
+    assert world.steps(steps.PLAN_SUPPLEMENTED) == []
+    world.outside.heal()
+    assert follow.follow(world.context()) == [("new", 0)]
+
+
+def test_a_rollback_puts_back_what_a_killed_copy_has_left(worlds: Worlds) -> None:
+    whole = worlds.at("schemas", schemas=SECTION)
+    whole.context()
+    whole.outside.revive()
+    whole.run("schemas")
+    names = [change.split()[0] for change in whole.outside.changes]
+    world = worlds.at("schemas", schemas=SECTION)
+    world.context()
+    world.outside.revive()
+    world.outside.dies_after = names.index("target.registry.register") + 1
+    with pytest.raises(Killed):
+        world.run("schemas")
+    assert "IMPORT" in modes(world, "target").values()
+    world.restart()
+    world.run("rollback")
+    assert modes(world, "target") == {"": "READWRITE"}
+    assert world.state is State.ROLLED_BACK
+
+
+def test_a_policy_that_a_person_changes_reaches_the_seed(worlds: Worlds) -> None:
+    world = worlds.at("seed", schemas={**TRANSLATE, "strict": True})
+    world.source.log("orders").write(with_id(4711))
+    with pytest.raises(SchemaIdUnresolved):
+        world.run("seed")
+    world.restart()
+    world.change_spec(schemas={**TRANSLATE, "strict": False})
+    world.run("seed")
+    assert ids_on_target(world, "orders")[-1] == 4711

@@ -24,7 +24,6 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     records,
 )
 from airflow_provider_kafka_migration.kafka.batches.records import encode_varint
-from airflow_provider_kafka_migration.schema_ids.found import FoundIds, IdKey, Occurrence
 from airflow_provider_kafka_migration.schema_ids.id_map import IdMap, SchemaIdValue
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter, Parts
 from airflow_provider_kafka_migration.schema_ids.wire_format import Kind, encode_id, ids_in_record
@@ -159,31 +158,6 @@ def test_only_ids_change(found: list[Record], codec: int, parts: Parts, transact
 def test_same_bytes_each_time(found: list[Record], codec: int) -> None:
     batch = batch_of(found, codec)
     assert bytes(rewriter().rewrite(batch).data) == bytes(rewriter().rewrite(batch).data)
-
-
-@given(serialized(), st.sampled_from(["key", "value", "both"]))
-def test_gathers_the_ids_of_its_parts(found: list[Record], parts: Parts) -> None:
-    gathered = FoundIds()
-    batch = batch_of(found)
-    assert rewriter(parts, found=gathered, changes=False).rewrite(batch) is batch
-    wanted = FoundIds()
-    for record in found:
-        for item in ids_in_record(record.key, record.value, record.headers):
-            if parts in (item.part, "both"):
-                wanted.add(IdKey(item.part, item.kind, item.value), record.offset)
-    assert gathered == wanted
-
-
-def test_gathers_while_it_rewrites() -> None:
-    gathered = FoundIds()
-    rewriting = rewriter("value", found=gathered)
-    rewriting.rewrite(batch_of([plain(3, prefixed(1)), plain(4, prefixed(2)), plain(6, prefixed(1))]))
-    rewriting.rewrite(batch_of([plain(7, prefixed(1)), plain(8, b"other"), plain(9, prefixed(300))]))
-    assert dict(gathered.ids) == {
-        IdKey("value", "id32", 1): Occurrence(3, 3),
-        IdKey("value", "id32", 2): Occurrence(1, 4),
-        IdKey("value", "id32", 300): Occurrence(1, 9),
-    }
 
 
 def test_other_contexts() -> None:
