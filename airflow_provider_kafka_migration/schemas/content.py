@@ -255,6 +255,9 @@ def _statements(tokens: list[str], position: int, inside: str) -> tuple[list[_St
             found.append(statement)
     if inside in ("file", "message", "oneof", "service", "extend"):
         found.sort(key=_rank)
+    elif inside == "enum":
+        # The order of values counts: the first one is the default.
+        found.sort(key=lambda item: _rank(item) if item[0] in ("option", "reserved") else (_AFTER_MESSAGES, ""))
     return found, position
 
 

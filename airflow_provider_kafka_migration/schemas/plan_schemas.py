@@ -37,9 +37,9 @@ from airflow_provider_kafka_migration.schemas.content import (
     record_names,
     reference_subject,
     references_of,
-    same_schema,
     schema_digest,
 )
+from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -51,7 +51,6 @@ from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
     SubjectSnapshot,
     unread_id,
-    unread_subject,
     unread_version,
 )
 
@@ -60,7 +59,6 @@ ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 #: Kinds of registries that count ids per context. The others have one series of ids.
 _KINDS_WITH_CONTEXTS = frozenset({"confluent"})
 _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject", "apicurio": "apicurio"}
-_NO_METADATA = frozenset({"apicurio", "karapace", "redpanda"})
 #: Modes in which a registry accepts no new schema.
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
 _BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
@@ -130,11 +128,6 @@ def planned_config(found: SubjectSnapshot, selection: Selection) -> dict[str, An
     return config
 
 
-def keeps_metadata(kind: str) -> bool:
-    """Whether a kind of registry stores metadata and rule sets."""
-    return kind not in _NO_METADATA
-
-
 def unused_subjects(plan: SchemaPlan) -> list[str]:
     """Return the planned subjects that no migrated topic uses, judged by their names, and no schema refers to."""
     return [item.subject for item in plan.subjects if not item.topics and not item.as_reference]
@@ -164,6 +157,7 @@ class _Planner:
         self._order = self._movable(registration_order(source))
         self._targets = {subject: self._selection.target_subject(subject) for subject, _ in self._order}
         self._by_id = self._ids_of_target()
+        self._equality = Equality(target)
 
     def plan(self) -> SchemaPlan:
         """Return the plan."""
@@ -196,23 +190,19 @@ class _Planner:
     def _movable(self, order: list[VersionKey]) -> list[VersionKey]:
         """Leave out what is not known well enough, and what refers to it."""
         out: set[VersionKey] = set()
+        unread = self._target.unread_subjects()
         for key in order:
             subject, version = key
             item = self._source.version(subject, version)
             assert item is not None  # the order has versions of the snapshot only
             target = self._selection.target_subject(subject)
-            if self._is_unread_on_target(target):
+            if target in unread:
                 self._leave_out(key, out, f"the subject {target} of the target could not be read")
                 continue
             for needed in reference_keys(item, self._source):
                 if needed in out or unread_version(*needed) in self._source.unread:
                     self._leave_out(key, out, f"it refers to version {needed[1]} of {needed[0]}, which is not known")
         return [key for key in order if key not in out]
-
-    def _is_unread_on_target(self, subject: str) -> bool:
-        """Whether the versions of a subject, or the content of some, could not be read."""
-        key = unread_subject(subject)
-        return any(each == key or each.startswith(f"{key}, version ") for each in self._target.unread)
 
     def _leave_out(self, key: VersionKey, out: set[VersionKey], why: str) -> None:
         out.add(key)
@@ -315,7 +305,7 @@ class _Planner:
         self, item: RegisteredSchema, schema: Schema, there: RegisteredSchema
     ) -> SchemaConflict | None:
         where = f"version {item.version} of {there.subject} on the target"
-        if not self._same(schema, there.schema, there.subject, there.subject):
+        if not self._equality.holds(schema, there):
             return self._conflict("version", item, f"{where} is another schema (id {there.id})")
         if there.id != item.id:
             return self._conflict("id", item, f"{where} is the same schema, but has the id {there.id}, not {item.id}")
@@ -328,12 +318,12 @@ class _Planner:
         context = Subject.parse(target).context
         space = (_id_space(self._target, context), item.id)
         for other, other_context in self._by_id.get(space, ()):
-            if not self._same_in(schema, context, other, other_context):
+            if not self._equality.same(schema, context, other, other_context):
                 return self._conflict("id", item, f"the id {item.id} belongs to another schema on the target")
         if space not in self._by_id and (space not in self._target.ids or unread_id(*space) in self._target.unread):
             return self._conflict("id", item, f"whether the id {item.id} is free on the target could not be read")
         first = taken.setdefault(space, (schema, context, (item.subject, item.version)))
-        if not self._same_in(schema, context, first[0], first[1]):
+        if not self._equality.same(schema, context, first[0], first[1]):
             subject, version = first[2]
             return self._conflict(
                 "id",
@@ -389,11 +379,11 @@ class _Planner:
         A deleted version is there if the target has it deleted or not; a live one only if the target's is live.
         """
         found = self._target.subjects.get(target)
-        same = [
-            other
-            for other in (found.versions if found else ())
-            if (item.deleted or not other.deleted) and self._same(schema, other.schema, target, target)
-        ]
+        same = [other for other in (found.versions if found else ()) if self._equality.shows(schema, other)]
+        if found is not None and not same:
+            there = self._equality.find(schema, target)
+            same = [] if there is None else [there]
+        same = [other for other in same if item.deleted or not other.deleted]
         same.sort(key=lambda other: (other.version in used, other.deleted != item.deleted, other.version))
         return same[0] if same else None
 
@@ -495,20 +485,6 @@ class _Planner:
         item = self._source.version(*key)
         assert item is not None  # all keys come from the snapshot
         return item
-
-    def _same(self, first: Schema, second: Schema, first_subject: str, second_subject: str) -> bool:
-        return self._same_in(first, Subject.parse(first_subject).context, second, Subject.parse(second_subject).context)
-
-    def _same_in(self, first: Schema, first_context: str, second: Schema, second_context: str) -> bool:
-        return same_schema(
-            first,
-            second,
-            first_context=first_context,
-            second_context=second_context,
-            metadata=self._metadata,
-            # Some builds of Confluent's registry accept rule sets and drop them.
-            rule_set=self._metadata and bool(second.rule_set),
-        )
 
     def _conflict(
         self,

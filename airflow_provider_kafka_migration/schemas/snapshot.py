@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     RegistryAnswerInvalid,
     SchemaNotFound,
+    Terminal,
     Transient,
     Where,
 )
@@ -34,6 +35,8 @@ from airflow_provider_kafka_migration.schemas.selection import Selection
 
 #: More references than this to schemas outside the filter are no registry's content, but an endless answer.
 MAX_PULLED_IN = 100_000
+#: Schemas that refer to schemas, and so on: no registry's content is nested more deeply.
+MAX_REFERENCE_DEPTH = 500
 #: After this many requests in a row without an answer, the registry counts as unreachable.
 MAX_FAILURES_IN_ROW = 10
 _PROGRESS_SECONDS = 1.0
@@ -42,6 +45,8 @@ LIST_ALL_FROM = 20
 _LIST_ALL_SHARE = 0.25
 
 Report = Callable[[str], None]
+#: Asks a registry which version of a subject holds a schema, deleted or not; None: none does.
+LookUp = Callable[[str, Schema], RegisteredSchema | None]
 _Item = TypeVar("_Item")
 
 
@@ -55,6 +60,9 @@ class ReadsRegistry(Protocol):
     def all_versions(self) -> list[RegisteredSchema] | None: ...
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema: ...
     def schema_by_id(self, id: int, *, context: str = DEFAULT_CONTEXT) -> Schema | None: ...
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False, deleted: bool = False
+    ) -> RegisteredSchema | None: ...
     def config(self, subject: str | None) -> dict[str, Any] | None: ...
     def mode(self, subject: str | None) -> str | None: ...
 
@@ -91,6 +99,8 @@ class RegistrySnapshot:
     :param ids: schemas that were looked up by (context, id); None: the registry answered not to have the id.
     :param unread: what could not be read, and why; see the functions ``unread_*`` for the keys.
     :param requests: calls of the registry for this snapshot.
+    :param look_up: the registry's own comparison of schemas, for texts that it may have printed in another form than
+        this package knows; None for plain values.
     """
 
     kind: str = "unknown"
@@ -105,6 +115,7 @@ class RegistrySnapshot:
     ids: dict[tuple[str, int], Schema | None] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     requests: int = 0
+    look_up: LookUp | None = field(default=None, compare=False, repr=False)
 
     def version(self, subject: str, number: int) -> RegisteredSchema | None:
         """Return a version; None if it was not read (see ``unread`` and ``absent`` for why)."""
@@ -115,6 +126,31 @@ class RegistrySnapshot:
         """Yield all versions, ascending by subject and version."""
         for name in sorted(self.subjects):
             yield from self.subjects[name].versions
+
+    def find(self, subject: str, schema: Schema) -> int | None:
+        """Ask the registry which version of a subject holds a schema, whatever its text looks like.
+
+        A refusal means that none does: the registry cannot even read the schema.
+
+        :raises Transient: the registry does not answer.
+        """
+        if self.look_up is None or subject not in self.subjects:
+            return None
+        try:
+            found = self.look_up(subject, schema)
+        except Terminal:
+            return None
+        return None if found is None else found.version
+
+    def unread_subjects(self) -> frozenset[str]:
+        """Return the subjects whose versions, or the content of some of them, could not be read."""
+        names = set()
+        for key in self.unread:
+            text = key.removeprefix("subject ")
+            if text != key:
+                name, mark, number = text.rpartition(", version ")
+                names.add(name if mark and number.isdigit() else text)
+        return frozenset(names)
 
     def by_id(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
         """Return the versions that were read, by (context, id)."""
@@ -319,7 +355,9 @@ class _Reader:
         self._cache = cache
         self._light = light
         self._calls = _Calls(parallel, progress)
-        self._found = RegistrySnapshot(kind=registry.kind())
+        self._found = RegistrySnapshot(
+            kind=registry.kind(), look_up=lambda subject, schema: registry.lookup(subject, schema, deleted=True)
+        )
         #: versions to read by subject, with whether each is soft-deleted
         self._wanted: dict[str, dict[int, bool]] = {}
         self._levels: dict[str, tuple[dict[str, Any] | None, str | None]] = {}
@@ -438,12 +476,16 @@ class _Reader:
     def _pull_in_references(self, live: set[str]) -> None:
         """Read what selected schemas refer to, wave by wave; what was read once is not read again, so loops end."""
         asked: set[tuple[str, int]] = set()
+        depth = 0
         while wave := self._unread_references() - asked:
             asked |= wave
-            if len(asked) > MAX_PULLED_IN:
+            depth += 1
+            if len(asked) > MAX_PULLED_IN or depth > MAX_REFERENCE_DEPTH:
+                subject, number = min(wave)
                 raise RegistryAnswerInvalid(
-                    f"schemas refer to more than {MAX_PULLED_IN} schemas outside the selection",
-                    next_step="check the registry's answers; no registry holds chains of references of that length",
+                    f"schemas refer to others without an end: {len(asked)} schemas outside the selection, {depth} "
+                    f"deep, the last is version {number} of {subject}",
+                    next_step="check that the registry's answers are its own; no registry holds such schemas",
                 )
             failed = self._calls.each(sorted(wave), lambda pair: self._read_reference(*pair, live), "references read")
             for (subject, number), error in failed.items():

@@ -12,7 +12,7 @@ keys of a target's config.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.schemas import (
@@ -24,7 +24,8 @@ from airflow_provider_kafka_migration.documents.schemas import (
 )
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import same_schema
-from airflow_provider_kafka_migration.schemas.plan_schemas import keeps_metadata, planned_config
+from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
+from airflow_provider_kafka_migration.schemas.plan_schemas import planned_config
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     places_references,
@@ -85,6 +86,7 @@ def compare_registries(
     """
     selection = _selection_of(plan, selection)
     here = read_snapshot(source, selection, parallel=parallel, progress=progress)
+    _add_planned(here, source, plan, selection, parallel=parallel, progress=progress)
     here = here.with_modes(former_source_modes or {})
     shown = here.by_id()
     ask_ids(source, here, [key for key in found.ids if key not in shown], parallel=parallel, progress=progress)
@@ -93,6 +95,40 @@ def compare_registries(
     there = read_snapshot(target, Selection.exactly(names), parallel=parallel, progress=progress)
     ask_ids(target, there, target_ids(found.ids, plan.id_mode, id_map, selection), parallel=parallel, progress=progress)
     return verify(here, there, plan, id_map, found, selection=selection, at=at)
+
+
+def _add_planned(
+    here: RegistrySnapshot,
+    source: ReadsRegistry,
+    plan: SchemaPlan,
+    selection: Selection,
+    *,
+    parallel: int,
+    progress: Report | None,
+) -> None:
+    """Add versions that were copied although the selection does not have them.
+
+    Records have their ids, or they were the latest ones when they were copied.
+    """
+    missing = {
+        (subject.subject, item.version)
+        for subject in plan.subjects
+        for item in subject.versions
+        if here.version(subject.subject, item.version) is None
+    }
+    if not missing:
+        return
+    names = Selection.exactly(subject for subject, _ in missing)
+    more = read_snapshot(source, names, parallel=parallel, progress=progress)
+    here.unread |= more.unread
+    here.requests += more.requests
+    for subject, number in sorted(missing):
+        item = more.version(subject, number)
+        if item is None or (item.deleted and not selection.include_deleted):
+            continue
+        known = here.subjects.get(subject) or replace(more.subjects[subject], versions=(), as_reference=True)
+        versions = tuple(sorted((*known.versions, item), key=lambda each: each.version))
+        here.subjects[subject] = replace(known, versions=versions)
 
 
 def target_ids(ids: Iterable[IdKey], id_mode: IdMode, id_map: SchemaIdMap | None, selection: Selection) -> set[IdKey]:
@@ -161,6 +197,7 @@ class _Comparison:
         self._selection = selection
         self._mapped = _Mapped(plan.id_mode, id_map, selection)
         self._metadata = keeps_metadata(target.kind)
+        self._equality = Equality(target)
         self._differences: list[SchemaDifference] = []
         self._unread: dict[str, str] = {}
         #: source version to the version of the target that holds it
@@ -168,6 +205,7 @@ class _Comparison:
         self._used: set[VersionKey] = set()
         #: source versions whose counterpart could not be read
         self._unplaced: set[VersionKey] = set()
+        self._unread_here, self._unread_there = source.unread_subjects(), target.unread_subjects()
         self._source_ids = source.by_id()
         self._source_guids = {item.guid.lower(): item for item in source.all_versions() if item.guid}
         self._unknown: list[int] = []
@@ -219,7 +257,7 @@ class _Comparison:
         self._used.add((subject, there.version))
         if expected is None:
             self._differ(item, "a schema that it refers to is not on the target")
-        elif not self._same(expected, there.schema, subject):
+        elif not self._equality.holds(expected, there):
             self._differ(item, f"{_place(there)} on the target is another schema: {_what_differs(expected, there)}")
         if there.deleted != item.deleted:
             self._differ(item, f"{_place(there)} is {_state(there)} on the target and {_state(item)} on the source")
@@ -251,7 +289,7 @@ class _Comparison:
             return True
         if self._plan.id_mode != "translate":
             return unread_version(subject, version) in unread
-        return any(key.startswith(f"{unread_subject(subject)}, version ") for key in unread)
+        return subject in self._unread_there
 
     def _needs_unread(self, item: RegisteredSchema) -> bool:
         """Whether a schema refers to one that could not be read on either side."""
@@ -274,17 +312,6 @@ class _Comparison:
             key = f"{' and '.join(lost)} of {item.subject}, version {item.version}"
             self._unread[key] = f"the target registry ({self._target.kind}) has not kept it"
 
-    def _same(self, expected: Schema, there: Schema, subject: str) -> bool:
-        context = Subject.parse(subject).context
-        return same_schema(
-            expected,
-            there,
-            first_context=context,
-            second_context=context,
-            metadata=self._metadata,
-            rule_set=self._metadata and bool(there.rule_set),
-        )
-
     # -- subjects
 
     def _compare_subject(self, here: SubjectSnapshot) -> None:
@@ -300,8 +327,7 @@ class _Comparison:
 
     def _find_extra(self, here: SubjectSnapshot, there: SubjectSnapshot) -> None:
         """Find versions that only the target has, unless it is unknown which ones belong to the source."""
-        key = unread_subject(here.subject)
-        if any(each == key or each.startswith(f"{key}, version ") for each in self._source.unread):
+        if here.subject in self._unread_here:
             return
         if any((here.subject, item.version) in self._unplaced for item in here.versions):
             return
@@ -409,7 +435,10 @@ class _Comparison:
         there = self._target.ids[wanted]
         if there is None:
             return self._unresolved(f"{name}, but the target registry has no schema under id {wanted[1]}")
-        if not any(self._same_by_id(schema, subject, there, wanted[0]) for subject, schema in expected):
+        if not any(
+            self._equality.same(schema, Subject.parse(subject).context, there, wanted[0], metadata=False)
+            for subject, schema in expected
+        ):
             return self._unresolved(f"{name}, but id {wanted[1]} is another schema on the target")
         return True
 
@@ -431,16 +460,6 @@ class _Comparison:
         referrer = Subject(self._selection.target_context(context), "").qualified
         placed = places_references(asked, context, referrer, self._places)
         return [] if placed is None else [(referrer, placed)]
-
-    def _same_by_id(self, expected: Schema, subject: str, there: Schema, context: str) -> bool:
-        return same_schema(
-            expected,
-            there,
-            first_context=Subject.parse(subject).context,
-            second_context=context,
-            metadata=False,
-            rule_set=False,
-        )
 
     def _resolves_guid(self, guid: str, where: str) -> bool:
         name = f"GUID {guid} occurs in records ({where})"

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.schemas.modes import (
     restore_source,
 )
 from airflow_provider_kafka_migration.schemas.sync import synchronize
+from airflow_provider_kafka_migration.state import State
 from harness.fake_registry import Reply, Request
 
 
@@ -167,11 +168,30 @@ def test_a_mode_that_another_process_puts_back_too_early_is_set_again(tmp_path: 
         assert still_open(at) == {}
 
 
+def test_another_process_puts_back_what_is_about_to_be_set(tmp_path: Path) -> None:
+    """It finds the mode unchanged and closes the entry; the change that follows must be open in the journal again."""
+    with world(tmp_path) as at:
+        own = settings(at)
+        closed: list[int] = []
+
+        def another_process(request: Request) -> None:
+            if request.method == "PUT" and not closed:
+                closed.append(settings(at).restore_open())
+
+        at.target.before = another_process
+        own.change("mode", ["a"], "IMPORT")
+        assert closed == [1]
+        assert still_open(at) == {"a": None}
+        own.restore()
+        assert at.target.state()["modes"] == {"": "READWRITE"}
+        assert still_open(at) == {}
+
+
 # -- read-only source -------------------------------------------------------------------------------------------------
 
 
 def test_a_read_only_source_and_back(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", global_config=True) as at:
+    with world(tmp_path, state=State.AWAITING_CLIENT_SWITCH, ids="keep", global_config=True) as at:
         at.source.seed("a-value", avro("A", "x"), id=1)
         at.source.seed("b-value", avro("B", "x"), id=2)
         at.source.store.modes = {"b-value": "READWRITE", "c-value": "READONLY"}

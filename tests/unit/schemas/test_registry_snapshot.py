@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from schema_snapshots import avro
 
-from airflow_provider_kafka_migration.errors import RegistryUnreachable, Transient
+from airflow_provider_kafka_migration.errors import RegistryAnswerInvalid, RegistryUnreachable, Transient
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.schemas.selection import Selection
@@ -123,6 +123,25 @@ def test_a_circle_of_references_ends(fake: FakeRegistry, registry: Registry) -> 
     fake.after = circle
     found = read_snapshot(registry, Selection(include=("a",)))
     assert sorted(found.subjects) == ["a", "b"]
+
+
+def test_references_without_an_end_are_a_named_error(
+    fake: FakeRegistry, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_kafka_migration.schemas.snapshot.MAX_REFERENCE_DEPTH", 20)
+    fake.seed("s1", A, id=1)
+
+    def endless(request: Request, reply: Reply) -> Reply | None:
+        parts = request.path.split("/")
+        if len(parts) != 5 or parts[1] != "subjects":
+            return None
+        name = parts[2]
+        body = {"subject": name, "version": 1, "id": 1, "schema": A}
+        return Reply.json({**body, "references": [ref("X", f"s{int(name[1:]) + 1}", 1)]})
+
+    fake.after = endless
+    with pytest.raises(RegistryAnswerInvalid, match="without an end"):
+        read_snapshot(registry, Selection())
 
 
 def test_what_the_registry_does_not_have_is_absent_and_not_unread(fake: FakeRegistry, registry: Registry) -> None:
