@@ -11,6 +11,7 @@ from registry_world import World, avro, client, world
 from airflow_provider_kafka_migration.errors import ClaimLost, RegistryForbidden, SchemaSettingsNotRestored
 from airflow_provider_kafka_migration.journal import Journal, Owner
 from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Progress
 from airflow_provider_kafka_migration.record.registry_settings import journal_setting, open_settings
 from airflow_provider_kafka_migration.schemas.modes import (
     TemporarySettings,
@@ -127,6 +128,21 @@ def test_nothing_is_changed_or_put_back_without_the_claim(tmp_path: Path) -> Non
         with pytest.raises(ClaimLost):
             own.change("mode", ["b"], "IMPORT")
         assert at.target.store.modes == {"a": "IMPORT"}
+
+
+def test_an_interrupted_pass_puts_modes_back(tmp_path: Path) -> None:
+    with world(tmp_path, ids="keep") as at:
+        at.source.seed("a-value", avro("A", "x"), id=1)
+
+        def interrupt(line: Progress) -> None:
+            if line.unit == "versions":
+                assert at.target.store.modes == {"a-value": "IMPORT"}
+                raise KeyboardInterrupt
+
+        with at.pair() as pair, pytest.raises(KeyboardInterrupt):
+            synchronize(at.context, pair, reason="schemas", progress=interrupt)
+        assert at.target.state()["modes"] == {"": "READWRITE"}
+        assert still_open(at) == {}
 
 
 def test_a_lost_claim_ends_a_pass(tmp_path: Path) -> None:
