@@ -31,6 +31,8 @@ _REGISTRY_TOPIC = re.compile(r"_?_schemas(?:[._-].+)?|kafkasql-journal")
 #: No registry can parse it, so registering it tests the right to write and stores nothing.
 _UNPARSABLE = Schema("AVRO", '{"type": "kafka-migration-probe"}')
 _PROBE_SUFFIX = "-kafka-migration-probe"
+#: Subjects or conflicts in one finding, which is journaled; the schema plan has all of them.
+_MAX_DETAILS = 100
 
 
 # -- the registries themselves ----------------------------------------------------------------------------------------
@@ -173,14 +175,14 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if schemas.id_mode == "translate" and context.spec.seed.via == "split":
         yield finding("B115", schemas.reason, subject="schemas")
     yield from _conflicts(context, schemas)
-    for what, why in sorted(schemas.unread.items()):
+    for what, why in sorted(schemas.unread.items())[:_MAX_DETAILS]:
         yield finding("B114", f"{what}: {why}", subject=what)
     unused = [item.subject for item in schemas.subjects if not item.topics and not item.as_reference]
     if unused:
-        yield finding("I108", some(unused), subjects=unused)
+        yield finding("I108", some(unused), subjects=unused[:_MAX_DETAILS])
     if schemas.left_out:
         listing = [f"{name} ({why})" for name, why in sorted(schemas.left_out.items())]
-        yield finding("I118", some(listing), subjects=dict(sorted(schemas.left_out.items())))
+        yield finding("I118", some(listing), subjects=dict(sorted(schemas.left_out.items())[:_MAX_DETAILS]))
     yield from _ids_in_topics(schemas)
 
 
@@ -202,7 +204,7 @@ def _conflicts(context: PhaseContext, schemas: SchemaPlan) -> Iterator[Finding]:
         by_code.setdefault(code, []).append(item)
     for code, items in sorted(by_code.items()):
         seen = some([item.what for item in items], 5)
-        conflicts = [item.model_dump(mode="json") for item in items[:100]]
+        conflicts = [item.model_dump(mode="json") for item in items[:_MAX_DETAILS]]
         yield finding(code, f"{len(items)}: {seen}", subject=items[0].subject, conflicts=conflicts)
 
 

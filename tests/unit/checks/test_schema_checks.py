@@ -299,6 +299,21 @@ def test_unused_and_left_out_subjects_are_information(make: Callable[..., PhaseC
     ]
 
 
+def test_a_finding_about_thousands_of_subjects_stays_small(make: Callable[..., PhaseContext]) -> None:
+    names = [f"s{number:04}" for number in range(3000)]
+    schemas = schema_plan(
+        subjects=[subject(name) for name in names],
+        left_out=dict.fromkeys(names, "not in schemas.include"),
+        conflicts=[conflict("id", name) for name in names],
+        unread=dict.fromkeys(names, "HTTP 500"),
+    )
+    found = planned(make(schemas))
+    assert [len(item.details["subjects"]) for item in found if item.code in ("I108", "I118")] == [100, 100]
+    assert next(item for item in found if item.code == "B104").seen.startswith("3000: s0000, ")
+    assert sum(item.code == "B114" for item in found) == 100
+    assert sum(len(item.model_dump_json()) for item in found) < 100_000
+
+
 def test_unknown_ids_and_topics_without_a_sample(make: Callable[..., PhaseContext]) -> None:
     topics = [
         TopicIds(topic="orders", parts="value", unknown_ids=[7, 8]),
