@@ -31,6 +31,7 @@ _REGISTRY_TOPIC = re.compile(r"_?_schemas(?:[._-].+)?|kafkasql-journal")
 #: No registry can parse it, so registering it tests the right to write and stores nothing.
 _UNPARSABLE = Schema("AVRO", '{"type": "kafka-migration-probe"}')
 _PROBE_SUFFIX = "-kafka-migration-probe"
+_CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
 #: Subjects or conflicts in one finding, which is journaled; the schema plan has all of them.
 _MAX_DETAILS = 100
 
@@ -83,7 +84,7 @@ def _checked(context: PhaseContext, plan: Plan, role: Role, registry: Registry) 
     if context.spec.schemas.topic:
         yield from _own_topic(registry, subjects, _source_subjects(context))
         return
-    if mode in ("READONLY", "READONLY_OVERRIDE"):
+    if mode in _CLOSED_MODES:
         yield finding("B102", f"the target registry has mode {mode}", subject="target")
         return
     schemas = context.record.schema_plan()

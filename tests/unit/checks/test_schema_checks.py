@@ -184,12 +184,13 @@ def test_a_right_may_be_limited_to_the_subject_itself(make: Callable[..., PhaseC
         assert known.subjects(deleted=True) == []
 
 
-def test_a_read_only_target(make: Callable[..., PhaseContext], target: FakeRegistry) -> None:
+@pytest.mark.parametrize("mode", ["READONLY", "FORWARD"])
+def test_a_read_only_target(make: Callable[..., PhaseContext], target: FakeRegistry, mode: str) -> None:
     with client(target, "target") as known:
-        known.set_mode(None, "READONLY")
+        known.set_mode(None, mode)
     found = live(make(schema_plan(subjects=[subject("a")])))
     assert codes(found) == ["B102"]
-    assert "READONLY" in found[0].seen
+    assert mode in found[0].seen
 
 
 def test_a_context_that_is_read_only(make: Callable[..., PhaseContext], target: FakeRegistry) -> None:
