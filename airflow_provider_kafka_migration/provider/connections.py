@@ -209,11 +209,15 @@ def registry_settings(connection: Connection) -> dict[str, Any]:
 
 def _registry_urls(connection: Connection) -> str:
     host = str(connection.host or "")
-    if "://" in host:
+    if "," in host and "://" in host:
         return host
-    scheme = connection.schema or ("https" if connection.conn_type == "https" else "http")
-    name, slash, path = host.partition("/")
-    port = f":{connection.port}" if connection.port else ""
+    scheme, separator, rest = host.partition("://")
+    if not separator:
+        scheme, rest = connection.schema or ("https" if connection.conn_type == "https" else "http"), host
+    name, slash, path = rest.partition("/")
+    # As Airflow's own hook does, add the port also to a complete URL; one that has a port keeps it.
+    has_port = name.rpartition("]")[2].count(":") == 1
+    port = f":{connection.port}" if connection.port and not has_port else ""
     return f"{scheme}://{name}{port}{slash}{path}"
 
 

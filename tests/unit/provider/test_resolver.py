@@ -169,6 +169,9 @@ def test_trigger_s_missing_connection_is_named(minimal_spec: dict[str, Any]) -> 
         ({"host": "registry", "schema": "https"}, {"url": "https://registry"}),
         ({"host": "registry/apis/ccompat/v7", "port": 8080}, {"url": "http://registry:8080/apis/ccompat/v7"}),
         ({"host": "https://one:1,https://two:2"}, {"url": "https://one:1,https://two:2"}),
+        ({"host": "https://registry/path", "port": 8081}, {"url": "https://registry:8081/path"}),
+        ({"host": "https://registry:1/path", "port": 8081}, {"url": "https://registry:1/path"}),
+        ({"host": "https://[::1]", "port": 8081}, {"url": "https://[::1]:8081"}),
         (
             {"host": "r", "login": "alice", "password": "s3cret"},
             {"url": "http://r", "basic.auth.user.info": "alice:s3cret"},
