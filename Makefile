@@ -47,8 +47,9 @@ java:
 	@bash scripts/check_java.sh
 
 .PHONY: jars
-jars: env java ## Fetch Kafka's jars into the user's cache and check them; brokers start offline afterwards
+jars: env java ## Fetch Kafka's jars and Apicurio into the user's cache and check them; both start offline afterwards
 	@$(BIN)/python -m harness.kafka_jars
+	@$(BIN)/python -m harness.registries
 
 .PHONY: demo
 demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1)

@@ -446,7 +446,7 @@ class SchemaSettingsNotRestored(Transient):
 
 
 class SchemaConflicts(Terminal):
-    """Schemas, ids or modes of the target registry keep the plan from being carried out (``on_conflict: fail``)."""
+    """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: fail``)."""
 
 
 class SchemaReferenceMissing(Terminal):

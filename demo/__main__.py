@@ -18,7 +18,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from demo import access
+from demo import access, schemas
 from demo.drive import Run
 from demo.groups import Groups, Switched
 from demo.screen import Screen
@@ -50,7 +50,7 @@ class Demo:
         FOLDER.mkdir(parents=True)
         with ExitStack() as stack:
             self.world = world = World(stack, self.say)
-            self.say("Starting the source (ZooKeeper mode), the target (KRaft mode) and S3 ...")
+            self.say("Starting the source (ZooKeeper mode), the target (KRaft mode), two schema registries, S3 ...")
             world.start_services()
             self.say("Starting Airflow; meanwhile the source gets its topics, records and consumer groups ...")
             self._make_life(stack, world)
@@ -58,7 +58,14 @@ class Demo:
             self.say(f"Airflow: {world.airflow.url} (no login is needed: everyone is admin)")
             with Screen(self._console) as screen:
                 self._screen = screen
-                Run(world.airflow, screen, by_hand=self._by_hand, before_switch=self._switch_clients).run(world.spec())
+                run = Run(
+                    world.airflow,
+                    screen,
+                    by_hand=self._by_hand,
+                    before_switch=self._switch_clients,
+                    in_tail=self._change_a_schema,
+                )
+                run.run(world.spec())
             self.say("The run has ended. Comparing both clusters record by record ...")
             verdict = judge(world, self._switched)
             self._write_on_the_target(world, verdict)
@@ -75,6 +82,7 @@ class Demo:
 
     def _make_life(self, stack: ExitStack, world: World) -> None:
         load(world.source, world.topics)
+        world.fill_topics_with_schemas()
         self._groups = Groups(
             world.source.client_config(),
             world.target.client_config(),
@@ -83,9 +91,15 @@ class Demo:
         )
         self._groups.settle()
         stack.callback(self._groups.stop)
-        world.start_producer()
-        names = ", ".join(topic.name for topic in world.topics)
-        self.say(f"The source has {names}; a producer writes, three groups have different offsets, one keeps reading")
+        world.start_producers()
+        names = ", ".join([*(topic.name for topic in world.topics), *schemas.TOPICS])
+        self.say(f"The source has {names}; two producers write, three groups have different offsets, one keeps reading")
+
+    def _change_a_schema(self) -> None:
+        """Register a new version on the source while the migration follows it; the producer uses it from then on."""
+        if self.world is not None:
+            changed_id = self.world.writer.change()
+            self._screen.say(f"The schema of {schemas.INVOICES} has changed: its producer now writes id {changed_id}")
 
     def _switch_clients(self) -> None:
         """READY_FOR_CLIENT_SWITCH: consumers stop, their offsets soon follow, they continue on the target."""
@@ -113,7 +127,8 @@ class Demo:
 
     def _stay(self, world: World) -> None:
         self.say(f"KEEP=1: everything keeps running. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}")
-        self.say(f"source: {world.source.bootstrap}   target: {world.target.bootstrap}   Ctrl-C ends all")
+        self.say(f"source: {world.source.bootstrap}   target: {world.target.bootstrap}")
+        self.say(f"registries: {world.source_registry.url}   {world.target_registry.url}   Ctrl-C ends all")
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
 

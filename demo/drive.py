@@ -13,6 +13,7 @@ from harness.airflow import AirflowStandalone
 from harness.processes import HarnessError
 
 DAG_ID = "kafka_migration"
+TAIL = "tail"
 CUTOVER = "approve_cutover"
 SWITCH = "approve_client_switch"
 
@@ -55,6 +56,7 @@ class Run:
 
     :param by_hand: leave the approvals to a person.
     :param before_switch: called once when the client switch waits for its approval, to move the clients.
+    :param in_tail: called once when the tail runs.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Run:
         *,
         by_hand: bool,
         before_switch: Callable[[], None],
+        in_tail: Callable[[], None],
     ) -> None:
         self._airflow = airflow
         self._screen = screen
         self._by_hand = by_hand
         self._before_switch = before_switch
+        self._in_tail: Callable[[], None] | None = in_tail
         self._asked: dict[str, float] = {}
         self._answered: set[str] = set()
         self._progress: dict[str, str] = {}
@@ -94,6 +98,9 @@ class Run:
                 raise HarnessError(self._story(failed))
             if time.monotonic() > deadline:
                 raise HarnessError(f"the run has not ended in {_RUN_SECONDS / 60:g} minutes: {states}")
+            if self._in_tail is not None and states.get(TAIL) == "running":
+                self._in_tail()
+                self._in_tail = None
             for task_id in (CUTOVER, SWITCH):
                 if states.get(task_id) == "awaiting_input":
                     self._approve(task_id)

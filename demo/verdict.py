@@ -14,7 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from demo import access, schemas
 from demo.groups import GROUPS, Switched
+from demo.schemas import SchemasVerdict
 from demo.world import FOLDER, MIGRATION_ID, World
 from harness.compare import Comparison, compare
 from harness.load import Kind
@@ -31,6 +33,7 @@ class Verdict:
     states: list[str]
     comparison: Comparison
     groups: list[Switched]
+    schemas: SchemasVerdict
     frozen_seconds: float
     verdicts: dict[str, int]
     evidence_path: Path
@@ -57,6 +60,7 @@ class Verdict:
             "groups": [
                 {"group": group.group, "reread": group.reread, "skipped": group.skipped} for group in self.groups
             ],
+            "schemas": self.schemas.summary(),
             "frozen_seconds": self.frozen_seconds,
             "evidence_path": str(self.evidence_path),
             "evidence_verified": self.evidence_verified,
@@ -70,7 +74,7 @@ def judge(world: World, groups: Sequence[Switched]) -> Verdict:
     comparison = compare(
         world.source.client_config(),
         world.target.client_config(),
-        [topic.name for topic in world.topics],
+        [*(topic.name for topic in world.topics), *schemas.TOPICS],
         compacted=compacted,
         fenced=True,
     )
@@ -85,6 +89,7 @@ def judge(world: World, groups: Sequence[Switched]) -> Verdict:
         states=_states(journal),
         comparison=comparison,
         groups=list(groups),
+        schemas=_judge_schemas(world, comparison),
         frozen_seconds=float(bundle["cutover"]["frozen_time"]["frozen_seconds"]),
         verdicts=_verdicts(FOLDER / "offset-map.json"),
         evidence_path=evidence,
@@ -93,6 +98,15 @@ def judge(world: World, groups: Sequence[Switched]) -> Verdict:
     )
     verdict.problems = _problems(verdict, world)
     return verdict
+
+
+def _judge_schemas(world: World, comparison: Comparison) -> SchemasVerdict:
+    """Compare the registries, and decode with the target's what consumers can read there."""
+    records = sum(comparison.topics[topic].source_records for topic in schemas.TOPICS)
+    decoded = schemas.decode(world.client(world.target, access.CONSUMER), world.target_registry.url)
+    return schemas.judge_schemas(
+        schemas.stored(world.source_registry), schemas.stored(world.target_registry), decoded, records
+    )
 
 
 def _fetch(world: World, bucket: str, key: str, name: str) -> Path:
@@ -137,13 +151,17 @@ def _problems(verdict: Verdict, world: World) -> list[str]:
     problems += [str(difference) for difference in verdict.comparison.differences[:10]]
     if len(verdict.groups) != len(GROUPS):
         problems.append(f"{len(verdict.groups)} of {len(GROUPS)} groups were switched")
-    for group in verdict.groups:
-        if group.reread or group.skipped:
-            problems.append(f"group {group.group}: {group.reread} records re-read, {group.skipped} skipped")
+    problems += [
+        f"group {group.group}: {group.reread} records re-read, {group.skipped} skipped"
+        for group in verdict.groups
+        if group.reread or group.skipped
+    ]
+    problems += verdict.schemas.problems
     if not verdict.evidence_verified:
         problems.append(f"the evidence does not verify: {verdict.evidence_says}")
-    if world.producer.failed:
-        problems.append(f"the producer lost {len(world.producer.failed)} records before the freeze")
+    lost = sum(len(producer.failed) for producer in world.producers)
+    if lost:
+        problems.append(f"producers lost {lost} records before the freeze")
     return problems
 
 
@@ -169,6 +187,7 @@ def show(console: Console, verdict: Verdict) -> None:
         )
     partitions = ", ".join(f"{count} {name}" for name, count in sorted(verdict.verdicts.items()))
     records = sum(topic.source_records for topic in verdict.comparison.topics.values())
+    moved = verdict.schemas
     console.print()
     console.print(topics)
     console.print()
@@ -178,6 +197,11 @@ def show(console: Console, verdict: Verdict) -> None:
         ("states", " -> ".join(verdict.states)),
         ("partitions", partitions),
         ("content", f"{records:,} records of each side compared, {verdict.comparison.difference_count} differences"),
+        (
+            "schemas",
+            f"{moved.versions} versions of {moved.subjects} subjects, ids "
+            f"{_mark(moved.ids_kept, 'kept', 'NOT KEPT')}, {moved.decoded_records:,} records decoded on the target",
+        ),
         ("producers frozen", f"{verdict.frozen_seconds:.1f} s"),
         ("evidence", f"{verdict.evidence_path}, {_mark(verdict.evidence_verified, 'verified', 'NOT VERIFIED')}"),
         ("time", f"{verdict.seconds:.0f} s"),

@@ -1,4 +1,4 @@
-"""All running parts: two clusters, S3, Airflow, a producer and its freeze webhook. All on loopback."""
+"""All running parts: two clusters, two schema registries, S3, Airflow, producers, their webhook. All on loopback."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import Any
 
 from nacl.signing import SigningKey
 
-from demo import access
-from harness import kafka_jars
+from demo import access, schemas
+from harness import kafka_jars, registries
 from harness.airflow import AirflowStandalone
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.load import TopicLoad, standard_topics
+from harness.registries import ApicurioRegistry
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
 from harness.webhook import Call, FreezeWebhook
 
@@ -40,6 +41,9 @@ _BYTES = 120_000_000
 _LIVE_TOPICS = {f"{access.PREFIX}orders": range(4), f"{access.PREFIX}customers": range(3)}
 
 _LIVE_RECORDS_PER_SECOND = 150
+#: In each of the topics whose records have schemas, before the migration; and how many are written meanwhile.
+_RECORDS_WITH_SCHEMAS = 2_000
+_LIVE_RECORDS_WITH_SCHEMAS_PER_SECOND = 20
 
 Say = Callable[[str], None]
 
@@ -76,31 +80,46 @@ class World:
         self.source = KafkaCluster(FOLDER / "source", SOURCE_VERSION, users=users)
         self.target = KafkaCluster(FOLDER / "target", TARGET_VERSION, users=users)
         self.s3 = S3Server(FOLDER / "s3")
+        self.source_registry = ApicurioRegistry(FOLDER / "source-registry")
+        self.target_registry = ApicurioRegistry(FOLDER / "target-registry")
         self.topics = topics()
         self._stack = stack
         self._say = say
         self.producer: LiveProducer
+        self.writer: schemas.Writer
+        self.schema_producer: LiveProducer
         self.webhook: FreezeWebhook
         self.airflow: AirflowStandalone
 
     def start_services(self) -> None:
-        """Start clusters and S3 in parallel, grant permissions, then start Airflow in the background.
+        """Start clusters, registries and S3 in parallel, grant permissions, then start Airflow in the background.
 
         :raises HarnessError: one of them did not start.
         """
         for version in (SOURCE_VERSION, TARGET_VERSION):
             self._say(f"Kafka {version}: {kafka_jars.ensure(version)}")
-        for part in (self.source, self.target, self.s3):
+        registry = self.source_registry.version
+        self._say(f"Apicurio Registry {registry}: {registries.ensure(registry)}")
+        parts = (self.source, self.target, self.s3, self.source_registry, self.target_registry)
+        for part in parts:
             self._stack.callback(part.stop)
-        with ThreadPoolExecutor(3, thread_name_prefix="start") as pool:
-            for future in [pool.submit(part.start) for part in (self.source, self.target, self.s3)]:
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="start") as pool:
+            for future in [pool.submit(part.start) for part in parts]:
                 future.result()
         access.grant_on_source(self.source)
         access.grant_on_target(self.target)
         self.producer = LiveProducer(
             self.client(self.source, access.PRODUCER), _LIVE_TOPICS, records_per_second=_LIVE_RECORDS_PER_SECOND
         )
-        self.webhook = FreezeWebhook(self.producer, answer=self._answer_webhook)
+        self.source_registry.seed(schemas.seeds())
+        self.writer = schemas.Writer(self.source_registry.url)
+        self.schema_producer = LiveProducer(
+            self.client(self.source, access.PRODUCER),
+            {topic: range(partitions) for topic, partitions in schemas.TOPICS.items()},
+            records_per_second=_LIVE_RECORDS_WITH_SCHEMAS_PER_SECOND,
+            content=self.writer.record,
+        )
+        self.webhook = FreezeWebhook(self.producer, self.schema_producer, answer=self._answer_webhook)
         self._stack.callback(self.webhook.stop)
         self.webhook.start()
         self.airflow = AirflowStandalone(
@@ -113,10 +132,21 @@ class World:
         """:raises HarnessError: Airflow did not start."""
         self._starting.result()
 
-    def start_producer(self) -> None:
-        """Start the live producer."""
-        self.producer.start()
-        self._stack.callback(self.producer.stop)
+    def fill_topics_with_schemas(self) -> None:
+        """Create the topics whose records have schemas, and write their first records."""
+        self.source.create_topics({topic: (partitions, {}) for topic, partitions in schemas.TOPICS.items()})
+        schemas.fill(self.client(self.source, access.PRODUCER), self.writer, _RECORDS_WITH_SCHEMAS)
+
+    @property
+    def producers(self) -> tuple[LiveProducer, ...]:
+        """The live producers, which the webhook freezes."""
+        return self.producer, self.schema_producer
+
+    def start_producers(self) -> None:
+        """Start the live producers."""
+        for producer in self.producers:
+            producer.start()
+            self._stack.callback(producer.stop)
 
     def client(self, cluster: KafkaCluster, user: str) -> dict[str, str]:
         """librdkafka keys of a user on a cluster's SASL listener."""
@@ -134,6 +164,8 @@ class World:
                 "password": s3["aws_secret_access_key"],
                 "extra": {"endpoint_url": s3["endpoint_url"], "region_name": s3["region_name"]},
             },
+            "registry_source": {"conn_type": "http", "host": self.source_registry.url},
+            "registry_target": {"conn_type": "http", "host": self.target_registry.url},
             "spark_default": {"conn_type": "spark", "host": "local[2,4]"},
             "demo_webhook": {"conn_type": "generic", "password": self.keys.webhook},
             "demo_signing_key": {"conn_type": "generic", "password": self.keys.signing.encode().hex()},
@@ -154,6 +186,7 @@ class World:
             },
             "topics": {"include": [r"shop\..*"]},
             "groups": {"include": ["shop-.*"], "sync_interval": "2s"},
+            "schemas": {"source": "registry_source", "target": "registry_target", "interval": "2s"},
             "acls": {"exclude_principals": ["User:ANONYMOUS", f"User:{access.MIGRATOR}"]},
             # The lag grows briefly in the gap between two slices: for seconds, where cores are few and busy.
             "tail": {"drain_stable_window": "5s", "drain_max_partition_lag": 500},
@@ -179,6 +212,8 @@ class World:
             self.source.broker_log(0),
             self.target.broker_log(0),
             FOLDER / "s3" / "s3.log",
+            self.source_registry.log,
+            self.target_registry.log,
         ]
 
     def _airflow_env(self) -> dict[str, str]:
@@ -197,10 +232,11 @@ class World:
             return 403, {"error": "the signature is wrong"}
         if call.action not in ("freeze", "unfreeze"):
             return 422, {"error": f"unknown action {call.action!r}"}
-        if call.action == "freeze":
-            self.producer.freeze()
-        else:
-            self.producer.unfreeze()
+        for producer in self.producers:
+            if call.action == "freeze":
+                producer.freeze()
+            else:
+                producer.unfreeze()
         return 200, {"migration_id": call.body["migration_id"], "action": call.action, "status": "done"}
 
 

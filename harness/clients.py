@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +24,9 @@ from harness.processes import HarnessError
 _JOIN_SECONDS = 30.0
 #: Maximum number of records in flight of a producer; librdkafka's own queue is larger.
 _MAX_WAITING = 10_000
+
+#: (topic, number) -> key and value.
+Content = Callable[[str, int], tuple[bytes, bytes]]
 
 
 class _Worker:
@@ -82,6 +85,7 @@ class LiveProducer(_Worker):
 
     :param topics: topic -> partitions to write to.
     :param records_per_second: over all topics.
+    :param content: makes key and value of the n-th record, which goes to a topic; default: text of ``record_bytes``.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class LiveProducer(_Worker):
         record_bytes: int = 200,
         codec: str = "lz4",
         seed: int = 1,
+        content: Content | None = None,
     ) -> None:
         super().__init__("live-producer")
         #: Acknowledged records, in order: (topic, partition) -> records with their offsets.
@@ -105,6 +110,7 @@ class LiveProducer(_Worker):
         self._codec = codec
         self._random = random.Random(seed)
         self._filler = bytes(self._random.choices(b"abcdefghij ", k=max(1, record_bytes - 40)))
+        self._content = content or self._text
         self._number = 0
         self._frozen = threading.Event()
         self._turn = threading.Lock()
@@ -162,8 +168,7 @@ class LiveProducer(_Worker):
         topic, partition = self._places[self._number % len(self._places)]
         number = self._number
         self._number += 1
-        value = b'{"live":%d,"text":"%s"}' % (number, self._filler)
-        key = b"live-%d" % self._random.randrange(1000)
+        key, value = self._content(topic, number)
         headers: list[tuple[str, bytes | None]] = [("n", b"live-%d" % number)]
         record = Record(-1, int(time.time() * 1000), key, value, tuple(headers))
 
@@ -178,6 +183,10 @@ class LiveProducer(_Worker):
         producer.produce(
             topic, value, key, partition, on_delivery=delivered, timestamp=record.timestamp, headers=headers
         )
+
+    def _text(self, _: str, number: int) -> tuple[bytes, bytes]:
+        value = b'{"live":%d,"text":"%s"}' % (number, self._filler)
+        return b"live-%d" % self._random.randrange(1000), value
 
 
 def lost_records(

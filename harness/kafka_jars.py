@@ -17,20 +17,18 @@ proxy from ``JAVA_TOOL_OPTIONS`` as usual.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
-import importlib.util
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
+
+from harness import maven
+from harness.maven import JarsError, java, locked, parse_checksums, sha256_of, workspace
+
+__all__ = ["DEFAULT_SETS", "JarsError", "cache_folder", "classpath", "ensure", "java", "record", "recorded_checksums"]
 
 #: The sets of tests and the demo: the source in ZooKeeper mode, the target in KRaft mode.
 DEFAULT_SETS = ("3.9.1", "4.1.1")
@@ -38,8 +36,6 @@ DEFAULT_SETS = ("3.9.1", "4.1.1")
 _CHECKSUMS = Path(__file__).with_name("checksums")
 _SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-tiered)?")
 _STAMP = "verified.json"
-_FETCH_ATTEMPTS = 3
-_FETCH_TIMEOUT_SECONDS = 600
 
 # (organisation, name, configuration): `master,runtime` is the artifact with its dependencies, `master` without them.
 _BROKER_MODULES = (
@@ -62,14 +58,9 @@ _FIXED_MODULES = (
 )
 
 
-class JarsError(Exception):
-    """Jars are not available, or are not the recorded ones. The message says which, and what to do."""
-
-
 def cache_folder() -> Path:
     """The parent folder of all sets."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "kafka-migration" / "kafka"
+    return maven.cache_folder("kafka")
 
 
 def recorded_checksums(name: str) -> dict[str, str]:
@@ -85,7 +76,7 @@ def recorded_checksums(name: str) -> dict[str, str]:
             f"there is no checksum list for Kafka {name} (known: {known}); "
             f"record one with `python -m harness.kafka_jars --record {name}` and commit it"
         )
-    return _parse_checksums(path.read_text(encoding="ascii"))
+    return parse_checksums(path.read_text(encoding="ascii"))
 
 
 def ensure(name: str) -> Path:
@@ -100,10 +91,10 @@ def ensure(name: str) -> Path:
     folder = cache_folder() / name
     if _is_stamped(folder, checksums):
         return folder
-    with _locked(name):
+    with locked(cache_folder(), name):
         if folder.is_dir() and (_is_stamped(folder, checksums) or _verify_and_stamp(folder, checksums) is None):
             return folder
-        with _workspace() as work:
+        with workspace(cache_folder()) as work:
             fetched = _fetch(name, work)
             wrong = _verify_and_stamp(fetched, checksums)
             if wrong is not None:
@@ -118,9 +109,9 @@ def ensure(name: str) -> Path:
 def record(name: str) -> Path:
     """Fetch a set and write its checksum list next to the others. For maintainers who add a version."""
     _parse(name)
-    with _locked(name), _workspace() as work:
+    with locked(cache_folder(), name), workspace(cache_folder()) as work:
         fetched = _fetch(name, work)
-        checksums = {jar.name: _sha256(jar) for jar in sorted(fetched.glob("*.jar"))}
+        checksums = {jar.name: sha256_of(jar) for jar in sorted(fetched.glob("*.jar"))}
         path = _CHECKSUMS / f"{name}.sha256"
         path.write_text("".join(f"{digest}  {jar}\n" for jar, digest in checksums.items()), encoding="ascii")
         _verify_and_stamp(fetched, checksums)
@@ -133,35 +124,11 @@ def classpath(name: str) -> str:
     return f"{ensure(name)}/*"
 
 
-def java() -> str:
-    """The Java to start: from ``$JAVA_HOME``, otherwise from the path.
-
-    :raises JarsError: there is no Java.
-    """
-    home = os.environ.get("JAVA_HOME")
-    if home and (candidate := Path(home) / "bin" / "java").is_file():
-        return str(candidate)
-    found = shutil.which("java")
-    if found is None:
-        raise JarsError("no java found: install Java 17 or set JAVA_HOME")
-    return found
-
-
 def _parse(name: str) -> re.Match[str]:
     match = _SET_NAME.fullmatch(name)
     if match is None:
         raise JarsError(f"{name!r} is no set of Kafka jars: write e.g. 4.1.1, 4.1.1-connect or 4.1.1-tiered")
     return match
-
-
-def _parse_checksums(text: str) -> dict[str, str]:
-    pairs = (line.split("  ", 1) for line in text.splitlines() if line)
-    return {jar: digest for digest, jar in pairs}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _list_digest(checksums: Mapping[str, str]) -> str:
@@ -190,7 +157,7 @@ def _verify_and_stamp(folder: Path, checksums: Mapping[str, str]) -> str | None:
         return f"missing: {', '.join(missing)}"
     if strange := sorted(present - checksums.keys()):
         return f"not on the list: {', '.join(strange)}"
-    if changed := sorted(jar for jar, digest in checksums.items() if _sha256(folder / jar) != digest):
+    if changed := sorted(jar for jar, digest in checksums.items() if sha256_of(folder / jar) != digest):
         return f"changed: {', '.join(changed)}"
     stamp = {"list": _list_digest(checksums), "files": _states(folder)}
     temporary = folder / f"{_STAMP}.{os.getpid()}"
@@ -199,69 +166,10 @@ def _verify_and_stamp(folder: Path, checksums: Mapping[str, str]) -> str | None:
     return None
 
 
-@contextmanager
-def _locked(name: str) -> Iterator[None]:
-    """One process at a time works on a set; the lock ends with the process, however that ends."""
-    root = cache_folder()
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f".{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _workspace() -> Iterator[Path]:
-    """Folder on the cache's own file system (a rename must be possible), removed at the end."""
-    work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=cache_folder()))
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
 def _replace(folder: Path, fetched: Path, work: Path) -> None:
     if folder.exists():
         folder.rename(work / "replaced")
     fetched.rename(folder)
-
-
-def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise JarsError("pyspark is not installed: its Ivy fetches the Kafka jars (install the development extras)")
-    jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
-    if not jars:
-        raise JarsError("this pyspark brings no ivy jar: install the full pyspark package, not the client alone")
-    return jars[-1]
-
-
-def _write_ivy_files(name: str, work: Path) -> tuple[Path, Path]:
-    match = _parse(name)
-    repository = os.environ.get("KAFKA_MIGRATION_MAVEN_REPOSITORY")
-    root = f" root={quoteattr(repository)}" if repository else ""
-    settings = work / "ivysettings.xml"
-    settings.write_text(
-        '<ivysettings><settings defaultResolver="central"/><resolvers>'
-        '<ibiblio name="central" m2compatible="true" usepoms="true" useMavenMetadata="false" checkmodified="false"'
-        f"{root}/>"
-        "</resolvers></ivysettings>",
-        encoding="utf-8",
-    )
-    dependencies = "".join(_dependencies(match))
-    # One SLF4J binding is enough; among several, the one in use would be random.
-    excludes = "".join(
-        f'<exclude org="{org}" module="{module}"/>'
-        for org, module in (("org.slf4j", "slf4j-reload4j"), ("org.apache.logging.log4j", "log4j-slf4j-impl"))
-    )
-    ivy = work / "ivy.xml"
-    ivy.write_text(
-        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
-        '<info organisation="kafka-migration" module="harness"/>'
-        '<configurations><conf name="default"/></configurations>'
-        f"<dependencies>{dependencies}{excludes}</dependencies></ivy-module>",
-        encoding="utf-8",
-    )
-    return settings, ivy
 
 
 def _dependencies(match: re.Match[str]) -> Iterator[str]:
@@ -283,39 +191,13 @@ def _dependencies(match: re.Match[str]) -> Iterator[str]:
 
 def _fetch(name: str, work: Path) -> Path:
     """Let Ivy resolve and retrieve a set below ``work``; returns the folder with the jars."""
-    settings, ivy = _write_ivy_files(name, work)
-    target = work / "jars"
-    command = [
-        java(),
-        "-Xmx256m",
-        f"-Duser.home={work}",
-        "-Divy.maven.lookup.sources=false",
-        "-Divy.maven.lookup.javadoc=false",
-        *("-jar", str(_ivy_jar())),
-        *("-settings", str(settings)),
-        *("-cache", str(work / "ivy")),
-        *("-ivy", str(ivy)),
-        *("-confs", "default"),
-        *("-types", "jar", "bundle"),
-        *("-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"),
-    ]
-    output = ""
-    for _ in range(_FETCH_ATTEMPTS):
-        shutil.rmtree(target, ignore_errors=True)
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_SECONDS, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            output = f"no end after {_FETCH_TIMEOUT_SECONDS} s"
-            continue
-        if done.returncode == 0 and any(target.glob("*.jar")):
-            return target
-        output = done.stdout + done.stderr
-    tail = "\n".join(output.splitlines()[-15:])
-    raise JarsError(
-        f"Ivy could not fetch the jars of Kafka {name} in {_FETCH_ATTEMPTS} attempts; its last lines:\n{tail}"
+    # One SLF4J binding is enough; among several, the one in use would be random.
+    excludes = "".join(
+        f'<exclude org="{org}" module="{module}"/>'
+        for org, module in (("org.slf4j", "slf4j-reload4j"), ("org.apache.logging.log4j", "log4j-slf4j-impl"))
     )
+    dependencies = "".join(_dependencies(_parse(name)))
+    return maven.retrieve(f"the jars of Kafka {name}", dependencies + excludes, ("jar", "bundle"), work)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from harness.brokers import KafkaCluster
+from harness.registries import RegistryPair, start_pair, stop_pair
 from harness.s3 import S3Server
 
 pytest_plugins = ["tests.second_tries"]
@@ -56,6 +57,14 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """S3 in a process of its own; buckets `evidence` (Object Lock) and `migration`, more by `.bucket()`."""
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def registries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryPair]:
+    """Two empty Apicurio registries; one pair for each module, because what they hold cannot be removed completely."""
+    pair = start_pair(tmp_path_factory.mktemp("registries"))
+    yield pair
+    stop_pair(pair)
 
 
 @pytest.fixture

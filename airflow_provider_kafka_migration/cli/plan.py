@@ -27,7 +27,10 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.spec import json_schema, load_spec
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
+    from airflow_provider_kafka_migration.documents.plan import MeasuredRates, Plan, SchemaPlanSummary, TopicPlan
+    from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
+    from airflow_provider_kafka_migration.pages.plan import SchemaPlans
+    from airflow_provider_kafka_migration.record.context import PhaseContext
 
 
 _SEVERITY_STYLES = {"Blocker": "bold red", "Warning": "yellow", "Info": "dim"}
@@ -76,62 +79,114 @@ def plan(
     ] = False,
 ) -> Answer:
     """Show what a migration would do. Reads both clusters and writes nothing: no claim, no journal."""
-    from airflow_provider_kafka_migration.pages import plan as plan_documents
     from airflow_provider_kafka_migration.planning import source_snapshot
-    from airflow_provider_kafka_migration.planning.make import make_plan
+    from airflow_provider_kafka_migration.planning.make import make_plans
 
     spec = load_spec(file)
     earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)
     view = make_view(quiet=True)
     with MigrationOpener(spec, view).open() as migration, migration.reading() as context:
-        made = make_plan(context)
+        made, schemas = make_plans(context)
         measured = source_snapshot.measure(context, made) if measure or spec.estimate.measure else None
-        beside = plan_documents.documents(spec, made, context.source.config, context.target.config)
-    if measured is not None:
-        beside[source_snapshot.NAME] = measured.canonical().decode() + "\n"
+        beside = _documents(context, made, schemas, measured)
     if output is not None:
         write_document(output, made.canonical())
     if documents is not None:
         for name, content in sorted({**beside, "plan.json": made.canonical().decode()}.items()):
             write_document(documents / name, content.encode())
     if earlier is not None:
-        return diff_answer(earlier, made, form, moving=moving)
-    data: dict[str, Any] = {"digest": made.digest(), "plan": made.model_dump(mode="json")}
-    if measured is not None:
-        data["measured"] = measured.model_dump(mode="json")
+        return diff_answer(earlier[0], made, form, moving=moving, schemas=_comparable(*earlier, made, schemas))
+    documents_of_plan = {"plan": made, "schemas": schemas, "measured": measured}
+    shown = {name: item.model_dump(mode="json") for name, item in documents_of_plan.items() if item is not None}
+    data: dict[str, Any] = {"digest": made.digest(), **shown}
     if form is PlanFormat.json:
-        return Answer(data, raw=json.dumps(made.model_dump(mode="json"), indent=2))
+        return Answer(data, raw=json.dumps(shown["plan"], indent=2))
     if form is PlanFormat.markdown:
         return Answer(data, raw=beside["plan.md"] + (f"\n{measured.summary()}\n" if measured is not None else ""))
     return Answer(data, [*_tables(made), *([escape(measured.summary())] if measured is not None else [])])
 
 
-def _earlier(place: str, reference: str | None) -> Plan:
-    """Read the earlier plan, before contacting any cluster, so that a typo is reported immediately."""
+def _documents(
+    context: PhaseContext, made: Plan, schemas: SchemaPlan | None, measured: MeasuredRates | None
+) -> dict[str, str]:
+    """Return the documents next to the plan: file name -> content."""
+    from airflow_provider_kafka_migration.pages.plan import documents
+    from airflow_provider_kafka_migration.planning.source_snapshot import NAME
+
+    found = documents(context.spec, made, context.source.config, context.target.config, schemas)
+    if measured is not None:
+        found[NAME] = measured.canonical().decode() + "\n"
+    if schemas is not None and made.schemas is not None:
+        # Its name has its digest, so it has no line break at its end.
+        found[made.schemas.document] = schemas.canonical().decode()
+    return found
+
+
+def _earlier(place: str, reference: str | None) -> tuple[Plan, SchemaPlan | None]:
+    """Read the earlier plan, before contacting any cluster, so that a typo is reported immediately.
+
+    :returns: the schema plan is None if the plan has none, or if it is not where a migration or --documents puts it.
+    """
     from airflow_provider_kafka_migration.documents.plan import Plan
 
     try:
-        return Plan.parse(read_document(place, reference))
+        plan = Plan.parse(read_document(place, reference))
     except ValidationError as error:
         raise DocumentUnreadable(
             f"this is not a plan.json: {len(error.errors())} fields are wrong or missing",
             where=Where(path=place),
             next_step="give the path of a plan.json, for instance one below plans/ in the migration's journal location",
         ) from None
+    return plan, _earlier_schemas(place, reference, plan)
 
 
-def diff_answer(before: Plan, after: Plan, form: PlanFormat, *, moving: bool) -> Answer:
-    """Return the differences between two plans as a command's answer."""
+def _earlier_schemas(place: str, reference: str | None, plan: Plan) -> SchemaPlan | None:
+    from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
+
+    if plan.schemas is None:
+        return None
+    folder = place.rpartition("/")[0] or "."
+    for above in (folder, folder.rpartition("/")[0] or "."):
+        try:
+            found = SchemaPlan.parse(read_document(f"{above}/{plan.schemas.document}", reference))
+        except (DocumentUnreadable, ValidationError):
+            continue
+        if found.digest() == plan.schemas.digest:
+            return found
+    return None
+
+
+def _comparable(
+    before: Plan, before_schemas: SchemaPlan | None, after: Plan, after_schemas: SchemaPlan | None
+) -> SchemaPlans | None:
+    """Return both schema plans, if each plan's schema plan is at hand; else only the figures can be compared."""
+    pairs = ((before.schemas, before_schemas), (after.schemas, after_schemas))
+    is_complete = all((summary is None) is (document is None) for summary, document in pairs)
+    return (before_schemas, after_schemas) if is_complete else None
+
+
+def diff_answer(
+    before: Plan, after: Plan, form: PlanFormat, *, moving: bool, schemas: SchemaPlans | None = None
+) -> Answer:
+    """Return the differences between two plans as a command's answer.
+
+    :param schemas: both schema plans; None: they are not at hand, so only their figures are compared.
+    """
     from airflow_provider_kafka_migration.pages.plan import as_markdown, as_text, diff_plans
 
-    found = diff_plans(before, after, moving=moving)
+    found = diff_plans(before, after, moving=moving, schemas=schemas)
     data = {"digest": after.digest(), "diff": found.model_dump(mode="json")}
     if form is PlanFormat.json:
         return Answer(data, raw=json.dumps(found.model_dump(mode="json"), indent=2))
     if form is PlanFormat.markdown:
         return Answer(data, raw=as_markdown(found))
     head = f"plan {found.before[:8]} -> {found.after[:8]}: {len(found.changes)} changes"
-    return Answer(data, [head, escape(as_text(found))])
+    text = [head, escape(as_text(found))]
+    if schemas is None and before.schemas is not None and after.schemas is not None:
+        text.append(
+            "[dim]note[/] the earlier schema plan is not next to its plan: only figures of schemas are compared"
+        )
+    return Answer(data, text)
 
 
 def write_document(path: Path, data: bytes) -> None:
@@ -184,7 +239,15 @@ def _facts(made: Plan) -> list[str]:
         f"{len(made.topics)} topics, {sum(len(topic.partitions) for topic in made.topics)} partitions, "
         f"{made.total_bytes / 1e6:.1f} MB, {len(made.lanes)} lanes",
         "ACLs: " + (", ".join(f"{count} {action}" for action, count in sorted(actions.items())) or "none"),
+        *([_schemas_fact(made.schemas)] if made.schemas is not None else []),
     ]
+
+
+def _schemas_fact(schemas: SchemaPlanSummary) -> str:
+    return (
+        f"schemas: {schemas.subjects} subjects, {schemas.versions} versions, ids: {schemas.id_mode}, "
+        f"{schemas.conflicts} conflicts (kafka-migration schemas plan shows all)"
+    )
 
 
 def _tables(made: Plan) -> list[RenderableType]:

@@ -29,6 +29,8 @@ _SCOPES = {
     "apicurio": "Apicurio's import",
 }
 
+_DECIDED = {"sample": "sample of {} records", "name": "names of subjects, sample of {} records", "spec": "the spec"}
+
 #: How many subjects an approval lists; the plan lists all of them.
 _SUBJECTS_IN_APPROVALS = 50
 
@@ -96,10 +98,14 @@ def _head(plan: SchemaPlan) -> dict[str, Any]:
         "to_register": actions["register"],
         "present": actions["exists"],
         "conflicts": [list(conflict_row(item)) for item in plan.conflicts],
-        "topics": [list(topic_row(item)) for item in plan.topics if item.parts != "none" or item.unread],
-        "topics_without_ids": sum(item.parts == "none" and not item.unread for item in plan.topics),
+        "topics": [list(topic_row(item)) for item in plan.topics if _is_shown(item)],
+        "topics_without_ids": sum(not _is_shown(item) for item in plan.topics),
         "unread": [list(item) for item in sorted(plan.unread.items())],
     }
+
+
+def _is_shown(item: TopicIds) -> bool:
+    return item.parts != "none" or bool(item.unread or item.note)
 
 
 def _subject_row(subject: PlannedSubject) -> tuple[str, ...]:
@@ -120,17 +126,18 @@ def conflict_row(conflict: SchemaConflict) -> tuple[str, ...]:
 
 
 def topic_row(item: TopicIds) -> tuple[str, ...]:
-    """Return topic, parts, who decided, context, known ids in keys and in values, unknown ids."""
+    """Return topic, parts, who decided, context, known ids in keys and in values, unknown ids, and what to check."""
     unknown = ", ".join(str(number) for number in item.unknown_ids[:10])
     more = len(item.unknown_ids) - 10
     return (
         item.topic,
         item.parts,
-        f"sample of {item.sampled_records} records" if item.decided_by == "sample" else "the spec",
+        _DECIDED[item.decided_by].format(item.sampled_records),
         item.context,
         share(item.key_known_ids, item.key_ids),
         share(item.value_known_ids, item.value_ids),
-        f"not sampled: {item.unread}" if item.unread else unknown + (f" and {more} more" if more > 0 else ""),
+        unknown + (f" and {more} more" if more > 0 else ""),
+        "; ".join(filter(None, (item.note, f"not read: {item.unread}" if item.unread else ""))),
     )
 
 

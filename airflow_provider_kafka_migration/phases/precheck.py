@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_provider_kafka_migration.checks import access, source, target, topics
+from airflow_provider_kafka_migration.checks import access, schemas, source, target, topics
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, PrecheckResult, Severity, Verdict
 from airflow_provider_kafka_migration.errors import (
@@ -192,5 +192,7 @@ CHECKS: dict[str, Check] = {
     "ACLs": access.check_acls,
     "users": access.check_users,
     "quotas and group configs": access.check_quotas,
+    "schema registries": schemas.check_registries,
+    "schemas": schemas.check_schemas,
     "probe of the target": target.check_probe,
 }

@@ -39,6 +39,7 @@ from airflow_provider_kafka_migration.record.passed_content import (
 )
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.schemas.check import check_schemas
 from airflow_provider_kafka_migration.topics import copy_settings
 
 # -- validate checks --------------------------------------------------------------------------------------------------
@@ -659,6 +660,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
         sentinels,
         _groups(record, context.target),
         check(record, context.source, context.target),
+        check_schemas(context, contents),
     ]
     return ValidationResult(
         migration_id=context.migration_id,

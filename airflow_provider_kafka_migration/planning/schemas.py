@@ -36,10 +36,13 @@ PHASE = "plan"
 _UNKNOWN = (RegistryUnreachable, RegistryForbidden, RegistryRefused, RegistryAnswerInvalid)
 
 
-def make_schema_plan(context: PhaseContext, topics: Mapping[str, str], unknown: dict[str, str]) -> SchemaPlan | None:
+def make_schema_plan(
+    context: PhaseContext, topics: Mapping[str, str], unknown: dict[str, str], *, sample: bool = True
+) -> SchemaPlan | None:
     """Make the schema plan; None if the spec names no registry, or if one cannot be read, which ``unknown`` then names.
 
     :param topics: source topics to target topics of the migration.
+    :param sample: False: ask no cluster where records carry ids; the plan then has no topics.
     :raises ConnectionInvalid: a registry's connection is missing, or has settings that cannot be used.
     :raises SchemaReferenceLoop: schemas of the source refer to each other in a circle.
     :raises SchemaTopicRefused: the registry cannot move with its topic.
@@ -55,14 +58,16 @@ def make_schema_plan(context: PhaseContext, topics: Mapping[str, str], unknown: 
 
         try:
             if section.topic:
-                return _topic_plan(context, topics, open_registry)
-            return _plan_of_both(context, topics, open_registry("source"), open_registry("target"))
+                return _topic_plan(context, topics, open_registry, sample=sample)
+            return _plan_of_both(context, topics, open_registry("source"), open_registry("target"), sample=sample)
         except _UNKNOWN as error:
             unknown["schemas"] = error.what
             return None
 
 
-def _plan_of_both(context: PhaseContext, topics: Mapping[str, str], source: Registry, target: Registry) -> SchemaPlan:
+def _plan_of_both(
+    context: PhaseContext, topics: Mapping[str, str], source: Registry, target: Registry, *, sample: bool
+) -> SchemaPlan:
     section, record = context.spec.schemas, context.record
     selection = Selection.from_spec(section, topics)
     parallel = section.max_parallel_requests
@@ -76,7 +81,7 @@ def _plan_of_both(context: PhaseContext, topics: Mapping[str, str], source: Regi
         global_config=section.global_config,
         normalize=section.normalize,
         topics_of_migration=dict(topics),
-        topic_ids=topic_ids(context, source, topics, here),
+        topic_ids=topic_ids(context, source, topics, here) if sample else [],
     )
     return plan_schemas(context.migration_id, here, there, settings)
 
@@ -92,7 +97,7 @@ def _shown(context: PhaseContext) -> Callable[[str], None]:
 
 
 def _topic_plan(
-    context: PhaseContext, topics: Mapping[str, str], open_registry: Callable[[Role], Registry]
+    context: PhaseContext, topics: Mapping[str, str], open_registry: Callable[[Role], Registry], *, sample: bool
 ) -> SchemaPlan:
     """Return the plan of a registry that moves with its own topic: nothing is written to a registry."""
     section = context.spec.schemas
@@ -110,7 +115,7 @@ def _topic_plan(
     except RegistryUnreachable:
         # It should not run before its topic has been copied.
         there = None
-    found = [] if here is None else topic_ids(context, open_registry("source"), topics, here)
+    found = [] if here is None or not sample else topic_ids(context, open_registry("source"), topics, here)
     return plan_topic(context.migration_id, section.topic, topics, here, there, topic_ids=found)
 
 

@@ -183,12 +183,14 @@ class PhaseContext:
 
         :raises SpecInvalid: the spec names no such registry.
         :raises ConnectionInvalid: its connection is missing, or has settings that cannot be used.
+        :raises RegistryRefused: it is the AWS Glue Schema Registry.
         """
         if self.open_registry is not None:
             return self.open_registry(role)
         # Most tasks need no registry, so they do not import its HTTP client.
         from airflow_provider_kafka_migration.registry.access import RegistryAccess
         from airflow_provider_kafka_migration.registry.client import Registry
+        from airflow_provider_kafka_migration.registry.glue import refuse_glue
 
         section = self.spec.schemas
         reference = section.source if role == "source" else section.target
@@ -198,8 +200,11 @@ class PhaseContext:
                 where=Where(migration_id=self.migration_id, path=f"schemas.{role}"),
                 next_step=f"put schemas.{role} into the spec",
             )
+        refuse_glue(reference)
+        settings = self.resolver.registry(reference)
+        refuse_glue(reference, str(settings.get("url", "")))
         access = RegistryAccess.from_dict(
-            self.resolver.registry(reference), reference=reference, max_parallel_requests=section.max_parallel_requests
+            settings, reference=reference, max_parallel_requests=section.max_parallel_requests
         )
         return Registry(access, role)
 

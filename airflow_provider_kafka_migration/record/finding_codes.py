@@ -162,6 +162,99 @@ _ALL = (
         "restart Connect, MirrorMaker and Streams on the target; name a topic in topics.include to migrate it",
     ),
     Code("I092", "topics are left out", "check that none is missing; topics.include and topics.exclude decide"),
+    # -- schemas
+    Code("B100", "a schema registry cannot be reached", "check the address in its connection, and that it runs"),
+    Code(
+        "B101",
+        "a schema registry refuses the migration's user",
+        "check the login in its connection, and grant that user the rights in permissions.md",
+    ),
+    Code(
+        "B102",
+        "the target registry accepts no new schemas",
+        "set the mode of the registry, the context or the subject to READWRITE on the target",
+    ),
+    Code(
+        "B103",
+        "the target registry cannot keep what the source has",
+        "set schemas.ids: translate, use a registry that can import fixed ids, or schemas.on_conflict: report",
+    ),
+    Code(
+        "B104",
+        "schemas conflict with what is on the target",
+        "remove the foreign schemas there, rename or exclude the subjects, or set schemas.ids: translate or "
+        "schemas.on_conflict: report",
+    ),
+    Code(
+        "W105",
+        "schemas conflict with what is on the target, and are left out (schemas.on_conflict: report)",
+        "check that no consumer needs them; plan and approvals name them",
+    ),
+    Code(
+        "W106",
+        "the target registry checks the versions of some subjects more strictly than the source",
+        "nothing: the migration sets level NONE where a version is refused, and puts the former level back; after the "
+        "switch the stricter level applies to new versions (schemas.global_config: true copies the source's)",
+    ),
+    Code("I108", "subjects that no migrated topic uses by name", "nothing; exclude them if they are not wanted"),
+    Code(
+        "W109",
+        "records have schema ids that the source registry does not know",
+        "check that schemas.source is the registry of these topics, and their context (schemas.by_topic); such records "
+        "are copied as they are, and consumers cannot decode them today either",
+    ),
+    Code(
+        "B110",
+        "AWS Glue Schema Registry is not built in",
+        "leave schemas out of the spec and move them with AWS's own tools; docs/schemas.md shows where an adapter fits",
+    ),
+    Code(
+        "I111",
+        "a migrated topic is that of a schema registry, but the spec moves no schemas",
+        "set schemas.topic to it if the target registry is to be started on its copy; otherwise exclude the topic and "
+        "set schemas.source and schemas.target",
+    ),
+    Code(
+        "B112",
+        "the target registry has schemas of its own, so it cannot move with its topic",
+        "set schemas.source and schemas.target without schemas.topic: then schemas are copied into this registry",
+    ),
+    Code(
+        "W113",
+        "the target registry already runs, although it is to be started on the copied topic",
+        "stop it until clients may switch, then start it with kafkastore.topic set to the copied topic",
+    ),
+    Code(
+        "B114",
+        "a part of a registry could not be read",
+        "correct what the registry answers or grant the right, or exclude these subjects; then clear plan",
+    ),
+    Code(
+        "B115",
+        "schema ids have to be translated, which seed.via: split cannot do",
+        "set seed.via: s3 or direct, or use a target registry that can keep ids",
+    ),
+    Code(
+        "W116",
+        "schemas are copied from registry to registry, and so is a registry's own topic",
+        "exclude the topic (topics.exclude), unless it belongs to another registry",
+    ),
+    Code(
+        "W117",
+        "records could not be sampled for schema ids",
+        "grant READ on these topics, or say where they carry ids (schemas.by_topic)",
+    ),
+    Code("I118", "subjects are left out", "check that none is missing; schemas.include and schemas.exclude decide"),
+    Code(
+        "B120",
+        "ids are translated, and it is unknown whether some topics carry any",
+        "grant READ on these topics, or say where they carry ids (schemas.by_topic)",
+    ),
+    Code(
+        "W119",
+        "the sample does not clearly show where records carry schema ids",
+        "look at the topic's figures in the plan, and decide in the spec: schemas.by_topic with rewrite or context",
+    ),
 )
 
 CODES: dict[str, Code] = {item.code: item for item in _ALL}

@@ -11,7 +11,7 @@ It stands on confluent-kafka's REST client (:mod:`.rest`) and not on its ``Schem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -30,11 +30,12 @@ from airflow_provider_kafka_migration.errors import (
     SchemaNotFound,
     SchemaReferenced,
 )
-from airflow_provider_kafka_migration.registry import answers, detection
+from airflow_provider_kafka_migration.registry import answers, apicurio, detection
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.answers import AnswerMalformed
 from airflow_provider_kafka_migration.registry.apicurio import Apicurio
 from airflow_provider_kafka_migration.registry.detection import Kind
+from airflow_provider_kafka_migration.registry.listing import list_versions
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.registry.rest import BoundedRestClient
 
@@ -88,9 +89,12 @@ class Registry:
 
     def kind(self) -> Kind:
         """Return which product answers; ``unknown`` if it gives no sign of any that we know."""
-        if self._kind is None:
-            self._kind = detection.kind_of(self._rest)
-        return self._kind
+        if self._kind is not None:
+            return self._kind
+        kind, is_certain = detection.kind_of(self._rest)
+        if is_certain:
+            self._kind = kind
+        return kind
 
     def apicurio(self) -> Apicurio | None:
         """Return Apicurio's own API; None for other products, or if it cannot be reached under the same host."""
@@ -126,6 +130,10 @@ class Registry:
             for prefix in prefixes:
                 asked = query if prefix is None else {**query, "subjectPrefix": prefix}
                 found.update(self._pages("subjects", asked, answers.texts, always=True))
+        own_api = self.apicurio() if len(found) >= apicurio.SHOWN_SUBJECTS else None
+        if own_api is not None:
+            more = own_api.subjects() - found
+            found |= {subject for subject in more if self.versions(subject, deleted=deleted)}
         return sorted(found)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
@@ -140,7 +148,15 @@ class Registry:
             if error.http_status_code == 404 and error.error_code == SUBJECT_NOT_FOUND:
                 return []
             raise self._error(error, f"list the versions of {subject}") from None
-        return sorted(found)
+        own_api = self.apicurio() if len(found) >= apicurio.SHOWN_VERSIONS else None
+        return sorted(found) if own_api is None else own_api.versions(subject, deleted=deleted)
+
+    def all_versions(self) -> list[RegisteredSchema] | None:
+        """Return all versions of all subjects, with soft-deleted ones, in few requests; None if it is not possible.
+
+        A subject may be missing: compare with :meth:`subjects`.
+        """
+        return list_versions(self._rest) if self.kind() == "confluent" else None
 
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema:
         """Return one version of a subject.
@@ -219,7 +235,9 @@ class Registry:
             body["version"] = version
         with self._refused(what):
             answer = self._post(f"subjects/{_encoded(subject)}/versions", body, _flags(normalize=normalize))
-        found = self._as_registered(self._parsed(answers.mapping, answer), subject, schema, normalize=normalize)
+        found = self._as_registered(
+            self._parsed(answers.mapping, answer), subject, schema, version, normalize=normalize
+        )
         if id is not None and (found.id != id or version not in (None, found.version)):
             raise SchemaIdIgnored(
                 f"the {self.role} registry registered id {id}, version {version} of {subject} "
@@ -283,7 +301,15 @@ class Registry:
         return found if found == effective and found != self._level("config", None, ()) else None
 
     def set_config(self, subject: str | None, config: dict[str, Any]) -> None:
-        """Set the config of a level. Takes what :meth:`config` returns."""
+        """Set the config of a level. Takes what :meth:`config` returns.
+
+        Apicurio 3.0 refuses ``NONE`` where no level is set, and removes the level where one is set. Its own API sets
+        it. Apicurio keeps nothing else of a config.
+        """
+        level = config.get("compatibilityLevel")
+        if isinstance(level, str) and (own_api := self.apicurio()) is not None:
+            own_api.set_compatibility_rule(subject, level)
+            return
         body = {("compatibility" if key == "compatibilityLevel" else key): value for key, value in config.items()}
         with self._refused(f"set the config of {_level_name(subject)}"):
             self._rest.put(_level_path("config", subject), body=body)
@@ -356,15 +382,18 @@ class Registry:
         *,
         always: bool = False,
     ) -> list[T]:
-        """Return a whole list. Registries cap long lists (Confluent: 20,000 subjects) without a sign of it, so a next
-        page is asked for until it brings nothing new. Registries that know no pages send the same list again.
+        """Return a whole list. Registries cap long lists without a sign of it (Confluent: 20,000 subjects). So a high
+        limit is given, because Apicurio's pages have no order, and then a next page is asked for until it brings
+        nothing new. Registries that know neither send the same list again.
 
         :param always: ask for a next page even after a short list.
         """
         found: dict[T, None] = {}
         what = f"the list of {path.split('/')[-1]}"
         while True:
-            asked = {**query, "offset": str(len(found))} if found else query
+            asked = {**query, "limit": str(_LONGEST_LIST)}
+            if found:
+                asked["offset"] = str(len(found))
             page = self._parsed(lambda answer: parse(answer, what), self._rest.get(path, asked))
             before = len(found)
             found.update(dict.fromkeys(page))
@@ -374,12 +403,16 @@ class Registry:
                 raise self._rest.invalid(f"is wrong: {what} has no end")
 
     def _as_registered(
-        self, answer: dict[str, Any], subject: str, schema: Schema, *, normalize: bool
+        self, answer: dict[str, Any], subject: str, schema: Schema, version: int | None, *, normalize: bool
     ) -> RegisteredSchema:
-        """Return what was registered; older registries and Apicurio answer with the id only."""
+        """Return what was registered; older registries, Redpanda and Apicurio answer with the id only."""
         new_id = self._parsed(lambda value: answers.number(value, "id"), answer.get("id"))
         if answer.get("version") is not None:
             return self._parsed(answers.registered, {**answers.body(schema), **answer, "subject": subject})
+        if version is not None:
+            # A lookup would find any of several versions with this schema.
+            with suppress(SchemaNotFound):
+                return self.schema(subject, version)
         found = self.lookup(subject, schema, normalize=normalize)
         if found is None or found.id != new_id:
             raise self._rest.invalid(f"to a new schema in {subject} (id {new_id}) contradicts its lookup afterwards")

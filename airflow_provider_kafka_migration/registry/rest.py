@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -54,6 +54,7 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.2, 5.0
 _MESSAGE_CHARACTERS = 300
 #: Without a lifetime in the answer, a token is used for this long.
 _TOKEN_SECONDS = 300.0
+_TOKEN_BYTES = 1024 * 1024
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json"
 _BODY_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -161,16 +162,24 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         content: bytes | None = None,
         query: Mapping[str, Any] | None = None,
         max_answer_bytes: int | None = None,
+        timeout_seconds: float | None = None,
     ) -> Answer:
         """Send a request to the first of equal addresses that answers; retry 429, 5xx and lost connections.
 
         :returns: any answer except 401, 403, redirects, and those that are retried.
         :raises MigrationError: as :meth:`send_request`.
         """
-        request = _Request(method, dict(headers or {}), content, dict(query or {}))
-        limit = max_answer_bytes or self._access.max_answer_bytes
+        limits = _Limits(
+            timeout_seconds or self._access.timeout_seconds, max_answer_bytes or self._access.max_answer_bytes
+        )
+        request = _Request(method, dict(headers or {}), content, dict(query or {}), limits)
         with self._slots:
-            return self._until_answered(addresses, request, limit)
+            return self._until_answered(addresses, request)
+
+    @property
+    def max_parallel_requests(self) -> int:
+        """How many requests are sent at once; more wait."""
+        return self._access.max_parallel_requests
 
     def json_of(self, answer: Answer) -> Any:
         """Parse an answer.
@@ -203,13 +212,13 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         is_number = isinstance(code, int) and not isinstance(code, bool)
         return SchemaRegistryError(answer.status, code if is_number else None, self.scrub(value.get("message", "")))
 
-    def _until_answered(self, addresses: list[str], request: _Request, limit: int) -> Answer:
+    def _until_answered(self, addresses: list[str], request: _Request) -> Answer:
         gives_up_at = time.monotonic() + self._access.retry_seconds
         tries = 0
         while True:
             failure = _Failure("")
             for address in addresses:
-                outcome = self._try(address, request, limit)
+                outcome = self._try(address, request)
                 if isinstance(outcome, Answer):
                     return outcome
                 failure = outcome
@@ -230,13 +239,13 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
             details={"status": failure.status},
         )
 
-    def _try(self, address: str, request: _Request, limit: int) -> Answer | _Failure:
+    def _try(self, address: str, request: _Request) -> Answer | _Failure:
         """Send once; with an expired OAuth token, once more with a new one."""
         try:
-            answer = self._send(self.session, address, request.with_headers(self._credentials()), limit)
+            answer = self._send(self.session, address, request.with_headers(self._credentials()))
             if answer.status == 401 and self._access.oauth is not None:
                 self._forget_token()
-                answer = self._send(self.session, address, request.with_headers(self._credentials()), limit)
+                answer = self._send(self.session, address, request.with_headers(self._credentials()))
         except (httpx.TransportError, _DeadlinePassed, OSError) as error:
             return self._failure_of(error)
         if answer.status in _RETRIED:
@@ -252,7 +261,7 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
     def _failure_of(self, error: Exception) -> _Failure:
         """Return why there is no answer. The text of the HTTP client's errors is left out: it may quote anything."""
         if isinstance(error, _DeadlinePassed):
-            return _Failure(f"no whole answer within {self._access.timeout_seconds:g} s")
+            return _Failure("no whole answer within the timeout")
         handshake = _tls_error(error)
         if handshake is not None:
             raise RegistryForbidden(
@@ -278,9 +287,9 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         if answer.status < 200 or answer.status > 599:
             raise self.invalid(f"has the status {answer.status}")
 
-    def _send(self, session: Any, address: str, request: _Request, limit: int) -> Answer:
+    def _send(self, session: Any, address: str, request: _Request) -> Answer:
         """Send once and read the answer within the deadline and the limit."""
-        _deadline.at = time.monotonic() + self._access.timeout_seconds
+        _deadline.at = time.monotonic() + request.limits.timeout_seconds
         try:
             outgoing = session.build_request(
                 request.method,
@@ -288,10 +297,11 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
                 headers=request.headers,
                 content=request.content,
                 params=request.query or None,
+                timeout=request.limits.timeout_seconds,
             )
             response = session.send(outgoing, stream=True)
             try:
-                return self._read(response, limit)
+                return self._read(response, request.limits.answer_bytes)
             finally:
                 response.close()
         except (httpx.InvalidURL, UnicodeEncodeError):
@@ -358,8 +368,9 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
             },
             urlencode(form).encode(),
             {},
+            _Limits(self._access.timeout_seconds, _TOKEN_BYTES),
         )
-        answer = self._send(self._token_session, oauth.token_url, request, 1024 * 1024)
+        answer = self._send(self._token_session, oauth.token_url, request)
         if answer.status in _RETRIED:
             raise _TokenEndpointBusy(f"the token endpoint answered HTTP {answer.status}")
         if not answer.succeeded:
@@ -385,15 +396,21 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
+class _Limits:
+    timeout_seconds: float
+    answer_bytes: int
+
+
+@dataclass(frozen=True)
 class _Request:
     method: str
     headers: dict[str, str]
     content: bytes | None
     query: dict[str, Any]
+    limits: _Limits
 
     def with_headers(self, more: Mapping[str, str]) -> _Request:
-        headers = {"Accept-Encoding": "identity", **self.headers, **more}
-        return _Request(self.method, headers, self.content, self.query)
+        return replace(self, headers={"Accept-Encoding": "identity", **self.headers, **more})
 
 
 @dataclass(frozen=True)

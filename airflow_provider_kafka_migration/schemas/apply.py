@@ -359,7 +359,8 @@ class Apply:
         item = self._source.version(*key)
         assert item is not None  # checked by _why_not
         placed = {other: self._placed(other) for other in self._references(key)}
-        schema = schema_for_target(item, self._source, self._subjects[key[0]].target_subject, placed)
+        subject = self._subjects[key[0]].target_subject
+        schema = schema_for_target(item, self._source, subject, placed, contexts=self._present.has_contexts)
         assert schema is not None
         return schema
 
@@ -474,7 +475,7 @@ class Apply:
     def _import_all(self, todo: list[VersionKey]) -> None:
         """Import through Apicurio's own API, which takes ids, versions and deleted states as they are.
 
-        Schemas that refer to each other are imported together. If one batch is refused, its groups are tried one by one.
+        Schemas that refer to each other are imported together. If a batch is refused, its groups are tried one by one.
         """
         chosen = set(todo)
         rows: dict[VersionKey, RegisteredSchema] = {}

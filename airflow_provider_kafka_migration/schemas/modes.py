@@ -69,7 +69,7 @@ class TemporarySettings:
         self._registry = registry
         self._role: Role = role
         self._parallel = parallel
-        self._mine: dict[Kind, set[str]] = {"mode": set(), "config": set()}
+        self._mine: dict[Kind, dict[str, OpenSetting]] = {"mode": {}, "config": {}}
 
     # ---- put back
 
@@ -79,12 +79,20 @@ class TemporarySettings:
         :raises SchemaSettingsNotRestored: the registry does not return to a former value; the error lists the scopes.
         :raises ClaimLost: another owner has taken over, and puts these back itself.
         """
-        return self._restore(dict.fromkeys(("mode", "config")))
+        self._record.journal.check_holds()
+        kinds: tuple[Kind, ...] = ("mode", "config")
+        return self._restore({kind: open_settings(self._record.journal, self._role, kind) for kind in kinds})
 
     def restore(self) -> int:
-        """Put back what this object has changed. Errors as those of :meth:`restore_open`."""
-        count = self._restore({kind: set(scopes) for kind, scopes in self._mine.items()})
-        self._mine = {"mode": set(), "config": set()}
+        """Put back what this object has changed; return the number of scopes. Errors as those of :meth:`restore_open`.
+
+        What the journal has as put back counts, too: another process may have done so before the value was set.
+        """
+        if not any(self._mine.values()):
+            return 0
+        self._record.journal.check_holds()
+        count = self._restore(self._mine)
+        self._mine = {"mode": {}, "config": {}}
         return count
 
     def restore_after(self, error: BaseException) -> None:
@@ -99,22 +107,18 @@ class TemporarySettings:
         except MigrationError as second:
             log.warning("After a failure, settings of the %s registry were not put back: %s", self._role, second)
 
-    def _restore(self, only: Mapping[Kind, Collection[str] | None]) -> int:
-        if all(scopes is not None and not scopes for scopes in only.values()):
-            return 0
-        journal = self._record.journal
-        journal.check_holds()
+    def _restore(self, settings: Mapping[Kind, Mapping[str, OpenSetting]]) -> int:
         count = 0
         failed: dict[str, MigrationError] = {}
-        for kind, scopes in only.items():
-            opened = open_settings(journal, self._role, kind)
-            wanted = {scope: item for scope, item in opened.items() if scopes is None or scope in scopes}
-            done, errors = collect(self._put_back, wanted, self._parallel)
+        for kind, items in settings.items():
+            done, errors = collect(self._put_back, items, self._parallel)
             failed.update(errors)
             left = {scope: found for scope, found in done.items() if found is not None}
             if done:
                 text = "modes are put back" if kind == "mode" else "compatibility levels are put back"
-                journal_restored(journal, self._role, kind, done, left, reason=f"{self._role} registry: {text}")
+                journal_restored(
+                    self._record.journal, self._role, kind, done, left, reason=f"{self._role} registry: {text}"
+                )
             count += len(done)
         if failed:
             raise self._not_restored(failed)
@@ -187,13 +191,20 @@ class TemporarySettings:
     # ---- change
 
     def change(
-        self, kind: Kind, scopes: Iterable[str], wanted: Any, *, force: Callable[[str], bool] = lambda _scope: False
+        self,
+        kind: Kind,
+        scopes: Iterable[str],
+        wanted: Any,
+        *,
+        force: Callable[[str], bool] = lambda _scope: False,
+        known: Mapping[str, Any] | None = None,
     ) -> dict[str, MigrationError]:
         """Journal and set a value; return the scopes that the registry refused, with the reason.
 
         A scope that has the value already is journaled with it, and so keeps it afterwards.
 
         :param force: whether a mode must be forced on a scope, because it has schemas already.
+        :param known: values of scopes that were read a moment ago; None as a value: the scope has none of its own.
         :raises ClaimLost: another owner has taken over; nothing is set.
         """
         names = sorted(set(scopes))
@@ -202,16 +213,27 @@ class TemporarySettings:
         journal = self._record.journal
         journal.check_holds()
         opened = open_settings(journal, self._role, kind)
-        former, failed = collect(
-            lambda scope: (self._read(kind, scope),), {name: name for name in names}, self._parallel
-        )
-        new = {scope: value for scope, (value,) in former.items() if scope not in opened}
+        found = {name: known[name] for name in names if known is not None and name in known}
+        unread = {name: name for name in names if name not in found}
+        read, failed = collect(lambda scope: (self._read(kind, scope),), unread, self._parallel)
+        found |= {scope: value for scope, (value,) in read.items()}
+        new = {scope: value for scope, value in found.items() if scope not in opened}
         verb = f"{self._role} registry: {kind} {_shown(wanted)} for a while"
         journal_setting(journal, self._role, kind, new, wanted, reason=verb)
-        self._mine[kind].update(former)
-        todo = {scope: scope for scope, (value,) in former.items() if not has_values(kind, value, wanted)}
+        for scope, value in found.items():
+            self._mine[kind].setdefault(scope, opened.get(scope) or OpenSetting(kind, scope, value, wanted))
+        todo = {scope: scope for scope, value in found.items() if not has_values(kind, value, wanted)}
         _, refused = collect(lambda scope: self._write(kind, scope, wanted, force(scope)), todo, self._parallel)
+        self._keep_open(kind, found, wanted)
         return {**failed, **refused}
+
+    def _keep_open(self, kind: Kind, scopes: Iterable[str], wanted: Any) -> None:
+        """Journal again what another process has found unchanged, and journaled as put back, before it was set."""
+        journal = self._record.journal
+        journal.refresh()
+        opened = open_settings(journal, self._role, kind)
+        closed = {scope: self._mine[kind][scope].former for scope in scopes if scope not in opened}
+        journal_setting(journal, self._role, kind, closed, wanted, reason=f"{self._role} registry: set meanwhile")
 
     def lift_levels(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
         """Set compatibility NONE on subjects, so that their old versions can be registered.
@@ -302,7 +324,7 @@ class ImportMode:
             else:
                 errors[name] = _read_only_error(name, str(mode))
         already = {self._scope_of[name] for name in names if name in self._scope_of}
-        self._settings.change("mode", already, IMPORT)
+        self._settings.change("mode", already, IMPORT, known=self._own)
         return {**errors, **self._widen(todo)}
 
     def again(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
@@ -317,10 +339,9 @@ class ImportMode:
         first = _LADDER.index(self._first) if self._first in _LADDER else 0
         for level in _LADDER[first:]:
             wanted = {name: self._scopes(name, level) for name in todo}
-            refused = self._settings.change(
-                "mode", {scope for scopes in wanted.values() for scope in scopes}, IMPORT, force=self._occupied
-            )
-            left = {name: refused[scope] for name, scopes in wanted.items() for scope in scopes if scope in refused}
+            scopes = {scope for found in wanted.values() for scope in found}
+            refused = self._settings.change("mode", scopes, IMPORT, force=self._occupied, known=self._own)
+            left = {name: refused[scope] for name, found in wanted.items() for scope in found if scope in refused}
             for name in wanted:
                 if name in left:
                     errors[name] = left[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
@@ -65,9 +66,9 @@ def in_order(
     with ThreadPoolExecutor(max(1, parallel), thread_name_prefix="schemas") as pool:
         try:
             while queue.ready or running:
-                # No more than can run soon: a long queue would go on after the claim is lost.
-                while queue.ready and len(running) < 2 * parallel:
-                    item = queue.ready.pop()
+                # No more than can run: a queue would go on after the claim is lost, and would not keep the order.
+                while queue.ready and len(running) < max(1, parallel):
+                    item = queue.next()
                     if may_start(item):
                         running[pool.submit(call, item)] = item
                     else:
@@ -84,7 +85,7 @@ def in_order(
 
 
 class _Queue(Generic[_K]):
-    """The items that wait for nothing, the next one last."""
+    """The items that wait for nothing; the next one is the earliest of the given order."""
 
     def __init__(self, items: Sequence[_K], waits: Mapping[_K, Collection[_K]]) -> None:
         chosen = set(items)
@@ -93,14 +94,21 @@ class _Queue(Generic[_K]):
         for item in items:
             for other in self._left[item]:
                 self._users.setdefault(other, []).append(item)
-        self.ready = [item for item in reversed(items) if not self._left[item]]
+        self._items = items
+        self._place = {item: place for place, item in enumerate(items)}
+        #: places of items; a heap
+        self.ready = [place for place, item in enumerate(items) if not self._left[item]]
+
+    def next(self) -> _K:
+        """Take the next item."""
+        return self._items[heapq.heappop(self.ready)]
 
     def release(self, item: _K) -> None:
         """Note that an item has ended."""
         for user in self._users.get(item, ()):
             self._left[user].discard(item)
             if not self._left[user]:
-                self.ready.append(user)
+                heapq.heappush(self.ready, self._place[user])
 
 
 def _outcome(future: Future[_R]) -> _R | MigrationError:

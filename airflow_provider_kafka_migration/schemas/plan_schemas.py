@@ -1,4 +1,7 @@
-"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts. Pure: asks no registry.
+"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts.
+
+The plan is a function of two snapshots and the spec. It asks the target registry only where a version has another text
+than expected (see ``schemas.equality``).
 
 **Id mode.** ``keep``: the target gets the same ids and versions. ``translate``: the target assigns them. ``auto`` keeps
 ids if nothing on the target contradicts them, and either all of them are there already or the target registry can
@@ -37,9 +40,9 @@ from airflow_provider_kafka_migration.schemas.content import (
     record_names,
     reference_subject,
     references_of,
-    same_schema,
     schema_digest,
 )
+from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -51,16 +54,13 @@ from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
     SubjectSnapshot,
     unread_id,
-    unread_subject,
+    unread_mode,
     unread_version,
 )
 
 ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 
-#: Kinds of registries that count ids per context. The others have one series of ids.
-_KINDS_WITH_CONTEXTS = frozenset({"confluent"})
 _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject", "apicurio": "apicurio"}
-_NO_METADATA = frozenset({"apicurio", "karapace", "redpanda"})
 #: Modes in which a registry accepts no new schema.
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
 _BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
@@ -81,6 +81,14 @@ class PlanSettings:
     normalize: bool = False
     topics_of_migration: Mapping[str, str] = field(default_factory=dict)
     topic_ids: Sequence[TopicIds] = ()
+
+
+#: type, text and references: what Apicurio takes for the identity of a schema
+_ContentKey = tuple[str, str, tuple[tuple[str, str, int], ...]]
+
+
+def _content_key(schema: Schema, subject: str) -> _ContentKey:
+    return schema.type, schema.text, references_of(schema, Subject.parse(subject).context)
 
 
 class _Decided(NamedTuple):
@@ -119,9 +127,15 @@ def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Se
     return wanted - known
 
 
-def keeps_metadata(kind: str) -> bool:
-    """Whether a kind of registry stores metadata and rule sets."""
-    return kind not in _NO_METADATA
+def planned_config(found: SubjectSnapshot, selection: Selection) -> dict[str, Any]:
+    """Return the explicit level that the target gets; an alias follows the renamed subject. Empty: none."""
+    config = dict(found.config or {})
+    alias = config.get("alias")
+    if isinstance(alias, str) and alias:
+        qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
+        target = selection.target_subject(qualified)
+        config["alias"] = reference_subject(target, selection.target_subject(found.subject))
+    return config
 
 
 def unused_subjects(plan: SchemaPlan) -> list[str]:
@@ -133,7 +147,7 @@ def unused_subjects(plan: SchemaPlan) -> list[str]:
 
 
 def _id_space(target: RegistrySnapshot, context: str) -> str:
-    return context if target.kind in _KINDS_WITH_CONTEXTS or len(target.contexts) > 1 else DEFAULT_CONTEXT
+    return context if target.has_contexts else DEFAULT_CONTEXT
 
 
 class _Planner:
@@ -153,6 +167,7 @@ class _Planner:
         self._order = self._movable(registration_order(source))
         self._targets = {subject: self._selection.target_subject(subject) for subject, _ in self._order}
         self._by_id = self._ids_of_target()
+        self._equality = Equality(target)
 
     def plan(self) -> SchemaPlan:
         """Return the plan."""
@@ -176,7 +191,7 @@ class _Planner:
             conflicts=sorted(conflicts, key=lambda item: (item.subject, item.version, item.kind)),
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
-            notes=self._all_notes(mode),
+            notes=self._all_notes(mode, decided),
             unread=self._unread(),
         )
 
@@ -185,23 +200,19 @@ class _Planner:
     def _movable(self, order: list[VersionKey]) -> list[VersionKey]:
         """Leave out what is not known well enough, and what refers to it."""
         out: set[VersionKey] = set()
+        unread = self._target.unread_subjects()
         for key in order:
             subject, version = key
             item = self._source.version(subject, version)
             assert item is not None  # the order has versions of the snapshot only
             target = self._selection.target_subject(subject)
-            if self._is_unread_on_target(target):
+            if target in unread:
                 self._leave_out(key, out, f"the subject {target} of the target could not be read")
                 continue
             for needed in reference_keys(item, self._source):
                 if needed in out or unread_version(*needed) in self._source.unread:
                     self._leave_out(key, out, f"it refers to version {needed[1]} of {needed[0]}, which is not known")
         return [key for key in order if key not in out]
-
-    def _is_unread_on_target(self, subject: str) -> bool:
-        """Whether the versions of a subject, or the content of some, could not be read."""
-        key = unread_subject(subject)
-        return any(each == key or each.startswith(f"{key}, version ") for each in self._target.unread)
 
     def _leave_out(self, key: VersionKey, out: set[VersionKey], why: str) -> None:
         out.add(key)
@@ -241,6 +252,8 @@ class _Planner:
         scope = _IMPORTS.get(self._target.kind, "")
         if scope == "subject":
             contexts = {Subject.parse(name).context for name in self._targets.values()}
+            if self._target.global_mode is None and unread_mode("") not in self._target.unread:
+                return ""  # a release without modes
             if self._target.global_mode == "IMPORT":
                 return "registry"
             if contexts and all(self._target.context_modes.get(context) == "IMPORT" for context in contexts):
@@ -252,7 +265,8 @@ class _Planner:
         return SchemaConflict(
             kind="unsupported",
             subject="",
-            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate",
+            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate, "
+            "or a target that can",
         )
 
     # -- keep
@@ -273,11 +287,11 @@ class _Planner:
         places = {key: (self._targets[key[0]], key[1]) for key in self._order}
         #: (id space, id) to the first schema of this plan that takes the id
         taken: dict[tuple[str, int], tuple[Schema, str, VersionKey]] = {}
-        contents: dict[tuple[Any, ...], VersionKey] = {}
+        contents = self._contents_of_target()
         for key in self._order:
             item = self._item(key)
             target = self._targets[key[0]]
-            schema = schema_for_target(item, self._source, target, places)
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
             conflict = None
             action: Literal["register", "exists", "conflict"] = "register"
             if schema is None:
@@ -304,7 +318,7 @@ class _Planner:
         self, item: RegisteredSchema, schema: Schema, there: RegisteredSchema
     ) -> SchemaConflict | None:
         where = f"version {item.version} of {there.subject} on the target"
-        if not self._same(schema, there.schema, there.subject, there.subject):
+        if not self._equality.holds(schema, there):
             return self._conflict("version", item, f"{where} is another schema (id {there.id})")
         if there.id != item.id:
             return self._conflict("id", item, f"{where} is the same schema, but has the id {there.id}, not {item.id}")
@@ -317,12 +331,12 @@ class _Planner:
         context = Subject.parse(target).context
         space = (_id_space(self._target, context), item.id)
         for other, other_context in self._by_id.get(space, ()):
-            if not self._same_in(schema, context, other, other_context):
+            if not self._equality.same(schema, context, other, other_context):
                 return self._conflict("id", item, f"the id {item.id} belongs to another schema on the target")
         if space not in self._by_id and (space not in self._target.ids or unread_id(*space) in self._target.unread):
             return self._conflict("id", item, f"whether the id {item.id} is free on the target could not be read")
         first = taken.setdefault(space, (schema, context, (item.subject, item.version)))
-        if not self._same_in(schema, context, first[0], first[1]):
+        if not self._equality.same(schema, context, first[0], first[1]):
             subject, version = first[2]
             return self._conflict(
                 "id",
@@ -332,22 +346,23 @@ class _Planner:
             )
         return None
 
+    def _contents_of_target(self) -> dict[_ContentKey, tuple[int, str]]:
+        """Ids of the target by content, each with a version that has it."""
+        return {
+            _content_key(item.schema, item.subject): (item.id, f"{item.subject} version {item.version} on the target")
+            for item in self._target.all_versions()
+        }
+
     def _one_id_per_content(
-        self, item: RegisteredSchema, schema: Schema, contents: dict[tuple[Any, ...], VersionKey]
+        self, item: RegisteredSchema, schema: Schema, contents: dict[_ContentKey, tuple[int, str]]
     ) -> SchemaConflict | None:
         """Apicurio identifies a schema by its content, so that content cannot have two ids."""
-        context = Subject.parse(self._targets[item.subject]).context
-        key = (schema.type, schema.text, references_of(schema, context))
-        first = contents.setdefault(key, (item.subject, item.version))
-        other = self._item(first)
-        if other.id == item.id:
+        key = _content_key(schema, self._targets[item.subject])
+        id_, where = contents.setdefault(key, (item.id, f"{item.subject} version {item.version}"))
+        if id_ == item.id:
             return None
-        return self._conflict(
-            "unsupported",
-            item,
-            f"the schema has the ids {other.id} ({first[0]} version {first[1]}) and {item.id}, and Apicurio keeps one "
-            "id per content",
-        )
+        what = f"the same schema has the id {id_} ({where}), and Apicurio keeps one id per content"
+        return self._conflict("unsupported", item, what)
 
     # -- translate
 
@@ -358,7 +373,7 @@ class _Planner:
         for key in self._order:
             item = self._item(key)
             target = self._targets[key[0]]
-            schema = schema_for_target(item, self._source, target, places)
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
             there = None if schema is None else self._match(target, schema, item, used.setdefault(target, set()))
             action: Literal["register", "exists", "conflict"] = "register" if there is None else "exists"
             if there is not None:
@@ -378,11 +393,15 @@ class _Planner:
         A deleted version is there if the target has it deleted or not; a live one only if the target's is live.
         """
         found = self._target.subjects.get(target)
-        same = [
-            other
-            for other in (found.versions if found else ())
-            if (item.deleted or not other.deleted) and self._same(schema, other.schema, target, target)
-        ]
+        same = [other for other in (found.versions if found else ()) if self._equality.shows(schema, other)]
+        if (
+            found is not None
+            and not same
+            and any(other.version not in used and other.schema.type == schema.type for other in found.versions)
+        ):
+            there = self._equality.find(schema, target)
+            same = [] if there is None else [there]
+        same = [other for other in same if item.deleted or not other.deleted]
         same.sort(key=lambda other: (other.version in used, other.deleted != item.deleted, other.version))
         return same[0] if same else None
 
@@ -414,7 +433,10 @@ class _Planner:
     # -- conflicts of both modes
 
     def _mode_conflict(self, key: VersionKey, action: str, closed: frozenset[str]) -> SchemaConflict | None:
-        """Find a mode that forbids a write. A mode that the subject has on the source, too, is ours to change."""
+        """Find a mode that forbids a write.
+
+        A mode that the subject also has on the source is no conflict: the migration has set it, and may change it.
+        """
         if action != "register":
             return None
         target = self._targets[key[0]]
@@ -429,19 +451,25 @@ class _Planner:
         )
 
     def _rename_conflicts(self) -> list[SchemaConflict]:
+        """Find subjects that meet under one name, or leave the context to which the ids of their records go."""
         first: dict[str, str] = {}
         found: list[SchemaConflict] = []
-        for subject in sorted(self._targets):
+
+        def conflict(kind: Literal["content", "unsupported"], subject: str, what: str) -> None:
             target = self._targets[subject]
+            found.append(SchemaConflict(kind=kind, subject=subject, target_subject=target, what=what))
+
+        for subject, target in sorted(self._targets.items()):
             other = first.setdefault(target, subject)
             if other != subject:
-                found.append(
-                    SchemaConflict(
-                        kind="content",
-                        subject=subject,
-                        target_subject=target,
-                        what=f"{other} and {subject} would both become {target}; change schemas.rename",
-                    )
+                conflict("content", subject, f"{other} and {subject} would both become {target}; change schemas.rename")
+            wanted = self._selection.target_context(Subject.parse(subject).context)
+            if Subject.parse(target).context != wanted:
+                conflict(
+                    "unsupported",
+                    subject,
+                    f"schemas.rename moves {subject} to {target}, but the ids of its records go to the context "
+                    f"{wanted}; move whole contexts with schemas.contexts",
                 )
         return found
 
@@ -460,7 +488,7 @@ class _Planner:
         for subject, target in sorted(self._targets.items()):
             there = self._target.subjects.get(target)
             alias = (there.config or {}).get("alias") if there else None
-            wanted = self._config(self._source.subjects[subject]).get("alias")
+            wanted = planned_config(self._source.subjects[subject], self._selection).get("alias")
             if alias and alias != wanted:
                 found.append(
                     SchemaConflict(
@@ -478,20 +506,6 @@ class _Planner:
         item = self._source.version(*key)
         assert item is not None  # all keys come from the snapshot
         return item
-
-    def _same(self, first: Schema, second: Schema, first_subject: str, second_subject: str) -> bool:
-        return self._same_in(first, Subject.parse(first_subject).context, second, Subject.parse(second_subject).context)
-
-    def _same_in(self, first: Schema, first_context: str, second: Schema, second_context: str) -> bool:
-        return same_schema(
-            first,
-            second,
-            first_context=first_context,
-            second_context=second_context,
-            metadata=self._metadata,
-            # Some builds of Confluent's registry accept rule sets and drop them.
-            rule_set=self._metadata and bool(second.rule_set),
-        )
 
     def _conflict(
         self,
@@ -528,7 +542,9 @@ class _Planner:
     def _subjects(self, decided: _Decided, conflicts: list[SchemaConflict]) -> list[PlannedSubject]:
         """Return the subjects; a conflict of a whole subject, or of a reference, takes its versions with it."""
         versions: dict[str, list[PlannedVersion]] = {}
-        blocked = {(item.subject, item.version) for item in conflicts if item.kind in ("reference", "content")}
+        blocked = {
+            (item.subject, item.version) for item in conflicts if item.kind in ("reference", "content", "unsupported")
+        }
         for key in self._order:
             item = decided.versions[key]
             needs = reference_keys(self._item(key), self._source)
@@ -548,23 +564,13 @@ class _Planner:
             target_subject=self._targets[name],
             type=found.versions[-1].schema.type,
             versions=sorted(versions, key=lambda item: item.version),
-            config=self._config(found),
+            config=planned_config(found, self._selection),
             mode=found.mode or "",
             as_reference=found.as_reference,
             topics=topics_of(name, self._settings.topics_of_migration, names),
         )
 
-    def _config(self, found: SubjectSnapshot) -> dict[str, Any]:
-        """Return the explicit level; an alias follows the renamed subject."""
-        config = dict(found.config or {})
-        alias = config.get("alias")
-        if isinstance(alias, str) and alias:
-            qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
-            target = self._selection.target_subject(qualified)
-            config["alias"] = reference_subject(target, self._selection.target_subject(found.subject))
-        return config
-
-    def _all_notes(self, mode: IdMode) -> list[str]:
+    def _all_notes(self, mode: IdMode, decided: _Decided) -> list[str]:
         notes = list(self._notes)
         items = [self._item(key) for key in self._order]
         with_metadata = sorted({item.subject for item in items if item.schema.metadata or item.schema.rule_set})
@@ -578,6 +584,11 @@ class _Planner:
                 f"the global compatibility level stays {_text(self._target.global_config)}; the source has "
                 f"{_text(self._source.global_config)} (schemas.global_config: true copies it)"
             )
+        if not self._target.has_contexts and any(Subject.parse(name).context != "." for name in self._targets.values()):
+            notes.append(
+                f"the target registry ({self._target.kind}) has no contexts: subjects keep them as a part of their "
+                "name, and all ids are one series"
+            )
         renamed = {source for source, target in self._settings.topics_of_migration.items() if source != target}
         for name in sorted(self._targets):
             by_record = [topic for topic in topics_of(name, renamed, self._record_names(name)) if not _by_topic(name)]
@@ -586,9 +597,26 @@ class _Planner:
                     f"{name} is named after the renamed topic {by_record[0]} and its record, and keeps its name; "
                     "if serializers on the target derive it from the topic, add it to schemas.rename.subjects"
                 )
+        notes += self._own_versions(decided)
         if mode == "translate" and self._settings.normalize:
             notes.append("schemas.normalize: the target registry may print schemas in another form")
         return notes
+
+    def _own_versions(self, decided: _Decided) -> list[str]:
+        """Name subjects whose latest version on the target may be one that the source does not have."""
+        if self._selection.versions != "all":
+            return []
+        placed = {(self._targets[key[0]], item.target_version) for key, item in decided.versions.items()}
+        own = [
+            target
+            for source, target in sorted(self._targets.items())
+            if (there := self._target.subjects.get(target)) is not None
+            and not self._source.subjects[source].as_reference
+            and any(not item.deleted and (target, item.version) not in placed for item in there.versions)
+        ]
+        if not own:
+            return []
+        return [f"{len(own)} subjects have versions on the target that the source does not have; the first is {own[0]}"]
 
     def _record_names(self, name: str) -> frozenset[str]:
         return frozenset[str]().union(*(record_names(item.schema) for item in self._source.subjects[name].versions))

@@ -3,10 +3,13 @@
 What could not be read is named in ``unread`` and never counts as absent. Subjects and versions are immutable once
 registered, so a :class:`SnapshotCache` keeps them between passes.
 
-Requests of a first pass over N subjects with V versions: 2 lists of all subjects, 2 lists of versions per subject
-(with and without deleted ones), its level and its mode, and V versions: 4 N + V. A light pass with a cache asks for one
-list per subject and for what is new: N. It finds each new, deleted or restored version, except one that was both
-registered and deleted between two passes. It does not see changed levels or modes of known subjects; a full pass does.
+Requests of a full pass over N subjects with V versions: 2 lists of all subjects, 2 lists of versions per subject (with
+and without deleted ones), its level and its mode, and V versions: 4 N + V. Where the registry can list all versions at
+once (Confluent), that list replaces the lists per subject and the versions: 2 N + V / 500.
+
+A light pass with a cache does not read levels and modes of known subjects. It asks for one list per subject and for
+what is new: N; or for V / 500 pages. It finds each new, deleted or restored version; with lists per subject, all but
+one that was both registered and deleted between two passes.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     RegistryAnswerInvalid,
     SchemaNotFound,
+    Terminal,
     Transient,
     Where,
 )
@@ -31,11 +35,18 @@ from airflow_provider_kafka_migration.schemas.selection import Selection
 
 #: More references than this to schemas outside the filter are no registry's content, but an endless answer.
 MAX_PULLED_IN = 100_000
+#: Schemas that refer to schemas, and so on: no registry's content is nested more deeply.
+MAX_REFERENCE_DEPTH = 500
 #: After this many requests in a row without an answer, the registry counts as unreachable.
 MAX_FAILURES_IN_ROW = 10
 _PROGRESS_SECONDS = 1.0
+#: From so many subjects on, and if they are at least this share of the registry, all versions are listed at once.
+LIST_ALL_FROM = 20
+_LIST_ALL_SHARE = 0.25
 
 Report = Callable[[str], None]
+#: Asks a registry which version of a subject holds a schema, deleted or not; None: none does.
+LookUp = Callable[[str, Schema], RegisteredSchema | None]
 _Item = TypeVar("_Item")
 
 
@@ -46,8 +57,12 @@ class ReadsRegistry(Protocol):
     def contexts(self) -> list[str]: ...
     def subjects(self, *, deleted: bool = False) -> list[str]: ...
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]: ...
+    def all_versions(self) -> list[RegisteredSchema] | None: ...
     def schema(self, subject: str, version: int, *, deleted: bool = False) -> RegisteredSchema: ...
     def schema_by_id(self, id: int, *, context: str = DEFAULT_CONTEXT) -> Schema | None: ...
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False, deleted: bool = False
+    ) -> RegisteredSchema | None: ...
     def config(self, subject: str | None) -> dict[str, Any] | None: ...
     def mode(self, subject: str | None) -> str | None: ...
 
@@ -84,6 +99,8 @@ class RegistrySnapshot:
     :param ids: schemas that were looked up by (context, id); None: the registry answered not to have the id.
     :param unread: what could not be read, and why; see the functions ``unread_*`` for the keys.
     :param requests: calls of the registry for this snapshot.
+    :param look_up: the registry's own comparison of schemas, for texts that it may have printed in another form than
+        this package knows; None for plain values.
     """
 
     kind: str = "unknown"
@@ -98,6 +115,7 @@ class RegistrySnapshot:
     ids: dict[tuple[str, int], Schema | None] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     requests: int = 0
+    look_up: LookUp | None = field(default=None, compare=False, repr=False)
 
     def version(self, subject: str, number: int) -> RegisteredSchema | None:
         """Return a version; None if it was not read (see ``unread`` and ``absent`` for why)."""
@@ -108,6 +126,36 @@ class RegistrySnapshot:
         """Yield all versions, ascending by subject and version."""
         for name in sorted(self.subjects):
             yield from self.subjects[name].versions
+
+    def find(self, subject: str, schema: Schema) -> int | None:
+        """Ask the registry which version of a subject holds a schema, whatever its text looks like.
+
+        A refusal means that none does: the registry cannot even read the schema.
+
+        :raises Transient: the registry does not answer.
+        """
+        if self.look_up is None or subject not in self.subjects:
+            return None
+        try:
+            found = self.look_up(subject, schema)
+        except Terminal:
+            return None
+        return None if found is None else found.version
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether the registry has contexts, each with ids of its own. Elsewhere a context is a part of the name."""
+        return self.kind == "confluent" or len(self.contexts) > 1
+
+    def unread_subjects(self) -> frozenset[str]:
+        """Return the subjects whose versions, or the content of some of them, could not be read."""
+        names = set()
+        for key in self.unread:
+            text = key.removeprefix("subject ")
+            if text != key:
+                name, mark, number = text.rpartition(", version ")
+                names.add(name if mark and number.isdigit() else text)
+        return frozenset(names)
 
     def by_id(self) -> dict[tuple[str, int], list[RegisteredSchema]]:
         """Return the versions that were read, by (context, id)."""
@@ -312,10 +360,14 @@ class _Reader:
         self._cache = cache
         self._light = light
         self._calls = _Calls(parallel, progress)
-        self._found = RegistrySnapshot(kind=registry.kind())
+        self._found = RegistrySnapshot(
+            kind=registry.kind(), look_up=lambda subject, schema: registry.lookup(subject, schema, deleted=True)
+        )
         #: versions to read by subject, with whether each is soft-deleted
         self._wanted: dict[str, dict[int, bool]] = {}
         self._levels: dict[str, tuple[dict[str, Any] | None, str | None]] = {}
+        #: versions by subject, where the registry listed all at once
+        self._listed: dict[str, list[RegisteredSchema]] = {}
         self._lock = threading.Lock()
 
     def run(self) -> RegistrySnapshot:
@@ -326,13 +378,14 @@ class _Reader:
         # Listed second: a subject that is deleted in between is in the first list, and counts as deleted.
         live = set(self._registry.subjects())
         listed |= live
-        if self._selection.names is None:
-            found.left_out = {name: why for name in sorted(listed) if (why := self._selection.why_left_out(name))}
-        chosen = sorted(name for name in listed if self._selection.selects(name))
+        found.left_out = {name: why for name in sorted(listed) if (why := self._selection.why_left_out(name))}
+        chosen = sorted(listed - found.left_out.keys())
         if not self._selection.include_deleted:
             gone = [name for name in chosen if name not in live]
             found.left_out |= dict.fromkeys(gone, "soft-deleted, and schemas.include_deleted is false")
             chosen = [name for name in chosen if name in live]
+        if len(chosen) >= max(LIST_ALL_FROM, _LIST_ALL_SHARE * len(listed)):
+            self._list_all()
         failed = self._calls.each(chosen, lambda name: self._list(name, name in live), "subjects listed")
         found.unread |= {unread_subject(name): error.what for name, error in failed.items()}
         self._read_versions()
@@ -344,10 +397,20 @@ class _Reader:
 
     # -- versions
 
+    def _list_all(self) -> None:
+        """List all versions at once, if the registry can."""
+        self._calls.count()
+        for item in self._registry.all_versions() or ():
+            self._listed.setdefault(item.subject, []).append(item)
+
     def _list(self, subject: str, live: bool) -> None:
         """List the versions of a selected subject."""
         former = self._cache.listings.get(subject) if self._light else None
-        if former is not None and not live and not former[0]:
+        listed = self._listed.get(subject, [])
+        # The lists of subjects and of all versions are two answers: where they differ, the subject has just changed.
+        if listed and live == any(not item.deleted for item in listed):
+            current, all_ = self._from_list(subject, listed)
+        elif former is not None and not live and not former[0]:
             current, all_ = former
         elif former is not None and live and (now := self._versions(subject, deleted=False)) == former[0]:
             current, all_ = now, former[1]
@@ -364,6 +427,15 @@ class _Reader:
             wanted = {max(numbers): wanted[max(numbers)]} if numbers else {}
         with self._lock:
             self._wanted[subject] = wanted
+
+    def _from_list(self, subject: str, listed: list[RegisteredSchema]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Take over the content of versions that were listed, and return (live, all) version numbers."""
+        current = tuple(sorted(item.version for item in listed if not item.deleted))
+        all_ = tuple(sorted(item.version for item in listed))
+        for item in listed:
+            self._cache.versions[(subject, item.version)] = item
+        self._cache.listings[subject] = (current, all_)
+        return (current, all_) if self._selection.include_deleted else (current, current)
 
     def _versions(self, subject: str, *, deleted: bool) -> tuple[int, ...]:
         self._calls.count()
@@ -408,12 +480,16 @@ class _Reader:
     def _pull_in_references(self, live: set[str]) -> None:
         """Read what selected schemas refer to, wave by wave; what was read once is not read again, so loops end."""
         asked: set[tuple[str, int]] = set()
+        depth = 0
         while wave := self._unread_references() - asked:
             asked |= wave
-            if len(asked) > MAX_PULLED_IN:
+            depth += 1
+            if len(asked) > MAX_PULLED_IN or depth > MAX_REFERENCE_DEPTH:
+                subject, number = min(wave)
                 raise RegistryAnswerInvalid(
-                    f"schemas refer to more than {MAX_PULLED_IN} schemas outside the selection",
-                    next_step="check the registry's answers; no registry holds chains of references of that length",
+                    f"schemas refer to others without an end: {len(asked)} schemas outside the selection, {depth} "
+                    f"deep, the last is version {number} of {subject}",
+                    next_step="check that the registry's answers are its own; no registry holds such schemas",
                 )
             failed = self._calls.each(sorted(wave), lambda pair: self._read_reference(*pair, live), "references read")
             for (subject, number), error in failed.items():

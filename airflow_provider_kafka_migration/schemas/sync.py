@@ -112,7 +112,7 @@ class _Pass:
             )
         self._record.journal.refresh()
         self._settings.restore_open()
-        if not self._record.is_frozen():
+        if self._reason == "tail" and self._record.open_registry_settings("source") and not self._record.is_frozen():
             # A lifted freeze could not reach the source registry, which still refuses new schemas.
             restore_source(self._record, self._pair.source)
         document = self._record.schema_id_map()
@@ -296,7 +296,7 @@ class _Pass:
         changed = bool(applied.changed or grown or first)
         if changed:
             self._record.journal_store.put(self._record.key(keys.schema_plan(digest)), plan.canonical())
-        self._record.journal_store.put(self._record.key(keys.result(keys.SCHEMAS)), result.canonical())
+        self._record.put_result(keys.SCHEMAS, result)
         if changed:
             self._journal(plan, document, result, applied)
         return result
@@ -389,7 +389,8 @@ class SchemaFollower:
     """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
 
     A pass runs every ``schemas.interval``, and as soon as a copier asks for an id. Errors are logged and journaled,
-    each kind once; they never end the copy. A lost claim ends the follower.
+    each kind once; they never end the copy. A lost claim ends the follower. During a freeze it pauses: the cutover runs
+    the passes and answers copiers then, and two processes would only put back each other's modes.
 
     :param poll_seconds: how often the journal store is listed for ids that copiers ask for.
     """
@@ -428,7 +429,9 @@ class SchemaFollower:
                 try:
                     pair = pair or self._open(self._context)
                     answered = wanted_ids(self._context.record)
-                    synchronize(self._context, pair, reason="tail")
+                    self._context.journal.refresh()
+                    if not self._context.record.is_frozen():
+                        synchronize(self._context, pair, reason="tail")
                 except FINAL as error:
                     log.warning("The copy of schemas has ended: %s", error)
                     return

@@ -1,4 +1,4 @@
-"""What the migration has written to the target registry, from its journal: nothing is deleted there by a rollback."""
+"""What the migration has written to the target registry, from its journal. A rollback deletes nothing there."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def written_schemas(record: MigrationRecord) -> list[dict[str, Any]]:
                 )
                 row["source_versions"] = sorted({*row["source_versions"], *numbers})
     return [found[name] for name in sorted(found)]
+
+
+def last_plan(record: MigrationRecord) -> SchemaPlan | None:
+    """Return the schema plan that was carried out last, or the one of the plan phase; None: there is none.
+
+    :raises DocumentUnreadable: it is missing.
+    """
+    for entry in reversed(record.journal.steps(steps.SCHEMAS_COPIED)):
+        return _plan(record, str(entry.details["plan"]["document"]), str(entry.details["plan"]["digest"]))
+    return record.schema_plan()
 
 
 def _plan(record: MigrationRecord, document: str, digest: str) -> SchemaPlan:

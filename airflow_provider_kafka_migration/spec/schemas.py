@@ -47,10 +47,16 @@ Contexts = Annotated[Literal["all", "default"] | dict[str, str], BeforeValidator
 
 
 class SubjectRenameSection(Section):
-    """Names of the subjects on the target. Default: unchanged. References to renamed subjects follow."""
+    """Names of the subjects on the target. By default TOPIC-key and TOPIC-value follow a renamed topic.
+
+    References to renamed subjects follow, too.
+    """
 
     prefix: str = Field(
-        "", pattern=r"^[^:/\s]*$", description="Prepended to each subject name, behind the context if it has one."
+        "",
+        pattern=r"^[^:/\s]*$",
+        description="Prepended to each subject name, behind the context if it has one; then no subject "
+        "follows its topic.",
     )
     subjects: dict[str, str] = Field(
         default_factory=dict, description="Exact renames, source subject to target subject, both qualified."

@@ -26,6 +26,7 @@ class Habits:
     :param not_soft_deleted_status: status of a permanent deletion that was not preceded by a soft one.
     :param incompatible_code: error code of a schema that is refused as incompatible.
     :param context_in_messages: refusals name the context.
+    :param server: the header ``Server``; empty: none.
     """
 
     name: str = "confluent"
@@ -46,6 +47,7 @@ class Habits:
     not_soft_deleted_status: int = 404
     incompatible_code: int = 40901
     context_in_messages: bool = True
+    server: str = ""
 
 
 CONFLUENT = Habits()
@@ -86,5 +88,6 @@ REDPANDA = Habits(
     ids_per_context=False,
     incompatible_code=409,
     context_in_messages=False,
+    server="Seastar httpd",
 )
 KINDS = {habits.name: habits for habits in (CONFLUENT, KARAPACE, APICURIO, REDPANDA)}

@@ -283,7 +283,10 @@ def _handler(registry: FakeRegistry) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            self.send_response(reply.status)
+            self.send_response_only(reply.status)
+            self.send_header("Date", self.date_time_string())
+            if registry.habits.server:
+                self.send_header("Server", registry.habits.server)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(reply.body)))
@@ -322,6 +325,7 @@ _ROUTES: list[tuple[re.Pattern[str], dict[str, str]]] = [
         (r"/contexts", {"GET": "contexts"}),
         (r"/contexts/(?P<context>[^/]+)", {"DELETE": "delete_context"}),
         (r"/v1/metadata/(?P<part>id|version)", {"GET": "metadata"}),
+        (r"/_health", {"GET": "health"}),
     )
 ]
 _IN_CONTEXT = re.compile(r"/contexts/([^/]+)(/.+)")
@@ -404,6 +408,11 @@ class _Answers:
             return Reply.json({"version": "${project.version}", "commitId": "${gitCommitID}"})
         clusters = {"kafka-cluster": "AAAAAAAAAAAAAAAAAAAAAQ", "schema-registry-cluster": "sr-a"}
         return Reply.json({"scope": {"path": [], "clusters": clusters}})
+
+    def health(self) -> Any:
+        if self.habits.name != "karapace":
+            raise _Unknown(404)
+        return {"process_uptime_sec": 9, "karapace_version": "6.2.0", "schema_registry_ready": True}
 
     def _chosen(self) -> list[str]:
         """Subjects by prefix and deletion, sorted."""

@@ -1,17 +1,19 @@
 """How the fake registry reads schema texts: canonical form, named types, and what Avro calls compatible.
 
 Avro: parsed and printed as Avro's Java library prints it (compact, type names shortened inside their namespace).
-JSON Schema: compact. Protobuf: comments removed, one statement per line, indented by two spaces. The compatibility
-rule covers Avro only: record fields without default, types and promotions, unions, enums, fixed, arrays and maps. JSON
-Schema and Protobuf always count as compatible.
+JSON Schema: compact. Protobuf: comments removed, one statement per line, indented by two spaces; a descriptor in base64
+is kept as it is, which Confluent would print as text. The compatibility rule covers Avro only: record fields without
+default, types and promotions, unions, enums, fixed, arrays and maps. JSON Schema and Protobuf always count as
+compatible.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -288,11 +290,14 @@ def _kind(node: Any) -> str:
 _TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/|(?P<token>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[\w.+-]+|[{}=;<>,\[\]():])""", re.DOTALL
 )
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{8,}={0,2}")
 _NO_SPACE_BEFORE = frozenset(";,>])<:")
 _NO_SPACE_AFTER = frozenset("<[(")
 
 
 def _protobuf(text: str, references: set[str]) -> str:
+    if _BASE64.fullmatch(text):
+        return _descriptor(text, references)
     statements, rest = _block(list(_tokens(text)), 0)
     if rest != -1 or not statements:
         raise InvalidSchema("Syntax error: a brace closes nothing" if statements else "Syntax error: no statement")
@@ -304,12 +309,28 @@ def _protobuf(text: str, references: set[str]) -> str:
             groups[word].append(f"{head};\n")
         else:
             blocks.append(_rendered(head, inner, 0))
-    for head in groups["import"]:
-        name = head.split('"')[1] if '"' in head else ""
-        if name not in references and not name.startswith(_BUILT_IN_IMPORTS):
-            raise InvalidSchema(f'No such import: "{name}"')
+    _check_imports((head.split('"')[1] for head in groups["import"] if '"' in head), references)
     parts = ["".join(groups["syntax"] + groups["package"]), "".join(groups["import"]), "".join(groups["option"])]
     return "\n".join(part for part in (*parts, *blocks) if part)
+
+
+def _check_imports(names: Iterable[str], references: set[str]) -> None:
+    for name in names:
+        if name not in references and not name.startswith(_BUILT_IN_IMPORTS):
+            raise InvalidSchema(f'No such import: "{name}"')
+
+
+def _descriptor(text: str, references: set[str]) -> str:
+    """A file descriptor in base64, as some serializers register it."""
+    from google.protobuf import descriptor_pb2, message
+
+    file = descriptor_pb2.FileDescriptorProto()
+    try:
+        file.ParseFromString(base64.b64decode(text, validate=True))
+    except (ValueError, message.DecodeError) as error:
+        raise InvalidSchema(f"the descriptor cannot be read: {error}") from None
+    _check_imports(file.dependency, references)
+    return text
 
 
 def _tokens(text: str) -> Iterator[str]:

@@ -139,7 +139,10 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 #: Used as what Airflow brings: without an import of our own, or by the Spark mains alone.
-NOT_IMPORTED = {"pandas", "pyspark-client"}
+_USED_BY_SPARK = {"pandas", "pyspark-client"}
+#: What confluent-kafka's client of schema registries imports.
+_USED_BY_CONFLUENT_KAFKA = {"attrs", "authlib", "cachetools", "httpx2"}
+NOT_IMPORTED = _USED_BY_SPARK | _USED_BY_CONFLUENT_KAFKA
 
 
 def _declared(*extras: str) -> set[str]:

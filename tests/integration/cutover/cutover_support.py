@@ -35,10 +35,12 @@ from airflow_provider_kafka_migration.phases import (
     drain,
     evidence,
     groups,
+    schemas,
     seed,
     tail,
     validate,
 )
+from airflow_provider_kafka_migration.planning.schemas import make_schema_plan, put_schema_plan, summary_of
 from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
@@ -240,7 +242,7 @@ class Lab:
     def begin(self) -> PhaseContext:
         """Plan, create the topics on the target, seed; the migration stands in ``tail``."""
         context = self.context()
-        plan = self.plan(context)
+        plan = self._with_schemas(context, self.plan(context))
         context.journal_store.put(context.key("plan.json"), plan.canonical())
         self.target_cluster.create_topics(
             {topic.target_name: (len(topic.partitions), TARGET_CONFIGS) for topic in plan.topics}
@@ -248,10 +250,22 @@ class Lab:
         for state in (State.PRECHECK, State.TOPOLOGY_COPY):
             context.journal.transition(state, "lab")
         producer_ids.take_producer_ids(context.record, context.target)
+        schemas.run(context)
         context.journal.transition(State.SEED, "lab")
         seed.run(context)
         context.journal.transition(State.TAIL, "lab")
         return context
+
+    @staticmethod
+    def _with_schemas(context: PhaseContext, plan: Plan) -> Plan:
+        """The plan with the registries of the spec, if it names any."""
+        unknown: dict[str, str] = {}
+        found = make_schema_plan(context, {topic.name: topic.target_name for topic in plan.topics}, unknown)
+        assert unknown == {}
+        if found is None:
+            return plan
+        put_schema_plan(context.record, found)
+        return plan.model_copy(update={"schemas": summary_of(found)})
 
     def start_tail(self) -> None:
         """Run the tail in a thread, as the DAG runs it beside the rest."""

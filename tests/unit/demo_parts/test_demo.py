@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.provider.params import spec_from_params
 from airflow_provider_kafka_migration.spec import parse_spec
 from demo.drive import code_in, log_story, params
 from demo.groups import GROUPS, Groups, Switched, _read_from_before
+from demo.schemas import SchemasVerdict
 from demo.screen import Screen, progress_text
 from demo.verdict import Verdict, _problems, _states
 from demo.world import World, topics
@@ -88,6 +89,7 @@ def verdict(**changes: Any) -> Verdict:
         "states": ["planned", "validating", "finalized"],
         "comparison": Comparison({"shop.a": TopicResult("shop.a", 10, 10, 100, 100)}),
         "groups": [Switched(plan.name, 0, 0, 1, 2) for plan in GROUPS],
+        "schemas": SchemasVerdict(6, 8, True, 4000),
         "frozen_seconds": 3.5,
         "verdicts": {"equal": 3},
         "evidence_path": Path("build/demo/evidence.json"),
@@ -100,15 +102,16 @@ def verdict(**changes: Any) -> Verdict:
 
 def problems(found: Verdict, failed: list[Any] | None = None) -> list[str]:
     """What the demo finds wrong with it."""
-    return _problems(found, SimpleNamespace(producer=SimpleNamespace(failed=failed or [])))  # type: ignore[arg-type]
+    return _problems(found, SimpleNamespace(producers=[SimpleNamespace(failed=failed or [])]))  # type: ignore[arg-type]
 
 
 def test_the_summary_has_exactly_the_promised_keys() -> None:
     summary = verdict().summary()
     assert list(summary) == [
-        *("migration_id", "states", "topics", "groups", "frozen_seconds", "evidence_path", "evidence_verified"),
-        "seconds",
+        *("migration_id", "states", "topics", "groups", "schemas", "frozen_seconds", "evidence_path"),
+        *("evidence_verified", "seconds"),
     ]
+    assert summary["schemas"] == {"subjects": 6, "versions": 8, "ids_kept": True, "decoded_records": 4000}
     assert set(summary["topics"][0]) == {"name", "source_records", "target_records", "content_equal", "offsets_equal"}
     assert set(summary["groups"][0]) == {"group", "reread", "skipped"}
     json.dumps(summary)
@@ -129,6 +132,7 @@ def test_a_good_demo_has_no_problems() -> None:
         ({"groups": [Switched("g", 1, 0, 0, 0)]}, "1 records re-read"),
         ({"groups": [Switched("g", 0, 2, 0, 0)]}, "2 skipped"),
         ({"groups": []}, "groups"),
+        ({"schemas": SchemasVerdict(6, 8, False, 0, ["the target's registry has other ids"])}, "other ids"),
         ({"evidence_verified": False}, "does not verify"),
     ],
 )
@@ -137,7 +141,7 @@ def test_whatever_is_off_is_named(changes: dict[str, Any], named: str) -> None:
 
 
 def test_lost_records_of_the_producer_are_named() -> None:
-    assert any("producer lost 1" in problem for problem in problems(verdict(), [("a", 0, "error")]))
+    assert any("producers lost 1" in problem for problem in problems(verdict(), [("a", 0, "error")]))
 
 
 def test_states_come_from_the_journal_in_order(tmp_path: Path) -> None:

@@ -300,6 +300,14 @@ class TestHabits:
             assert ask(registry, "POST", "/subjects/a/versions", body) == (200, {"id": 9})
             assert ask(registry, "GET", "/schemas/ids/9") == (200, {"schema": INT})
 
+    @pytest.mark.parametrize("kind", ["confluent", "karapace", "apicurio", "redpanda"])
+    def test_each_kind_can_be_recognized(self, kind: str) -> None:
+        with FakeRegistry(kind) as registry:
+            assert (ask(registry, "GET", "/v1/metadata/id")[0] == 200) is (kind == "confluent")
+            assert (ask(registry, "GET", "/_health")[0] == 200) is (kind == "karapace")
+            with urllib.request.urlopen(f"{registry.url}/subjects", timeout=20) as reply:
+                assert reply.headers["Server"] == ("Seastar httpd" if kind == "redpanda" else None)
+
 
 def test_thousands_of_subjects(registry: FakeRegistry) -> None:
     for number in range(5000):

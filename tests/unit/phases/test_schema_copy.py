@@ -7,18 +7,26 @@ from typing import Any
 
 import pytest
 from phase_world.jobs import MIGRATION
+from phase_world.outside import Killed
 from phase_world.registries import SECTION, avro, with_id
 from phase_world.world import World, Worlds
 
+from airflow_provider_kafka_migration.documents.proof import PartitionContent
+from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
+    RegistryRefused,
     RegistryUnreachable,
     SchemaConflicts,
+    SchemaIdUnresolved,
     SchemasIncomplete,
     Terminal,
+    ValidationFailed,
 )
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.schemas import sync
+from airflow_provider_kafka_migration.schemas import check, sync
 from airflow_provider_kafka_migration.state import State
 
 TRANSLATE = {**SECTION, "ids": "translate"}
@@ -106,8 +114,6 @@ def test_what_the_target_refuses_fails_the_task_after_all_others_are_there(world
     world = worlds.at("schemas", schemas=SECTION)
 
     def refuse(*_: Any) -> Any:
-        from airflow_provider_kafka_migration.errors import RegistryRefused
-
         raise RegistryRefused("not like this")
 
     world.outside.fail("target.registry.register", refuse, times=1)
@@ -201,6 +207,17 @@ def test_the_last_schemas_come_with_the_final_drain(worlds: Worlds) -> None:
     assert b"20" in final
 
 
+def test_the_final_drain_answers_for_a_tail_whose_own_task_has_died(worlds: Worlds) -> None:
+    """Without an answer the record would hold its partition, and the freeze would be lifted."""
+    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "exclude": ["gone-value"]})
+    world.source.log("orders").write(with_id(12))
+    world.run("cutover.freeze")
+    world.run("cutover.sentinels")
+    assert 12 not in id_map(world)
+    world.run("cutover.final_drain")
+    assert ids_on_target(world, "orders") == [id_map(world)[number] for number in (1, 3, 3, 12)]
+
+
 # -- outages ----------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +276,16 @@ def test_the_source_registry_becomes_readonly_at_the_freeze(worlds: Worlds) -> N
     assert modes(world, "target") == {"": "READWRITE"}, "the mode of the freeze is not copied"
 
 
+def test_a_registry_that_does_not_set_modes_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze", schemas=READONLY)
+    world.outside.fail("source.registry.set_mode", RegistryRefused("HTTP 405"))
+    with pytest.raises(RegistryRefused, match="405") as caught:
+        world.run("cutover.freeze")
+    assert "set schemas.source_registry: leave" in caught.value.next_step
+    assert not world.denied
+    assert world.state is State.TAIL
+
+
 def test_a_lifted_freeze_gives_the_source_registry_its_modes_back(worlds: Worlds) -> None:
     world = worlds.at("cutover.sentinels", schemas=READONLY)
     assert modes(world, "source") == {"": "READONLY"}
@@ -315,3 +342,158 @@ def test_the_follower_is_not_started_without_registries(worlds: Worlds) -> None:
     world = worlds.at("seed")
     with sync.SchemaFollower(world.context()) as follower:
         assert follower._thread is None
+
+
+# -- validation and evidence ------------------------------------------------------------------------------------------
+
+
+def schema_check(world: World) -> Any:
+    result = world.context().record.validation()
+    assert result is not None
+    return result.check("schemas")
+
+
+@pytest.mark.parametrize("section", [SECTION, TRANSLATE], ids=["keep", "translate"])
+def test_the_validation_resolves_each_id_and_the_evidence_has_it(worlds: Worlds, section: dict[str, Any]) -> None:
+    world = worlds.at("validate", schemas=section)
+    result = world.run("validate")
+    assert result.details["checks"]["schemas"]["outcome"] == "PASSED"
+    assert "2 of 2 ids in records resolve to the same schema" in schema_check(world).summary
+    world.run("evidence")
+    assert world.state is State.FINALIZED
+    data = world.evidence_store.get(f"{MIGRATION}/evidence.json")
+    assert data is not None
+    bundle = verify_evidence(data).bundle
+    assert bundle.schemas["plan"]["subjects"] == 4
+    assert bundle.schemas["check"]["ids_resolved"] == 2
+    assert bundle.schemas["final"]["id_map"]["ids"] == 5
+    assert {"schema_ids", "schema_plan", "schemas_check"} <= bundle.artifacts.keys()
+    reports = [item for key, item in world.evidence_store.objects.items() if key.endswith(".html")]
+    assert reports
+    assert b"<h2>Schemas</h2>" in reports[-1]
+
+
+def test_a_validation_without_registries_says_so(worlds: Worlds) -> None:
+    world = worlds.at("validate")
+    world.run("validate")
+    found = schema_check(world)
+    assert (found.outcome, found.summary) == ("PASSED", "no schema registry is configured")
+    world.run("evidence")
+    data = world.evidence_store.get(f"{MIGRATION}/evidence.json")
+    assert data is not None
+    assert verify_evidence(data).bundle.schemas == {}
+    assert b'\\\\"schemas\\\\":{\\\\"check' not in data
+
+
+def test_another_schema_on_the_target_fails_the_validation_by_name(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    world.registries.seed("target", "orders-value", avro("Order", "another"), id=3, version=3)
+    with pytest.raises(ValidationFailed, match="schemas"):
+        world.run("validate")
+    findings = "\\n".join(schema_check(world).findings)
+    assert "orders-value version 3: version 3 of orders-value on the target is another schema" in findings
+    assert "id 3 of context . occurs in records (orders-0 at offset 6)" in findings
+
+
+def test_a_version_that_clients_have_registered_since_is_only_named(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    world.registries.seed("target", "orders-value", avro("Order", "after"), id=50, version=4)
+    world.run("validate")
+    found = schema_check(world)
+    assert found.outcome == "WARNING"
+    assert ["only on the target" in item for item in found.findings] == [True]
+
+
+def test_a_registry_that_is_down_is_no_result_of_a_validation(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=SECTION)
+    world.outside.fail("target.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        world.run("validate")
+    assert world.steps(steps.VALIDATED) == []
+    world.outside.heal()
+    runs = world.verifier.runs
+    assert world.run("validate").details["checks"]["schemas"]["outcome"] == "PASSED"
+    assert world.verifier.runs == runs, "the content is not compared again"
+
+
+def test_ids_that_were_not_gathered_are_not_taken_for_none() -> None:
+    settings = SchemaIdSettings(
+        id_map_key="k", topics={"orders": TopicIdSettings(parts="value", context=".", rewrite=True)}
+    )
+    content = PartitionContent(topic="orders", partition=0, source_records=5, target_records=5, compared=5)
+    found = check.found_in_records([content], settings)
+    assert found.incomplete == {"orders-0": "they were not gathered while its content was compared"}
+    judged = check.judge(
+        SchemaCheck(
+            migration_id="m1",
+            at="",
+            id_mode="keep",
+            unread={"ids in records of orders-0": found.incomplete["orders-0"]},
+        )
+    )
+    assert judged.outcome == "WARNING"
+
+
+def test_a_schema_that_could_not_be_read_fails_the_check_and_a_level_does_not() -> None:
+    unread = {"source: mode of :.a:": "no right"}
+    found = SchemaCheck(migration_id="m1", at="", id_mode="keep", unread=unread)
+    assert check.judge(found).outcome == "WARNING"
+    unread = {"target: subject a, version 1": "HTML"}
+    assert check.judge(found.model_copy(update={"unread": unread})).outcome == "FAILED"
+
+
+# -- what appears, and what a kill leaves -----------------------------------------------------------------------------
+
+
+def test_the_ids_of_a_topic_that_appears_in_the_tail_are_translated(worlds: Worlds) -> None:
+    world = worlds.at("drain_ready", schemas=TRANSLATE)
+    world.source.create("new").logs[0].write(with_id(9), with_id(1))
+    assert follow.follow(world.context()) == [("new", 0)]
+    assert len(world.steps(steps.PLAN_SUPPLEMENTED)) == 1
+    job = world.context().record.job("tail")
+    assert job is not None
+    assert job.schema_ids is not None
+    assert {name: item.parts for name, item in job.schema_ids.topics.items()} == {"new": "value", "orders": "value"}
+    world.run("tail")
+    assert ids_on_target(world, "new") == [id_map(world)[9], id_map(world)[1]]
+
+
+def test_a_topic_whose_ids_cannot_be_looked_up_waits(worlds: Worlds) -> None:
+    world = worlds.at("drain_ready", schemas=TRANSLATE)
+    world.source.create("new").logs[0].write(with_id(9))
+    world.outside.fail("source.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        follow.follow(world.context())
+    assert world.steps(steps.PLAN_SUPPLEMENTED) == []
+    world.outside.heal()
+    assert follow.follow(world.context()) == [("new", 0)]
+
+
+def test_a_rollback_puts_back_what_a_killed_copy_has_left(worlds: Worlds) -> None:
+    whole = worlds.at("schemas", schemas=SECTION)
+    whole.context()
+    whole.outside.revive()
+    whole.run("schemas")
+    names = [change.split()[0] for change in whole.outside.changes]
+    world = worlds.at("schemas", schemas=SECTION)
+    world.context()
+    world.outside.revive()
+    world.outside.dies_after = names.index("target.registry.register") + 1
+    with pytest.raises(Killed):
+        world.run("schemas")
+    assert "IMPORT" in modes(world, "target").values()
+    world.restart()
+    world.run("rollback")
+    assert modes(world, "target") == {"": "READWRITE"}
+    assert world.state is State.ROLLED_BACK
+
+
+def test_a_policy_that_a_person_changes_reaches_the_seed(worlds: Worlds) -> None:
+    world = worlds.at("seed", schemas={**TRANSLATE, "strict": True})
+    world.source.log("orders").write(with_id(4711))
+    with pytest.raises(SchemaIdUnresolved):
+        world.run("seed")
+    world.restart()
+    world.change_spec(schemas={**TRANSLATE, "strict": False})
+    world.run("seed")
+    assert ids_on_target(world, "orders")[-1] == 4711

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from schema_snapshots import avro
 
-from airflow_provider_kafka_migration.errors import RegistryUnreachable, Transient
+from airflow_provider_kafka_migration.errors import RegistryAnswerInvalid, RegistryUnreachable, Transient
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.schemas.selection import Selection
@@ -122,6 +123,25 @@ def test_a_circle_of_references_ends(fake: FakeRegistry, registry: Registry) -> 
     fake.after = circle
     found = read_snapshot(registry, Selection(include=("a",)))
     assert sorted(found.subjects) == ["a", "b"]
+
+
+def test_references_without_an_end_are_a_named_error(
+    fake: FakeRegistry, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_kafka_migration.schemas.snapshot.MAX_REFERENCE_DEPTH", 20)
+    fake.seed("s1", A, id=1)
+
+    def endless(request: Request, reply: Reply) -> Reply | None:
+        parts = request.path.split("/")
+        if len(parts) != 5 or parts[1] != "subjects":
+            return None
+        name = parts[2]
+        body = {"subject": name, "version": 1, "id": 1, "schema": A}
+        return Reply.json({**body, "references": [ref("X", f"s{int(name[1:]) + 1}", 1)]})
+
+    fake.after = endless
+    with pytest.raises(RegistryAnswerInvalid, match="without an end"):
+        read_snapshot(registry, Selection())
 
 
 def test_what_the_registry_does_not_have_is_absent_and_not_unread(fake: FakeRegistry, registry: Registry) -> None:
@@ -242,6 +262,9 @@ class Outage:
     def subjects(self, *, deleted: bool = False) -> list[str]:
         return [f"s{number}" for number in range(1000)]
 
+    def all_versions(self) -> None:
+        return None
+
     def versions(self, subject: str, *, deleted: bool = False) -> list[int]:
         self.calls += 1
         raise RegistryUnreachable("no answer")
@@ -265,17 +288,97 @@ def requests_of(fake: FakeRegistry) -> Counter[str]:
     return found
 
 
-def test_the_number_of_requests(fake: FakeRegistry, registry: Registry) -> None:
+def test_the_number_of_requests_with_a_list_of_all_versions(
+    fake: FakeRegistry, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_kafka_migration.registry.listing.PAGE", 100)
+    for number in range(120):
+        fake.seed(f"s{number:03}", A, id=1)
+        fake.seed(f"s{number:03}", B, id=2, version=2, deleted=number % 2 == 0)
+    cache = SnapshotCache()
+    first = read_snapshot(registry, Selection(), cache=cache)
+    assert (len(first.subjects), len(list(first.all_versions())), first.unread) == (120, 240, {})
+    assert requests_of(fake)["subjects/*/versions"] == 0
+    # Each page begins with the last entry of the one before: 100, 99, 41, and one that brings nothing new.
+    assert requests_of(fake)["schemas"] == 4
+    assert len(fake.requests) < 2 * 120 + 20
+    fake.requests.clear()
+    fake.seed("s100", C, id=3, version=3)
+    registry.delete_version("s101", 1)
+    fake.requests.clear()
+    again = read_snapshot(registry, Selection(), cache=cache, light=True)
+    assert len(fake.requests) < 20
+    assert seen(again)["s100"] == [(1, 1, False), (2, 2, True), (3, 3, False)]
+    assert seen(again)["s101"] == [(1, 1, True), (2, 2, False)]
+    assert seen(again) == seen(read_snapshot(registry, Selection()))
+
+
+@pytest.mark.parametrize("case", ["refused", "no deleted", "no subject", "moved", "repeated", "html"])
+def test_a_list_of_all_versions_that_is_not_reliable_is_not_used(
+    fake: FakeRegistry, registry: Registry, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr("airflow_provider_kafka_migration.registry.listing.PAGE", 10)
+    for number in range(25):
+        fake.seed(f"s{number:02}", A, id=1)
+        fake.seed(f"s{number:02}", B, id=2, version=2, deleted=True)
+    pages: list[Request] = []
+
+    def damage(request: Request, reply: Reply) -> Reply | None:
+        if request.path != "/schemas":
+            return None
+        pages.append(request)
+        rows = json.loads(reply.body)
+        if case == "refused":
+            return Reply.error(403, 40301, "no right")
+        if case == "html":
+            return Reply(200, b"<html>", {"Content-Type": "text/html"})
+        if case in ("no deleted", "no subject"):
+            rows[3].pop(case.removeprefix("no "))
+        if case == "moved" and len(pages) == 2:
+            rows = rows[1:]
+        if case == "repeated" and len(pages) == 2:
+            rows = [rows[0], rows[0]]
+        return Reply.json(rows)
+
+    fake.after = damage
+    found = read_snapshot(registry, Selection())
+    assert (len(found.subjects), len(list(found.all_versions())), found.unread) == (25, 50, {})
+    assert requests_of(fake)["subjects/*/versions"] == 50
+    assert pages
+
+
+def test_a_subject_that_the_list_of_all_versions_lacks_is_listed_by_itself(
+    fake: FakeRegistry, registry: Registry
+) -> None:
+    for number in range(25):
+        fake.seed(f"s{number:02}", A, id=1)
+
+    def without(request: Request, reply: Reply) -> Reply | None:
+        if request.path != "/schemas":
+            return None
+        rows = json.loads(reply.body)
+        return Reply.json(rows[-1:] if request.query["offset"] != "0" else [*rows[:7], *rows[8:]])
+
+    fake.after = without
+    found = read_snapshot(registry, Selection())
+    assert len(found.subjects) == 25
+    assert requests_of(fake)["subjects/*/versions"] == 2
+
+
+def test_the_number_of_requests_with_lists_per_subject(
+    fake: FakeRegistry, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "all_versions", lambda: None)
     for number in range(50):
         fake.seed(f"s{number:02}", A, id=1)
         fake.seed(f"s{number:02}", B, id=2, version=2)
     cache = SnapshotCache()
     first = read_snapshot(registry, Selection(), cache=cache)
-    assert first.requests == 3 + 4 * 50 + 2 * 50 + 2
+    assert first.requests == 3 + 1 + 4 * 50 + 2 * 50 + 2
     fake.requests.clear()
     again = read_snapshot(registry, Selection(), cache=cache, light=True)
     assert seen(again) == seen(first)
-    assert again.requests == 3 + 50 + 2
+    assert again.requests == 3 + 1 + 50 + 2
     assert requests_of(fake)["subjects/*/versions"] == 50
     assert requests_of(fake)["subjects/*/versions/*"] == 0
 
@@ -307,7 +410,7 @@ def test_only_named_subjects_of_the_target_are_read(fake: FakeRegistry, registry
     for name in ("a", "b"):
         fake.seed(name, A, id=1)
     found = read_snapshot(registry, Selection.exactly(["a", "z"]))
-    assert (list(found.subjects), found.left_out) == (["a"], {})
+    assert (list(found.subjects), found.left_out) == (["a"], {"b": "not asked for"})
 
 
 def test_ids_are_looked_up_once_and_absence_is_an_answer(fake: FakeRegistry, registry: Registry) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.schemas.open import RegistryPair
 from airflow_provider_kafka_migration.schemas.sync import Reason, synchronize
+from airflow_provider_kafka_migration.state import FORWARD, State
 from harness.fake_registry import FakeRegistry
 
 
@@ -87,9 +88,77 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, *, source: Any = "confluent", target: Any = "confluent", **schemas: Any) -> Iterator[World]:
-    """Two registries, and a migration whose section ``schemas`` has these settings."""
-    with FakeRegistry(source) as one, FakeRegistry(target) as other:
+def world(folder: Path, *, kind: Any = "confluent", state: State = State.TAIL, **schemas: Any) -> Iterator[World]:
+    """Two registries, and a migration whose section ``schemas`` has these settings.
+
+    :param kind: of the target registry.
+    """
+    with FakeRegistry() as one, FakeRegistry(kind) as other:
         section = {"source": "env:SOURCE_REGISTRY", "target": "env:TARGET_REGISTRY", **schemas}
-        context = make_context(folder, schemas=section)
+        context = make_context(folder, state=state, schemas=section)
         yield World(one, other, context)
+
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+_WRITES = ("register", "delete_version", "delete_subject", "set_config", "delete_config", "set_mode", "delete_mode")
+_STORE_WRITES = ("put", "put_new", "put_locked")
+
+
+class Killed(BaseException):
+    """Nothing that a killed process would not do either may follow it."""
+
+
+class Gate:
+    """Lets a process write to the target registry and the journal store until it is killed before a certain write.
+
+    :param kill_before: number of the write, from 0; None: never.
+    :param kill: what happens then; afterwards nothing is written any more.
+    """
+
+    def __init__(self, kill_before: int | None, kill: Callable[[], None] | None = None) -> None:
+        self.writes = 0
+        self.log: list[str] = []
+        self._kill_before = kill_before
+        self._kill = kill
+        self._dead = False
+
+    def guard(self, target: object, names: tuple[str, ...]) -> None:
+        """Count and guard methods of one object."""
+        for name in names:
+            setattr(target, name, self._guarded(f"{type(target).__name__}.{name}", getattr(target, name)))
+
+    def guard_requests(self, registry: Registry) -> None:
+        """Count and guard all requests of a client that may write, lookups included."""
+        rest: Any = registry._rest
+        ask = rest._until_answered
+
+        def until_answered(addresses: list[str], request: Any) -> Any:
+            if request.method == "GET":
+                return ask(addresses, request)
+            return self._guarded(f"{request.method}", lambda url: ask(addresses, request))(addresses[0])
+
+        rest._until_answered = until_answered
+
+    def _guarded(self, label: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **options: Any) -> Any:
+            if self.writes == self._kill_before:
+                self._dead = True
+                if self._kill is not None:
+                    self._kill()
+            if self._dead:
+                raise Killed(label)
+            self.writes += 1
+            self.log.append(f"{label} {args[:2] if label.startswith('Registry') else args[0]}")
+            return call(*args, **options)
+
+        return guarded
+
+
+def run_gated(folder: Path, source: Registry, target: Registry, gate: Gate, schemas: dict[str, Any]) -> SchemasResult:
+    """One pass of a process of its own: it opens the journal afresh, and the gate counts its writes."""
+    context = make_context(folder, state=FORWARD[0], schemas=schemas)
+    gate.guard(target, _WRITES)
+    gate.guard(context.journal_store, _STORE_WRITES)
+    with RegistryPair(source, target) as pair:
+        return synchronize(context, pair, reason="schemas")

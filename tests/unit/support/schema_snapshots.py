@@ -54,15 +54,18 @@ def snapshot(
     names = {item.subject for item in items} | {
         scope for scope in {*configs, *modes} if scope and not (scope.startswith(":") and scope.endswith(":"))
     }
+    versions: dict[str, list[RegisteredSchema]] = {name: [] for name in sorted(names)}
+    for item in sorted(items, key=lambda item: item.version):
+        versions[item.subject].append(item)
     subjects = {
         name: SubjectSnapshot(
             name,
-            tuple(sorted((item for item in items if item.subject == name), key=lambda item: item.version)),
+            tuple(found),
             configs.get(name),
             modes.get(name),
             name in references,
         )
-        for name in sorted(names)
+        for name, found in versions.items()
     }
     return RegistrySnapshot(
         kind=kind,

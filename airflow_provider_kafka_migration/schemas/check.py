@@ -1,0 +1,146 @@
+"""The validation's check of the schemas: both registries compared, and each id of copied records resolved.
+
+Versions that only the target has are no failure: its clients have switched and register schemas there. A registry that
+does not answer is no result at all: the error says so, and the validation is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, PartitionContent, worst
+from airflow_provider_kafka_migration.documents.schemas import (
+    SchemaCheck,
+    SchemaDifference,
+    SchemaIdSettings,
+    SchemaPlan,
+)
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
+from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.schemas.modes import former_modes
+from airflow_provider_kafka_migration.schemas.open import open_pair
+from airflow_provider_kafka_migration.schemas.sync import selection_of
+from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, compare_registries
+from airflow_provider_kafka_migration.schemas.written import last_plan
+
+PHASE = "validating"
+NAME = "schemas"
+#: Unread things that are schemas; levels, modes and metadata that could not be read are warnings.
+_SCHEMAS = ("source: subject ", "target: subject ", "source: schema ", "target: schema ", "schema id ", "subject ")
+_MAX_UNKNOWN = 20
+
+
+def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckResult:
+    """Compare both registries and resolve each id that occurs in copied records; journal what was found.
+
+    :param contents: the comparison of all partitions, with the ids that it has gathered.
+    :raises MigrationError: a registry does not answer.
+    """
+    section, record = context.spec.schemas, context.record
+    if not section.configured:
+        return CheckResult(name=NAME, outcome=Outcome.PASSED, summary="no schema registry is configured")
+    plan = last_plan(record)
+    if plan is None:
+        finding = "the spec names schema registries, but no schemas were planned, so nothing is known about them"
+        return CheckResult(name=NAME, outcome=Outcome.FAILED, summary="not checked", findings=[finding])
+    if not (section.source and section.target):
+        finding = "the registries were not compared: the spec does not name both (schemas.source, schemas.target)"
+        return CheckResult(name=NAME, outcome=Outcome.WARNING, summary="not compared", findings=[finding])
+    context.progress(Progress(PHASE, "comparing the schema registries"))
+    with open_pair(context) as pair:
+        found = compare_registries(
+            pair.source,
+            pair.target,
+            plan,
+            record.schema_id_map() if plan.id_mode != "topic" else None,
+            found_in_records(contents, schema_id_settings(record)),
+            selection=selection_of(record),
+            at=iso(context.now()),
+            former_source_modes=former_modes(record, "source"),
+            parallel=section.max_parallel_requests,
+            progress=lambda line: context.progress(Progress(PHASE, line)),
+        )
+    result = judge(found, _accepted(record, plan))
+    record.put_result(keys.SCHEMAS_CHECK, found)
+    details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
+    record.journal.step(steps.SCHEMAS_CHECKED, details=details, reason=f"schemas {result.outcome}: {result.summary}")
+    return result
+
+
+def found_in_records(contents: Sequence[PartitionContent], settings: SchemaIdSettings | None) -> FoundInRecords:
+    """Return the ids of all partitions whose records carry ids, and why some are missing."""
+    ids: dict[tuple[str, int], str] = {}
+    guids: dict[str, str] = {}
+    incomplete: dict[str, str] = {}
+    for content in contents:
+        topic = None if settings is None else settings.topics.get(content.topic)
+        if settings is None or topic is None:
+            continue
+        name = f"{content.topic}-{content.partition}"
+        if why := _why_incomplete(content, settings.rule(content.topic)):
+            incomplete[name] = why
+        for use in content.schema_ids:
+            where = f"{name} at offset {use.first_offset}"
+            if isinstance(use.id, int):
+                ids.setdefault((topic.context, use.id), where)
+            else:
+                guids.setdefault(use.id.lower(), where)
+    return FoundInRecords(ids=ids, guids=guids, incomplete=incomplete)
+
+
+def _why_incomplete(content: PartitionContent, rule: str) -> str:
+    if content.schema_id_rule != rule:
+        return "they were not gathered while its content was compared"
+    if content.schema_ids_left_out:
+        return f"{content.schema_ids_left_out} occurrences of further ids were only counted"
+    return "some of its records could not be compared" if content.uncompared else ""
+
+
+def _accepted(record: MigrationRecord, plan: SchemaPlan) -> frozenset[str]:
+    """Subjects whose conflicts the spec accepts (``on_conflict: report``)."""
+    if record.spec.schemas.on_conflict == "fail":
+        return frozenset()
+    result = record.schemas_result()
+    refused = () if result is None else result.failed
+    return frozenset({item.subject for item in plan.conflicts} | {item.subject for item in refused})
+
+
+def judge(found: SchemaCheck, accepted: frozenset[str] = frozenset()) -> CheckResult:
+    """Turn the comparison into a check. Pure.
+
+    :param accepted: subjects whose differences are warnings.
+    """
+    # A schema that differs explains the ids in records that do not resolve, which have no subject.
+    differences = sorted(found.differences, key=lambda item: not item.subject)
+    rows = [_difference(item, accepted) for item in differences]
+    rows += [
+        _row(key, why, Outcome.FAILED if key.startswith(_SCHEMAS) else Outcome.WARNING)
+        for key, why in sorted(found.unread.items())
+    ]
+    if found.ids_unknown_to_source:
+        shown = ", ".join(map(str, found.ids_unknown_to_source[:_MAX_UNKNOWN]))
+        why = "the source registry does not have them either; these bytes are probably no schema ids"
+        rows.append(_row(f"ids in records: {shown}", why, Outcome.WARNING))
+    rows.sort(key=lambda row: row["outcome"] != Outcome.FAILED)
+    outcome = worst(Outcome(row["outcome"]) for row in rows)
+    summary = (
+        f"{found.subjects} subjects, {found.versions} versions ({found.deleted_versions} deleted), ids "
+        f"{'kept' if found.id_mode != 'translate' else 'translated'}; {found.ids_resolved} of {found.ids_in_records} "
+        "ids in records resolve to the same schema"
+    )
+    findings = [f"{row['what']}: {row['why']}" for row in rows]
+    return CheckResult(name=NAME, outcome=outcome, summary=summary, partitions=rows, findings=findings)
+
+
+def _difference(item: SchemaDifference, accepted: frozenset[str]) -> dict[str, Any]:
+    name = f"{item.subject or 'schema ids'}{f' version {item.version}' if item.version else ''}"
+    harmless = item.only_on_target or item.subject in accepted
+    return _row(name, item.what, Outcome.WARNING if harmless else Outcome.FAILED)
+
+
+def _row(what: str, why: str, outcome: Outcome) -> dict[str, Any]:
+    return {"what": what, "why": why, "outcome": outcome.value}

@@ -1,0 +1,264 @@
+"""The comparison of both registries after a copy finds each kind of difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from schema_snapshots import avro, plan_of, registered, snapshot
+
+from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdMap
+from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Schema
+from airflow_provider_kafka_migration.schemas.selection import Selection
+from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, SubjectSnapshot
+from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, target_ids, verify
+
+A, B, C = avro("A", "x"), avro("B", "x"), avro("C", "x")
+GUID = "3c56e55a-9e5b-105e-df40-078ac6b3fb16"
+SELECTION = Selection(prefix="x.")
+IN_RECORDS = FoundInRecords({(".", 7): "orders-0 at offset 3", (".", 99): "orders-0 at offset 4"}, {GUID: "orders-1"})
+
+
+def source() -> RegistrySnapshot:
+    found = snapshot(
+        registered("a", 3, 7, A),
+        registered("a", 5, 9, B, deleted=True),
+        replace(registered("b", 1, 8, C, refs=[("A", "a", 3)]), guid=GUID),
+        configs={"a": {"compatibilityLevel": "NONE"}, ":.p:": {"compatibilityLevel": "FULL"}},
+        modes={"b": "READONLY"},
+        contexts=[".", ".p"],
+    )
+    found.ids[(".", 99)] = None
+    return found
+
+
+def target(mode: str) -> RegistrySnapshot:
+    """The target as a correct copy leaves it: with kept ids, or translated (versions from 1, ids + 100)."""
+    keep = mode == "keep"
+    first, second, ids = (3, 5, [7, 9, 8]) if keep else (1, 2, [107, 109, 108])
+    found = snapshot(
+        registered("x.a", first, ids[0], A),
+        registered("x.a", second, ids[1], B, deleted=True),
+        replace(registered("x.b", 1, ids[2], C, refs=[("A", "x.a", first)]), guid=GUID),
+        configs={"x.a": {"compatibilityLevel": "NONE"}, ":.p:": {"compatibilityLevel": "FULL"}},
+        modes={"x.b": "READONLY"},
+        contexts=[".", ".p"],
+    )
+    found.ids[(".", ids[0])] = Schema("AVRO", A)
+    return found
+
+
+MAP = SchemaIdMap(
+    migration_id="m",
+    id_mode="translate",
+    ids=[(".", 7, 107), (".", 8, 108), (".", 9, 109)],
+    guids=[(GUID, GUID)],
+    absent=[(".", 99)],
+)
+
+
+def check(
+    mode: str,
+    there: RegistrySnapshot,
+    here: RegistrySnapshot | None = None,
+    found: FoundInRecords = IN_RECORDS,
+    selection: Selection = SELECTION,
+    id_map: SchemaIdMap | None = None,
+) -> SchemaCheck:
+    here = here or source()
+    planned = plan_of(source(), ids=mode, selection=selection)
+    given = (id_map or MAP) if mode == "translate" else None
+    return verify(here, there, planned, given, found, selection=selection, at="now")
+
+
+@pytest.mark.parametrize("mode", ["keep", "translate"])
+def test_a_correct_copy_has_no_difference(mode: str) -> None:
+    result = check(mode, target(mode))
+    assert (result.differences, result.unread) == ([], {})
+    assert (result.subjects, result.versions, result.deleted_versions) == (2, 3, 1)
+    assert (result.ids_in_records, result.ids_resolved, result.ids_unknown_to_source) == (3, 2, [99])
+
+
+def changed(snapshot: RegistrySnapshot, subject: str, number: int, **values: Any) -> None:
+    """Change one version of a snapshot; ``remove=True`` removes it."""
+    found = snapshot.subjects[subject]
+    versions: list[RegisteredSchema] = []
+    for item in found.versions:
+        if item.version != number:
+            versions.append(item)
+        elif not values.get("remove"):
+            schema = replace(item.schema, **values.pop("schema", {}))
+            versions.append(replace(item, schema=schema, **values))
+    snapshot.subjects[subject] = replace(found, versions=tuple(versions))
+
+
+def level(snapshot: RegistrySnapshot, subject: str, **values: Any) -> None:
+    snapshot.subjects[subject] = replace(snapshot.subjects[subject], **values)
+
+
+def added(snapshot: RegistrySnapshot) -> None:
+    found = snapshot.subjects["x.a"]
+    snapshot.subjects["x.a"] = replace(found, versions=(*found.versions, registered("x.a", 9, 200, C)))
+
+
+DAMAGES: dict[str, tuple[Callable[[RegistrySnapshot], object], str]] = {
+    "subject": (lambda it: it.subjects.pop("x.b"), "x.b on the target does not have it"),
+    "version": (lambda it: changed(it, "x.a", 5, remove=True), "x.a on the target does not have it"),
+    "text": (lambda it: changed(it, "x.a", 3, schema={"text": C}), "its text differs"),
+    "type": (lambda it: changed(it, "x.a", 3, schema={"type": "JSON"}), "its type is JSON instead of AVRO"),
+    "reference": (lambda it: changed(it, "x.b", 1, schema={"references": ()}), "its references differ"),
+    "metadata": (lambda it: changed(it, "x.a", 3, schema={"metadata": {"a": 1}}), "its metadata or rule set differs"),
+    "deleted": (lambda it: changed(it, "x.a", 3, deleted=True), "soft-deleted on the target and live on the source"),
+    "restored": (lambda it: changed(it, "x.a", 5, deleted=False), "live on the target and soft-deleted on the source"),
+    "id": (lambda it: changed(it, "x.a", 3, id=70), "has the id 70 instead of 7"),
+    "extra": (added, "version 9 of x.a (live) is only on the target"),
+    "level": (lambda it: level(it, "x.a", config=None), "compatibilityLevel of x.a is not set on the target"),
+    "level of its own": (
+        lambda it: level(it, "x.b", config={"compatibilityLevel": "FULL"}),
+        "compatibilityLevel of x.b is FULL on the target and not set on the source",
+    ),
+    "level of a context": (lambda it: it.context_configs.clear(), "compatibilityLevel of :.p: is not set"),
+    "mode": (lambda it: level(it, "x.b", mode=None), "the mode of x.b is not set on the target and READONLY"),
+    "mode left over": (lambda it: level(it, "x.a", mode="IMPORT"), "the mode of x.a is IMPORT on the target"),
+    "id in records gone": (lambda it: it.ids.update({(".", 7): None}), "the target registry has no schema under id 7"),
+    "id in records foreign": (
+        lambda it: it.ids.update({(".", 7): Schema("AVRO", C)}),
+        "id 7 of context . occurs in records (orders-0 at offset 3), but id 7 is another schema",
+    ),
+    "GUID": (lambda it: changed(it, "x.b", 1, guid="other"), f"no copied version has the GUID {GUID}"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_each_difference_is_found(damage: str) -> None:
+    there = target("keep")
+    harm, expected = DAMAGES[damage]
+    harm(there)
+    result = check("keep", there)
+    assert any(expected in item.what for item in result.differences), result.differences
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda it: changed(it, "x.a", 1, id=70), "x.a on the target does not have it"),
+        (lambda it: changed(it, "x.a", 1, schema={"text": C}), "its text differs"),
+        (lambda it: changed(it, "x.a", 2, deleted=False), "live on the target"),
+        (lambda it: it.ids.update({(".", 107): Schema("AVRO", C)}), "but id 107 is another schema"),
+        (lambda it: changed(it, "x.b", 1, schema={"references": ()}), "its references differ"),
+    ],
+)
+def test_each_difference_of_a_translated_copy_is_found(
+    damage: Callable[[RegistrySnapshot], object], expected: str
+) -> None:
+    there = target("translate")
+    damage(there)
+    assert any(expected in item.what for item in check("translate", there).differences)
+
+
+def test_an_id_that_the_map_lacks_is_a_difference() -> None:
+    without = MAP.model_copy(update={"ids": MAP.ids[1:]})
+    result = check("translate", target("translate"), id_map=without)
+    whats = [item.what for item in result.differences]
+    assert "id 7 of context . occurs in records (orders-0 at offset 3), but the id map does not have it" in whats
+
+
+def test_a_subject_that_came_or_went_since_the_plan() -> None:
+    here = source()
+    here.subjects["new"] = SubjectSnapshot("new", (registered("new", 1, 50, C),))
+    del here.subjects["b"]
+    whats = {(item.subject, item.what) for item in check("keep", target("keep"), here).differences}
+    assert ("new", "it is not in the last schema plan") in whats
+    assert ("b", "it was copied, and the source registry no longer has it") in whats
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "what"),
+    [
+        ("target", "subject x.a", lambda it: it.subjects.pop("x.a")),
+        ("target", "subject x.a, version 3", lambda it: changed(it, "x.a", 3, remove=True)),
+        ("target", "compatibility level of x.a", lambda it: level(it, "x.a", config=None)),
+        ("target", "mode of x.b", lambda it: level(it, "x.b", mode=None)),
+        ("target", "schema id 7 in context .", lambda it: it.ids.clear()),
+        ("source", "subject b", lambda it: it.subjects.pop("b")),
+        ("source", "schema id 99 in context .", lambda it: it.ids.clear()),
+    ],
+)
+def test_what_could_not_be_read_is_neither_equal_nor_different(
+    role: str, key: str, what: Callable[[RegistrySnapshot], object]
+) -> None:
+    snapshots = {"source": source(), "target": target("keep")}
+    what(snapshots[role])
+    snapshots[role].unread[key] = "timeout"
+    found = FoundInRecords(IN_RECORDS.ids)
+    result = check("keep", snapshots["target"], snapshots["source"], found)
+    assert f"{role}: {key}" in result.unread
+    assert result.unread[f"{role}: {key}"] == "timeout"
+    assert [item.what for item in result.differences] == []
+
+
+def test_an_id_that_nobody_looked_up_is_unread() -> None:
+    here, there = source(), target("keep")
+    here.ids.clear()
+    there.ids.clear()
+    result = check("keep", there, here)
+    assert result.unread["source: schema id 99 in context ."] == "not looked up"
+    assert result.unread["target: schema id 7 in context ."] == "not looked up"
+    assert result.ids_resolved == 1
+
+
+def test_ids_that_were_not_gathered_are_unread() -> None:
+    found = FoundInRecords(incomplete={"orders": "more ids than the list holds"})
+    assert check("keep", target("keep"), found=found).unread == {
+        "ids in records of orders": "more ids than the list holds"
+    }
+
+
+def test_an_id_of_a_subject_outside_the_filter_resolves_by_content() -> None:
+    here, there = source(), target("keep")
+    here.ids[(".", 50)] = Schema("AVRO", C)
+    there.ids[(".", 50)] = Schema("AVRO", C)
+    found = FoundInRecords({(".", 50): "t-0"})
+    assert check("keep", there, here, found).ids_resolved == 1
+    there.ids[(".", 50)] = Schema("AVRO", B)
+    assert check("keep", there, here, found).differences != []
+
+
+def test_rule_sets_that_the_target_does_not_keep_are_unread_and_no_difference() -> None:
+    here = source()
+    changed(here, "a", 3, schema={"rule_set": {"domainRules": []}})
+    result = check("keep", target("keep"), here)
+    assert list(result.unread) == ["rule set of a, version 3"]
+    assert result.differences == []
+
+
+def test_modes_on_a_registry_without_modes_are_unread() -> None:
+    there = target("keep")
+    there.kind, there.global_mode = "karapace", None
+    level(there, "x.b", mode=None)
+    result = check("keep", there)
+    assert result.unread == {"mode READONLY of b": "the target registry knows no modes"}
+
+
+def test_one_schema_deleted_and_registered_again_is_matched_twice() -> None:
+    here = snapshot(registered("a", 1, 7, A, deleted=True), registered("a", 2, 7, A))
+    there = snapshot(registered("a", 4, 107, A, deleted=True), registered("a", 5, 107, A))
+    planned = plan_of(here, ids="translate")
+    result = verify(here, there, planned, MAP, FoundInRecords(), selection=Selection(), at="now")
+    assert result.differences == []
+
+
+def test_only_the_latest_versions_leave_older_ones_of_the_target_alone() -> None:
+    there = target("keep")
+    added(there)
+    result = check("keep", there, selection=replace(SELECTION, versions="latest"))
+    assert result.differences == []
+
+
+def test_the_ids_that_the_target_has_to_resolve() -> None:
+    ids = [(".p", 7), (".", 7), (".", 99)]
+    selection = Selection(contexts={".": ".", ".p": ".q"})
+    assert target_ids(ids, "keep", None, selection) == {(".q", 7), (".", 7), (".", 99)}
+    assert target_ids(ids, "translate", MAP, selection) == {(".", 107)}
