@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class LaneSchemaIds:
-    """The id map of a lane, and what depends on it. A job without schema ids needs no store.
+    """The id map of a lane, and what depends on it. A job without schema ids changes nothing and holds nothing.
 
     :param store: the journal store, which has the id map.
     """

@@ -138,7 +138,7 @@ class LiveIdMap(IdMap):
         return True
 
     def want(self, context: str, kind: Kind, value: SchemaIdValue, where: Where) -> None:
-        """Ask for an id, once: create the object that the synchronization of the schemas looks for.
+        """Ask for an id, once: create the object that the synchronization of the schemas reads.
 
         :param where: topic, partition and offset of the record that has it; for people.
         """

@@ -247,7 +247,7 @@ class IdRewriter:
             f"a record begins like a serialized one, but the source registry has no schema {_name(kind, value)} "
             f"(context {self._context})",
             where=replace(self._where, offset=offset),
-            next_step="look at the record: if it is not a serialized one, set schemas.strict to false or name the "
+            next_step="inspect the record: if it is not a serialized one, set schemas.strict to false or name the "
             "topic's parts with ids in the spec; if it is, register its schema again under this id on the source",
             details={"kind": kind, "id": value, "context": self._context, "offset": offset},
         )

@@ -8,10 +8,10 @@ Three forms are in use. In all of them the id has a fixed length, so that anothe
 * **header** (Confluent): the header ``__key_schema_id`` or ``__value_schema_id`` holds the byte 1 and a GUID of 16
   bytes, or the byte 0 and the id as an int32. The key or value then has no prefix, so it is not searched for one.
 
-How the two prefixes are told apart: registries count ids from 1 and hand out int32 numbers only (also Apicurio, through
-the API that all of them share). Therefore a first int32 above 0 is an id of 4 bytes, and a first int32 of 0 followed by
-an int32 above 0 is an id of 8 bytes. Confluent's registry accepts an imported id 0. If, and only if, the registry is
-known to have that id, a first int32 of 0 is the id 0: Apicurio's registry never has it.
+How the two prefixes are distinguished: registries count ids from 1 and hand out int32 numbers only (also Apicurio,
+through the API that all of them share). Therefore a first int32 above 0 is an id of 4 bytes, and a first int32 of 0
+followed by an int32 above 0 is an id of 8 bytes. Confluent's registry accepts an imported id 0. If, and only if, the
+registry is known to have that id, a first int32 of 0 is the id 0: Apicurio's registry never has it.
 
 A deserializer also accepts a GUID in front of a payload, but no serializer writes one there; it is not searched for.
 """

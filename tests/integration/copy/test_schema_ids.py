@@ -25,6 +25,7 @@ from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
 from harness.copying import Copying, results_of
 from tests.integration.copy.conftest import MakeCopying
+from tests.integration.copy.test_batches_times import magics, plain_client
 from tests.integration.copy.test_copy_kills import finish, kill_copiers
 
 pytestmark = pytest.mark.integration
@@ -153,6 +154,25 @@ def test_all_kinds_of_topics_in_transactions(
     copy = with_ids(copying, [topic.name for topic in topics], lanes=2, verdicts=verdicts)
     copy.run()
     assert assert_equal_under_the_map(copy, offsets=False) > 1000
+
+
+def test_old_message_formats(copying: MakeCopying, old_source: KafkaCluster, unique_name: Callable[[str], str]) -> None:
+    """Message formats 0 and 1, plain and as compressed wrappers, become format 2 with the ids of the target."""
+    records = [
+        (0, loading.Record(-1, 1_700_000_000_000 + number, framed(3, b"key"), framed(1 + number % 20, b"%d" % number)))
+        for number in range(300)
+    ]
+    topics = []
+    for version in ("0.9.0", "0.10.0"):
+        for codec in ("none", "gzip"):
+            name = unique_name(f"old-{version}-{codec}")
+            old_source.create_topic(name, 1, config={"message.format.version": version, "retention.ms": "-1"})
+            loading.write(plain_client(old_source), name, records, codec=codec)
+            topics.append(name)
+            assert magics(old_source, name) == {0 if version == "0.9.0" else 1}
+    copy = with_ids(copying, topics, source=old_source)
+    assert copy.run()["records"] == 1200
+    assert assert_equal_under_the_map(copy) == 2400
 
 
 def test_ten_thousand_avro_records(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from schema_id_logs import framed
-from source_logs import SourceLog, source_logs
+from source_logs import SourceLog, legacy, record, source_logs
 
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, CopyOp
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap
 from airflow_provider_kafka_migration.errors import SchemaIdUnknown
-from airflow_provider_kafka_migration.kafka.batches.api import Record, Timestamps, read_batches, records
+from airflow_provider_kafka_migration.kafka.batches.api import Record, Timestamps, encode_batch, read_batches, records
 from airflow_provider_kafka_migration.schema_ids.id_map import IdMap
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter
 
@@ -25,13 +25,13 @@ def id_at(offset: int) -> bytes:
     return b"" if offset % _FIVE == 4 else framed(1 + offset % 3, b"")
 
 
-def mapped(record: Record) -> Record:
+def mapped(item: Record) -> Record:
     """A record of the source as it has to be on the target."""
-    assert record.value is not None
-    if not record.value.startswith(b"\0"):
-        return record
-    number = int.from_bytes(record.value[1:5], "big")
-    return record._replace(value=framed(IDS[number], record.value[5:]))
+    assert item.value is not None
+    if not item.value.startswith(b"\0"):
+        return item
+    number = int.from_bytes(item.value[1:5], "big")
+    return item._replace(value=framed(IDS[number], item.value[5:]))
 
 
 def rewriter(*known: int) -> IdRewriter:
@@ -41,7 +41,7 @@ def rewriter(*known: int) -> IdRewriter:
 
 def appended(steps: list[CopyOp]) -> list[Record]:
     """The records at their source offsets."""
-    found = []
+    found: list[Record] = []
     for step in steps:
         if isinstance(step, Append):
             step.batch.check_crc()
@@ -53,7 +53,7 @@ def appended(steps: list[CopyOp]) -> list[Record]:
                 for place in range(stop - first)
             ]
             pairs = zip(offsets, records(step.batch), strict=True)
-            found += [record._replace(offset=offset) for offset, record in pairs]
+            found += [item._replace(offset=offset) for offset, item in pairs]
     return found
 
 
@@ -69,9 +69,9 @@ def test_steps_are_the_source_under_the_map(
         steps += decider.decide(read_batches(data)[0], aborted, until)
         position = decider.next_offset
     assert position == log.end_offset
-    found, wanted = appended(steps), [mapped(record) for record in log.visible]
+    found, wanted = appended(steps), [mapped(item) for item in log.visible]
     if timestamps == "raw":
-        found, wanted = ([record._replace(timestamp=0) for record in items] for items in (found, wanted))
+        found, wanted = ([item._replace(timestamp=0) for item in items] for items in (found, wanted))
     assert found == wanted
 
 
@@ -83,14 +83,36 @@ def test_everything_before_an_unknown_id_is_decided(log: SourceLog, packs: bool,
     batches = read_batches(data)[0]
     decider = BatchTransformer(start, packs=packs, rewriter=rewriter(*(IDS.keys() - {unknown})))
     steps: list[CopyOp] = []
-    waits = any(record.value is not None and record.value.startswith(framed(unknown, b"")) for record in log.visible)
+    waits = any(item.value is not None and item.value.startswith(framed(unknown, b"")) for item in log.visible)
     if waits:
         with pytest.raises(SchemaIdUnknown):
             steps.extend(decider.decide(batches, aborted, until))
     else:
         steps.extend(decider.decide(batches, aborted, until))
-    wanted = [mapped(record) for record in log.visible]
-    assert appended(steps) == [record for record in wanted if record.offset < decider.next_offset]
+    wanted = [mapped(item) for item in log.visible]
+    assert appended(steps) == [item for item in wanted if item.offset < decider.next_offset]
     again = BatchTransformer(decider.next_offset, packs=packs, rewriter=rewriter(*IDS))
     steps += again.decide(batches, aborted, until)
     assert appended(steps) == wanted
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_records_before_an_unknown_id_are_not_left_out(magic: int, packs: bool) -> None:
+    """They wait to be converted together when the unknown id comes."""
+    old = record(0, b"old")
+    data = legacy(0, magic, 0, [old]) + encode_batch([record(3, b"small")]) + encode_batch([record(4, framed(1))])
+    decider = BatchTransformer(0, packs=packs, rewriter=rewriter())
+    steps: list[CopyOp] = []
+    with pytest.raises(SchemaIdUnknown):
+        steps.extend(decider.decide(read_batches(data)[0]))
+    assert [(item.offset, item.value) for item in appended(steps)] == [(0, b"old"), (3, b"small")]
+    assert decider.next_offset == 4
+    only_old = BatchTransformer(0, packs=packs, rewriter=rewriter())
+    steps.clear()
+    with pytest.raises(SchemaIdUnknown):
+        steps.extend(
+            only_old.decide(read_batches(legacy(0, magic, 0, [old]) + encode_batch([record(4, framed(1))]))[0])
+        )
+    assert [item.value for item in appended(steps)] == [b"old"]
+    assert only_old.next_offset == 4
