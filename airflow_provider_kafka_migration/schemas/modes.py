@@ -69,7 +69,7 @@ class TemporarySettings:
         self._registry = registry
         self._role: Role = role
         self._parallel = parallel
-        self._mine: dict[Kind, set[str]] = {"mode": set(), "config": set()}
+        self._mine: dict[Kind, dict[str, OpenSetting]] = {"mode": {}, "config": {}}
 
     # ---- put back
 
@@ -79,12 +79,20 @@ class TemporarySettings:
         :raises SchemaSettingsNotRestored: the registry does not return to a former value; the error lists the scopes.
         :raises ClaimLost: another owner has taken over, and puts these back itself.
         """
-        return self._restore(dict.fromkeys(("mode", "config")))
+        self._record.journal.check_holds()
+        kinds: tuple[Kind, ...] = ("mode", "config")
+        return self._restore({kind: open_settings(self._record.journal, self._role, kind) for kind in kinds})
 
     def restore(self) -> int:
-        """Put back what this object has changed. Errors as those of :meth:`restore_open`."""
-        count = self._restore({kind: set(scopes) for kind, scopes in self._mine.items()})
-        self._mine = {"mode": set(), "config": set()}
+        """Put back what this object has changed; return the number of scopes. Errors as those of :meth:`restore_open`.
+
+        What the journal has as put back counts, too: another process may have done so before the value was set.
+        """
+        if not any(self._mine.values()):
+            return 0
+        self._record.journal.check_holds()
+        count = self._restore(self._mine)
+        self._mine = {"mode": {}, "config": {}}
         return count
 
     def restore_after(self, error: BaseException) -> None:
@@ -99,22 +107,18 @@ class TemporarySettings:
         except MigrationError as second:
             log.warning("After a failure, settings of the %s registry were not put back: %s", self._role, second)
 
-    def _restore(self, only: Mapping[Kind, Collection[str] | None]) -> int:
-        if all(scopes is not None and not scopes for scopes in only.values()):
-            return 0
-        journal = self._record.journal
-        journal.check_holds()
+    def _restore(self, settings: Mapping[Kind, Mapping[str, OpenSetting]]) -> int:
         count = 0
         failed: dict[str, MigrationError] = {}
-        for kind, scopes in only.items():
-            opened = open_settings(journal, self._role, kind)
-            wanted = {scope: item for scope, item in opened.items() if scopes is None or scope in scopes}
-            done, errors = collect(self._put_back, wanted, self._parallel)
+        for kind, items in settings.items():
+            done, errors = collect(self._put_back, items, self._parallel)
             failed.update(errors)
             left = {scope: found for scope, found in done.items() if found is not None}
             if done:
                 text = "modes are put back" if kind == "mode" else "compatibility levels are put back"
-                journal_restored(journal, self._role, kind, done, left, reason=f"{self._role} registry: {text}")
+                journal_restored(
+                    self._record.journal, self._role, kind, done, left, reason=f"{self._role} registry: {text}"
+                )
             count += len(done)
         if failed:
             raise self._not_restored(failed)
@@ -216,10 +220,20 @@ class TemporarySettings:
         new = {scope: value for scope, value in found.items() if scope not in opened}
         verb = f"{self._role} registry: {kind} {_shown(wanted)} for a while"
         journal_setting(journal, self._role, kind, new, wanted, reason=verb)
-        self._mine[kind].update(found)
+        for scope, value in found.items():
+            self._mine[kind].setdefault(scope, opened.get(scope) or OpenSetting(kind, scope, value, wanted))
         todo = {scope: scope for scope, value in found.items() if not has_values(kind, value, wanted)}
         _, refused = collect(lambda scope: self._write(kind, scope, wanted, force(scope)), todo, self._parallel)
+        self._keep_open(kind, found, wanted)
         return {**failed, **refused}
+
+    def _keep_open(self, kind: Kind, scopes: Iterable[str], wanted: Any) -> None:
+        """Journal again what another process has found unchanged, and journaled as put back, before it was set."""
+        journal = self._record.journal
+        journal.refresh()
+        opened = open_settings(journal, self._role, kind)
+        closed = {scope: self._mine[kind][scope].former for scope in scopes if scope not in opened}
+        journal_setting(journal, self._role, kind, closed, wanted, reason=f"{self._role} registry: set meanwhile")
 
     def lift_levels(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
         """Set compatibility NONE on subjects, so that their old versions can be registered.

@@ -389,7 +389,8 @@ class SchemaFollower:
     """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
 
     A pass runs every ``schemas.interval``, and as soon as a copier asks for an id. Errors are logged and journaled,
-    each kind once; they never end the copy. A lost claim ends the follower.
+    each kind once; they never end the copy. A lost claim ends the follower. During a freeze it pauses: the cutover runs
+    the passes and answers copiers then, and two processes would only put back each other's modes.
 
     :param poll_seconds: how often the journal store is listed for ids that copiers ask for.
     """
@@ -428,7 +429,9 @@ class SchemaFollower:
                 try:
                     pair = pair or self._open(self._context)
                     answered = wanted_ids(self._context.record)
-                    synchronize(self._context, pair, reason="tail")
+                    self._context.journal.refresh()
+                    if not self._context.record.is_frozen():
+                        synchronize(self._context, pair, reason="tail")
                 except FINAL as error:
                     log.warning("The copy of schemas has ended: %s", error)
                     return

@@ -208,6 +208,17 @@ def test_the_last_schemas_come_with_the_final_drain(worlds: Worlds) -> None:
     assert b"20" in final
 
 
+def test_the_final_drain_answers_for_a_tail_whose_own_task_has_died(worlds: Worlds) -> None:
+    """Without an answer the record would hold its partition, and the freeze would be lifted."""
+    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "exclude": ["gone-value"]})
+    world.source.log("orders").write(with_id(12))
+    world.run("cutover.freeze")
+    world.run("cutover.sentinels")
+    assert 12 not in id_map(world)
+    world.run("cutover.final_drain")
+    assert ids_on_target(world, "orders") == [id_map(world)[number] for number in (1, 3, 3, 12)]
+
+
 # -- outages ----------------------------------------------------------------------------------------------------------
 
 

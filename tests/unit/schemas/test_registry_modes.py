@@ -11,6 +11,7 @@ from registry_world import World, avro, client, world
 from airflow_provider_kafka_migration.errors import ClaimLost, RegistryForbidden, SchemaSettingsNotRestored
 from airflow_provider_kafka_migration.journal import Journal, Owner
 from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Progress
 from airflow_provider_kafka_migration.record.registry_settings import journal_setting, open_settings
 from airflow_provider_kafka_migration.schemas.modes import (
     TemporarySettings,
@@ -19,6 +20,7 @@ from airflow_provider_kafka_migration.schemas.modes import (
     restore_source,
 )
 from airflow_provider_kafka_migration.schemas.sync import synchronize
+from airflow_provider_kafka_migration.state import State
 from harness.fake_registry import Reply, Request
 
 
@@ -128,6 +130,21 @@ def test_nothing_is_changed_or_put_back_without_the_claim(tmp_path: Path) -> Non
         assert at.target.store.modes == {"a": "IMPORT"}
 
 
+def test_an_interrupted_pass_puts_modes_back(tmp_path: Path) -> None:
+    with world(tmp_path, ids="keep") as at:
+        at.source.seed("a-value", avro("A", "x"), id=1)
+
+        def interrupt(line: Progress) -> None:
+            if line.unit == "versions":
+                assert at.target.store.modes == {"a-value": "IMPORT"}
+                raise KeyboardInterrupt
+
+        with at.pair() as pair, pytest.raises(KeyboardInterrupt):
+            synchronize(at.context, pair, reason="schemas", progress=interrupt)
+        assert at.target.state()["modes"] == {"": "READWRITE"}
+        assert still_open(at) == {}
+
+
 def test_a_lost_claim_ends_a_pass(tmp_path: Path) -> None:
     """The next owner puts the modes back: the journal has them open."""
     with world(tmp_path, ids="keep") as at:
@@ -167,11 +184,30 @@ def test_a_mode_that_another_process_puts_back_too_early_is_set_again(tmp_path: 
         assert still_open(at) == {}
 
 
+def test_another_process_puts_back_what_is_about_to_be_set(tmp_path: Path) -> None:
+    """It finds the mode unchanged and closes the entry; the change that follows must be open in the journal again."""
+    with world(tmp_path) as at:
+        own = settings(at)
+        closed: list[int] = []
+
+        def another_process(request: Request) -> None:
+            if request.method == "PUT" and not closed:
+                closed.append(settings(at).restore_open())
+
+        at.target.before = another_process
+        own.change("mode", ["a"], "IMPORT")
+        assert closed == [1]
+        assert still_open(at) == {"a": None}
+        own.restore()
+        assert at.target.state()["modes"] == {"": "READWRITE"}
+        assert still_open(at) == {}
+
+
 # -- read-only source -------------------------------------------------------------------------------------------------
 
 
 def test_a_read_only_source_and_back(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", global_config=True) as at:
+    with world(tmp_path, state=State.AWAITING_CLIENT_SWITCH, ids="keep", global_config=True) as at:
         at.source.seed("a-value", avro("A", "x"), id=1)
         at.source.seed("b-value", avro("B", "x"), id=2)
         at.source.store.modes = {"b-value": "READWRITE", "c-value": "READONLY"}

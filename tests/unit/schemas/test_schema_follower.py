@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from registry_world import World, avro, world
 
 from airflow_provider_kafka_migration.journal import Journal, Owner
 from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
+from airflow_provider_kafka_migration.schemas import sync
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from harness.fake_registry import Reply
 
@@ -87,3 +91,36 @@ def test_without_registries_nothing_runs(tmp_path: Path) -> None:
         with follower(at) as running:
             assert running._thread is None
         assert at.source.requests == []
+
+
+def test_it_pauses_during_a_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cutover runs the passes then."""
+    events: list[str] = []
+    original, is_frozen = sync.synchronize, MigrationRecord.is_frozen
+
+    def note_pass(*arguments: Any, **options: Any) -> Any:
+        events.append("pass")
+        return original(*arguments, **options)
+
+    def note_frozen(record: MigrationRecord) -> bool:
+        found = is_frozen(record)
+        events.extend(["frozen"] if found else [])
+        return found
+
+    monkeypatch.setattr(sync, "synchronize", note_pass)
+    monkeypatch.setattr(MigrationRecord, "is_frozen", note_frozen)
+    with world(tmp_path, interval="1s") as at:
+        at.source.seed("a-value", avro("A", "x"), id=5)
+        with follower(at):
+            wait_until(lambda: 5 in known(at))
+            now = iso(at.context.now())
+            details = {"method": "manual", "requested_at": now, "deadline": now}
+            at.context.journal.step(steps.FREEZE_REQUESTED, "1", details)
+            wait_until(lambda: events[-3:] == ["frozen"] * 3)
+            passes, looks = events.count("pass"), len(events)
+            at.source.seed("b-value", avro("B", "x"), id=6)
+            at.context.journal_store.put_new(wanted_key("m1", ".", 6), b"{}")
+            wait_until(lambda: len(events) > looks + 1)
+            assert events.count("pass") == passes
+            at.context.journal.step(steps.FREEZE_LIFTED, "1", {})
+            wait_until(lambda: 6 in known(at))

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.schemas.open import RegistryPair
 from airflow_provider_kafka_migration.schemas.sync import Reason, synchronize
-from airflow_provider_kafka_migration.state import FORWARD
+from airflow_provider_kafka_migration.state import FORWARD, State
 from harness.fake_registry import FakeRegistry
 
 
@@ -88,14 +88,14 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, *, kind: Any = "confluent", **schemas: Any) -> Iterator[World]:
+def world(folder: Path, *, kind: Any = "confluent", state: State = State.TAIL, **schemas: Any) -> Iterator[World]:
     """Two registries, and a migration whose section ``schemas`` has these settings.
 
     :param kind: of the target registry.
     """
     with FakeRegistry() as one, FakeRegistry(kind) as other:
         section = {"source": "env:SOURCE_REGISTRY", "target": "env:TARGET_REGISTRY", **schemas}
-        context = make_context(folder, schemas=section)
+        context = make_context(folder, state=state, schemas=section)
         yield World(one, other, context)
 
 
@@ -127,6 +127,18 @@ class Gate:
         """Count and guard methods of one object."""
         for name in names:
             setattr(target, name, self._guarded(f"{type(target).__name__}.{name}", getattr(target, name)))
+
+    def guard_requests(self, registry: Registry) -> None:
+        """Count and guard all requests of a client that may write, lookups included."""
+        rest: Any = registry._rest
+        ask = rest._until_answered
+
+        def until_answered(addresses: list[str], request: Any) -> Any:
+            if request.method == "GET":
+                return ask(addresses, request)
+            return self._guarded(f"{request.method}", lambda url: ask(addresses, request))(addresses[0])
+
+        rest._until_answered = until_answered
 
     def _guarded(self, label: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **options: Any) -> Any:
