@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOpt
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.plan import PlanFormat, write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import RegistryUnreachable, SpecInvalid, Where
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
@@ -132,30 +133,33 @@ def verify_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> An
     """Compare both registries completely. Reads only. Exit status 1 if anything differs or could not be read.
 
     Compared are subjects, versions, references, deletions, levels and modes, and whether each id of the id map resolves
-    on both sides to the same schema. `validate`, in a migration, also checks all ids that occur in copied records.
+    on both sides to the same schema. What only the target has is a warning: its clients may have registered it.
+    `validate`, in a migration, also checks all ids that occur in copied records.
     """
+    from airflow_provider_kafka_migration.schemas.check import judge
+
     spec = load_spec(file)
     with _reading(spec, quiet=json_output) as context:
-        found = _compare(context)
-    rows = [
-        (f"{item.subject} version {item.version}" if item.version else item.subject, item.what)
-        for item in found.differences
-    ]
-    unread = sorted(found.unread.items())
-    equal = not rows and not unread
-    data = {"migration_id": spec.migration_id, "equal": equal, "check": found.model_dump(mode="json")}
-    counts = (
-        f"{found.subjects} subjects, {found.versions} versions ({found.deleted_versions} soft-deleted), "
-        f"{found.ids_resolved} of {found.ids_in_records} ids of the id map resolve on the target"
-    )
-    shown: list[RenderableType] = [f"[green]equal[/]: {counts}" if equal else f"[red]not equal[/]: {counts}"]
-    shown += [_table(("subject", "difference"), rows)] if rows else []
-    shown += [_table(("could not be compared", "why"), unread, "red")] if unread else []
-    return Answer(data, shown, code=ExitCode.OK if equal else ExitCode.FAILED)
+        made, found = _compare(context)
+    reported = {item.subject for item in made.conflicts} if spec.schemas.on_conflict == "report" else set()
+    verdict = judge(found, frozenset(reported))
+    failed = verdict.outcome is Outcome.FAILED
+    data = {
+        "migration_id": spec.migration_id,
+        "outcome": verdict.outcome.value,
+        "findings": verdict.partitions,
+        "check": found.model_dump(mode="json"),
+    }
+    style = {Outcome.PASSED: "green", Outcome.WARNING: "yellow"}.get(verdict.outcome, "red")
+    shown: list[RenderableType] = [f"[{style}]{verdict.outcome.value}[/]: {escape(verdict.summary)}"]
+    if verdict.partitions:
+        rows = [(row["outcome"], row["what"], row["why"]) for row in verdict.partitions]
+        shown.append(_table(("", "what", "why"), rows))
+    return Answer(data, shown, code=ExitCode.FAILED if failed else ExitCode.OK)
 
 
-def _compare(context: PhaseContext) -> SchemaCheck:
-    """Read both registries and compare them, without a claim.
+def _compare(context: PhaseContext) -> tuple[SchemaPlan, SchemaCheck]:
+    """Plan from what both registries have now, and compare them, without a claim.
 
     :raises SpecInvalid: the spec names only one registry.
     :raises MigrationError: a registry cannot be read.
@@ -172,7 +176,7 @@ def _compare(context: PhaseContext) -> SchemaCheck:
     ids = {(origin, number): "the id map" for origin, number, _ in id_map.ids} if id_map is not None else {}
     guids = {guid: "the id map" for guid, _ in id_map.guids} if id_map is not None else {}
     with open_pair(context) as pair:
-        return compare_registries(
+        found = compare_registries(
             pair.source,
             pair.target,
             made,
@@ -183,6 +187,7 @@ def _compare(context: PhaseContext) -> SchemaCheck:
             former_source_modes=former_modes(record, "source"),
             parallel=context.spec.schemas.max_parallel_requests,
         )
+    return made, found
 
 
 def _differences(made: SchemaPlan) -> Iterator[tuple[str, str, str]]:

@@ -41,6 +41,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     ProvenPartition,
     ProvenRange,
 )
+from airflow_provider_kafka_migration.documents.schemas import id_rule
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
@@ -271,8 +272,7 @@ class LaneProver:
 
     def _usable(self, known: _Known, whole: ContentRange, offset_map: PartitionMap) -> ProvenRange | None:
         proven = known.document.proven
-        id_rule = "" if self._job.schema_ids is None else self._job.schema_ids.rule(whole.topic)
-        if proven is None or not fits(proven, whole, offset_map, id_rule):
+        if proven is None or not fits(proven, whole, offset_map, id_rule(self._job.schema_ids, whole.topic)):
             return None
         if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
             log.warning("%s-%d: the target's log was rewritten, so it is compared again", *whole.key)

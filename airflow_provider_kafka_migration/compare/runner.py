@@ -36,6 +36,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     PartitionContent,
     ProvenRange,
 )
+from airflow_provider_kafka_migration.documents.schemas import id_rule
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, MigrationError, Transient, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap, topic_key
@@ -187,15 +188,12 @@ class ContentChecker:
         self, proven: ProvenRange | None, compared: ContentRange, offset_map: PartitionMap
     ) -> ProvenRange | None:
         """Return what was proven before, if it still holds for these logs."""
-        if proven is None or not fits(proven, compared, offset_map, self._id_rule(compared.topic)):
+        if proven is None or not fits(proven, compared, offset_map, id_rule(self._job.schema_ids, compared.topic)):
             return None
         if not still_holds(self._wire("target"), proven, compared.target_topic, compared.partition):
             log.warning("%s-%d: the target's log was rewritten, so it is compared again", *compared.key)
             return None
         return proven
-
-    def _id_rule(self, topic: str) -> str:
-        return "" if self._job.schema_ids is None else self._job.schema_ids.rule(topic)
 
     def _compare(
         self,

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
+    SchemaIdUnknown,
     TopicRecreated,
     Transient,
     Where,
@@ -427,7 +428,7 @@ class PartitionCopy:
 
         A partition whose log end was never read has reached no broker in the whole slice, which counts as trouble.
         """
-        if self.state is CopyState.RUNNING and isinstance(self.stopping, Transient):
+        if self.state is CopyState.RUNNING and isinstance(self.stopping, SchemaIdUnknown):
             return self.stopping
         if self.state is CopyState.RUNNING:
             return None if self.write.is_idle or self.stuck_since is None else self.trouble

@@ -78,6 +78,7 @@ class TargetSink:
         wake: Callable[[], object],
     ) -> None:
         self._job = job
+        self._limits = limits
         self._target = target
         self._maps = LaneMaps(map_store, job.migration_id, limits.check)
         self._layout = OffsetLayout(job, self._maps)
@@ -145,7 +146,9 @@ class TargetSink:
 
     def is_settling(self, copy: PartitionCopy) -> bool:
         """Return whether unanswered requests may still change the position, or the partition waits for a schema."""
-        return self._writer(copy).is_settling(copy) or self._schema_ids.holds(copy)
+        # What lies behind the stop offset is not copied, so nothing has to be known about it.
+        waits = not self._is_at_stop(copy) and self._schema_ids.holds(copy)
+        return waits or self._writer(copy).is_settling(copy)
 
     def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]:
         """Return the resume points of all partitions, each found according to its verdict.
@@ -214,9 +217,21 @@ class TargetSink:
                 self._schema_ids.ask_ahead(copy, committed, int(error.details["offset"]))
         self._busy[copy] = None
         self._layout.place(copy, steps)
-        if _stops_now(copy):
+        if self._stops_now(copy):
             assert copy.stopping is not None
             raise copy.stopping
+
+    def _stops_now(self, copy: PartitionCopy) -> bool:
+        """Return whether a partition stops: all that was decided before its error is sent, so nothing overtakes it.
+
+        An error behind the stop offset stops nothing.
+        """
+        return copy.stopping is not None and copy.write.is_idle and not self._is_at_stop(copy)
+
+    def _is_at_stop(self, copy: PartitionCopy) -> bool:
+        """Return whether everything up to the stop offset is decided."""
+        until = self._limits.until(copy)
+        return until is not None and copy.write.source_offset >= until
 
     def poll(self) -> list[Trouble]:
         """Take note of what the target has confirmed; return the errors of partitions since the last poll."""
@@ -226,7 +241,7 @@ class TargetSink:
                 troubles.append(event)
                 continue
             self._relax(event.copy)
-            if _stops_now(event.copy):
+            if self._stops_now(event.copy):
                 assert event.copy.stopping is not None
                 troubles.append(Trouble.of(event.copy, event.copy.stopping))
         return troubles
@@ -325,8 +340,3 @@ class TargetSink:
                     next_step="stop that producer, delete the target topic and start again, or leave the topic out",
                     details={"producer_id": producer_id, "target_offset": batch.last_offset},
                 )
-
-
-def _stops_now(copy: PartitionCopy) -> bool:
-    """Return whether a failed partition stops: everything decided before the error is sent, so nothing overtakes it."""
-    return copy.stopping is not None and copy.write.is_idle

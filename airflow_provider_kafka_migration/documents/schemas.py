@@ -59,6 +59,11 @@ class SchemaIdSettings(Part):
         return "" if found is None else found.rule
 
 
+def id_rule(settings: SchemaIdSettings | None, topic: str) -> str:
+    """Return :meth:`SchemaIdSettings.rule`; empty without settings."""
+    return "" if settings is None else settings.rule(topic)
+
+
 class SchemaConflict(Part):
     """Something on the target that keeps a schema, level or mode from being written as planned."""
 

@@ -2,7 +2,8 @@
 
 The pass before the freeze costs no frozen time. It shows whether both registries answer and whether everything is on
 the target, so that a freeze does not fail for that. While the tail copies the last records, ids that it asks for are
-answered here as well: the tail may wait for them, and its own process may be the one that has died.
+answered here as well: the tail may wait for them, and its own process may be the one that has died. The last pass comes
+when the target has all records, so nothing that was registered until then is left behind.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from airflow_provider_kafka_migration.documents.schemas import SchemasResult
 from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.freeze.frozen import StepTimer
 from airflow_provider_kafka_migration.record import keys, steps
@@ -52,7 +52,7 @@ def _check_copied(context: PhaseContext) -> None:
 
 
 class FinalSchemas:
-    """The last pass of a cutover, and answers for the tail until it has copied everything. Without registries: nothing.
+    """Answers for the tail until it has copied everything, then the last pass. Without registries it does nothing.
 
     Use it as a context manager.
     """
@@ -62,30 +62,18 @@ class FinalSchemas:
         self._attempt = attempt
         self._stack = ExitStack()
         self._pair: RegistryPair | None = None
-        self._timer: StepTimer | None = None
-        self._result: SchemasResult | None = None
         self._asked_at = context.now()
 
     def __enter__(self) -> FinalSchemas:
         if self._context.spec.schemas.copies:
             _check_copied(self._context)
-            self._timer = StepTimer.start(self._context.record, self._attempt, steps.FINAL_SCHEMAS)
-            try:
-                self._pair = self._stack.enter_context(open_pair(self._context))
-                self._run()
-            except BaseException:
-                self._stack.close()
-                raise
+            self._pair = self._stack.enter_context(open_pair(self._context))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    def _run(self) -> None:
-        assert self._pair is not None
-        self._result = synchronize_completely(self._context, self._pair, reason="final")
 
     def answer(self) -> None:
         """Run another pass if copiers ask for ids that the id map does not have."""
@@ -95,19 +83,20 @@ class FinalSchemas:
         self._asked_at = now
         record = self._context.record
         if unanswered(wanted_ids(record), record.schema_id_map()):
-            self._run()
+            synchronize_completely(self._context, self._pair, reason="final")
 
-    def done(self) -> None:
-        """Keep the id map next to the offset map, and journal the step."""
-        if self._timer is None or self._result is None:
+    def finish(self) -> None:
+        """Run the last pass, keep the id map next to the offset map, and journal the step."""
+        if self._pair is None:
             return
         record = self._context.record
+        timer = StepTimer.start(record, self._attempt, steps.FINAL_SCHEMAS)
+        result = synchronize_completely(self._context, self._pair, reason="final")
         document = record.schema_id_map()
         assert document is not None, "the pass has written it"
         record.journal.check_holds()
         record.evidence_store.put(record.key(keys.FINAL_SCHEMA_IDS), document.canonical())
-        result = self._result
-        self._timer.done(
+        timer.done(
             {
                 "summary": f"{result.subjects} subjects with {result.versions} versions are on the target",
                 "id_mode": result.id_mode,

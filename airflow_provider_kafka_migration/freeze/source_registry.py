@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 PHASE = "cutover"
 #: Modes in which nobody can register anything.
 _CLOSED = frozenset({READONLY, "READONLY_OVERRIDE"})
+_LEAVE = "set schemas.source_registry: leave, and keep people from registering schemas on the source during the cutover"
 #: A longer list of requests is truncated; the journal has all scopes.
 _MAX_SCOPES = 20
 
@@ -33,6 +34,31 @@ _MAX_SCOPES = 20
 def is_wanted(spec: MigrationSpec) -> bool:
     """Whether the source registry is to become read-only at the freeze."""
     return bool(spec.schemas.source) and spec.schemas.source_registry == "readonly"
+
+
+def check_before_freeze(context: PhaseContext) -> None:
+    """Check, before any producer is stopped, that the migration may set modes on the source registry, if it has to.
+
+    The registry gets the mode that it has, which changes nothing.
+
+    :raises FreezeFailed: the registry has no modes.
+    :raises MigrationError: it cannot be reached, or refuses.
+    """
+    if not is_wanted(context.spec):
+        return
+    with closing(context.registry("source")) as registry:
+        mode = registry.mode(None)
+        if mode is None:
+            raise FreezeFailed(
+                "the source registry has no modes, so it cannot become read-only",
+                where=context.where(PHASE, path="schemas.source_registry"),
+                next_step=_LEAVE,
+            )
+        try:
+            registry.set_mode(None, mode)
+        except MigrationError as error:
+            error.add_next_step(f"or: {_LEAVE}")
+            raise
 
 
 def make_readonly(context: PhaseContext) -> dict[str, Any]:
@@ -51,8 +77,7 @@ def make_readonly(context: PhaseContext) -> dict[str, Any]:
         raise FreezeFailed(
             f"the source registry has accepted the mode {READONLY}, but reports {mode or 'none'}",
             where=context.where(PHASE, path="schemas.source_registry"),
-            next_step="this registry does not enforce modes: set schemas.source_registry: leave, and keep people from "
-            "registering schemas during the cutover",
+            next_step=f"this registry does not enforce modes: {_LEAVE}",
         )
     return {"source_registry": {"mode": mode, "scopes": scopes}}
 

@@ -1,5 +1,4 @@
-"""The final drain: set the tail's stop, copy the last schemas, wait until the target has everything, write
-``offset-map.json``.
+"""The final drain: set the tail's stop, wait until the target has everything, copy the last schemas, write the maps.
 
 The tail ends by itself: ``control/tail-stop.json`` has the exclusive source offset of each partition, and copiers poll
 it. The brokers decide when the drain is done: each partition's log end on the target must correspond to its end on the
@@ -88,7 +87,7 @@ def run(
         write_tail_stop(record, boundary)
         with FinalSchemas(context, attempt) as schemas:
             drained = _wait(context, attempt, ends, schemas, poll_seconds, sleep)
-            schemas.done()
+            schemas.finish()
         if context.spec.cutover.on_bypass == "continue":
             drained, ends = _move_boundary(context, boundary, ends, sleep)
         bypasses = stand_still.check_not_bypassed(record, context.source, attempt, ends)

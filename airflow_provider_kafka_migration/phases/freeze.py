@@ -81,6 +81,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
     follow.check_all_followed(context.record, context.source)
     frozen.check_receiver(context)
+    source_registry.check_before_freeze(context)
     final_schemas.before_freeze(context)
     status = lags.small_again(context)
     worst = status.worst

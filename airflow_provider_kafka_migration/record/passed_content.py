@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.compare.proven import is_another_log, load
 from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent, PassedContent
+from airflow_provider_kafka_migration.documents.schemas import id_rule
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster
@@ -80,9 +81,7 @@ def _lacks_ids(record: MigrationRecord, contents: Sequence[PartitionContent]) ->
     :raises DocumentUnreadable: the schema plan is missing, or is not the one that the plan was made with.
     """
     settings = schema_id_settings(record)
-    lacking = [
-        item for item in contents if item.schema_id_rule != ("" if settings is None else settings.rule(item.topic))
-    ]
+    lacking = [item for item in contents if item.schema_id_rule != id_rule(settings, item.topic)]
     if lacking:
         log.warning("%s-%d: its schema ids were not gathered; everything is compared again", *lacking[0].key)
     return bool(lacking)

@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     ProvenRange,
     content_job,
 )
+from airflow_provider_kafka_migration.documents.schemas import id_rule
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record import steps
@@ -179,8 +180,14 @@ def _documents(record: MigrationRecord) -> dict[TopicPartition, ProvenPartition]
     with ThreadPoolExecutor(_READERS, "proven") as pool:
         found = [item for item in pool.map(lambda key: _document(store, key), keys) if item is not None]
     times = all_times_overtaken(store, record.migration_id)
+    settings = schema_id_settings(record)
+
+    def holds(item: ProvenPartition) -> bool:
+        same_rule = item.proven is None or item.proven.content.schema_id_rule == id_rule(settings, item.topic)
+        return same_rule and holds_tombstones(item, times[item.key])
+
     return {
-        item.key: item if holds_tombstones(item, times[item.key]) else item.model_copy(update={"proven": None})
+        item.key: item if holds(item) else item.model_copy(update={"proven": None})
         for item in found
         if item.migration_id == record.migration_id
     }

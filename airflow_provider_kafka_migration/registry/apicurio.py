@@ -28,7 +28,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -101,6 +101,15 @@ class Apicurio:
         with self._parsing():
             return "COMPATIBILITY" in answers.texts(self._json(answer), "the rules")
 
+    def set_compatibility_rule(self, subject: str | None, level: str) -> None:
+        """Set the compatibility level of a subject, or of the registry; ``NONE`` is a level like any other."""
+        rules = "admin/rules" if subject is None else f"{_artifact(subject)}/rules"
+        rule = json.dumps({"ruleType": "COMPATIBILITY", "config": level}).encode()
+        answer = self._send("PUT", f"{rules}/COMPATIBILITY", content=rule, headers=_JSON)
+        if answer.status == 404:
+            answer = self._send("POST", rules, content=rule, headers=_JSON)
+        self._right(answer)
+
     def delete_compatibility_rule(self, subject: str) -> None:
         """Remove the compatibility level of a subject; do nothing if it has none."""
         answer = self._send("DELETE", f"{_artifact(subject)}/rules/COMPATIBILITY")
@@ -147,7 +156,7 @@ class Apicurio:
             raise self._rest.invalid(
                 f"is wrong: version {version} of {subject} has the id {found.id}, which is missing"
             )
-        return RegisteredSchema(subject, version, found.id, content, deleted=found.state == DISABLED)
+        return RegisteredSchema(subject, version, found.id, content, deleted=_hides(found.state))
 
     def export(self) -> bytes:
         """Return everything that the registry holds, as a zip archive."""
@@ -162,8 +171,9 @@ class Apicurio:
     def import_schemas(self, rows: Sequence[RegisteredSchema]) -> None:
         """Bring versions into the registry under exactly their subjects, versions, ids and deleted states.
 
-        Versions that are there already under the same id stay as they are, so an attempt that was killed is simply
-        repeated. Nothing is written if there is a conflict. The result is read back. See the module for the way.
+        Of versions that are there already under the same id, only the state is set, so an attempt that was killed is
+        simply repeated. Nothing else is written if there is a conflict. The result is read back. See the module for the
+        way.
 
         :raises SchemaIdConflict: an id or a version is taken by another schema, or a schema is there under another id:
             Apicurio keeps one id for each content. ``details["conflicts"]`` lists all of them.
@@ -192,8 +202,8 @@ class Apicurio:
     def _missing(
         self, wanted: Mapping[tuple[str, int], RegisteredSchema]
     ) -> tuple[dict[tuple[str, int], RegisteredSchema], dict[str, _Present]]:
-        """Return the rows that are not there yet, and what is there for each subject. Finish drafts; remove
-        placeholders."""
+        """Return the rows that are not there yet, and what is there for each subject. On the way, finish what a killed
+        attempt has left: drafts, wrong states, placeholders."""
         subjects = sorted({subject for subject, _ in wanted})
         listed = self.subjects()
         there: dict[str, _Present] = {subject: {} for subject in subjects}
@@ -201,9 +211,14 @@ class Apicurio:
         there |= zip(found_subjects, self._each(self._cleaned, found_subjects), strict=True)
         for key in sorted(wanted):
             row, found = wanted[key], there[key[0]].get(key[1])
-            if found is not None and found.id == row.id and found.state == DRAFT:
+            state = DISABLED if row.deleted else ENABLED
+            if (
+                found is not None
+                and found.id == row.id
+                and (found.state == DRAFT or _hides(found.state) != row.deleted)
+            ):
                 self._set_state(row)
-                there[key[0]][key[1]] = _Version(row.id, DISABLED if row.deleted else ENABLED, is_placeholder=False)
+                there[key[0]][key[1]] = replace(found, state=state)
         missing = {key: row for key, row in wanted.items() if key[1] not in there[key[0]]}
         return missing, there
 
@@ -494,6 +509,11 @@ def _reference(value: Any) -> dict[str, Any]:
 def _content_of(schema: Schema) -> tuple[str, tuple[Any, ...]]:
     """Return what makes up a content in Apicurio; it has no metadata and no rule sets."""
     return schema.text, tuple(sorted(schema.references))
+
+
+def _hides(state: str) -> bool:
+    """Return whether Confluent's API shows a version in this state as soft-deleted."""
+    return state == DISABLED
 
 
 def _artifact(subject: str) -> str:

@@ -11,7 +11,7 @@ It stands on confluent-kafka's REST client (:mod:`.rest`) and not on its ``Schem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -89,9 +89,12 @@ class Registry:
 
     def kind(self) -> Kind:
         """Return which product answers; ``unknown`` if it gives no sign of any that we know."""
-        if self._kind is None:
-            self._kind = detection.kind_of(self._rest)
-        return self._kind
+        if self._kind is not None:
+            return self._kind
+        kind, is_certain = detection.kind_of(self._rest)
+        if is_certain:
+            self._kind = kind
+        return kind
 
     def apicurio(self) -> Apicurio | None:
         """Return Apicurio's own API; None for other products, or if it cannot be reached under the same host."""
@@ -232,7 +235,9 @@ class Registry:
             body["version"] = version
         with self._refused(what):
             answer = self._post(f"subjects/{_encoded(subject)}/versions", body, _flags(normalize=normalize))
-        found = self._as_registered(self._parsed(answers.mapping, answer), subject, schema, normalize=normalize)
+        found = self._as_registered(
+            self._parsed(answers.mapping, answer), subject, schema, version, normalize=normalize
+        )
         if id is not None and (found.id != id or version not in (None, found.version)):
             raise SchemaIdIgnored(
                 f"the {self.role} registry registered id {id}, version {version} of {subject} "
@@ -296,7 +301,15 @@ class Registry:
         return found if found == effective and found != self._level("config", None, ()) else None
 
     def set_config(self, subject: str | None, config: dict[str, Any]) -> None:
-        """Set the config of a level. Takes what :meth:`config` returns."""
+        """Set the config of a level. Takes what :meth:`config` returns.
+
+        Apicurio 3.0 refuses ``NONE`` where no level is set, and removes the level where one is set. Its own API sets
+        it. Apicurio keeps nothing else of a config.
+        """
+        level = config.get("compatibilityLevel")
+        if isinstance(level, str) and (own_api := self.apicurio()) is not None:
+            own_api.set_compatibility_rule(subject, level)
+            return
         body = {("compatibility" if key == "compatibilityLevel" else key): value for key, value in config.items()}
         with self._refused(f"set the config of {_level_name(subject)}"):
             self._rest.put(_level_path("config", subject), body=body)
@@ -390,12 +403,16 @@ class Registry:
                 raise self._rest.invalid(f"is wrong: {what} has no end")
 
     def _as_registered(
-        self, answer: dict[str, Any], subject: str, schema: Schema, *, normalize: bool
+        self, answer: dict[str, Any], subject: str, schema: Schema, version: int | None, *, normalize: bool
     ) -> RegisteredSchema:
-        """Return what was registered; older registries and Apicurio answer with the id only."""
+        """Return what was registered; older registries, Redpanda and Apicurio answer with the id only."""
         new_id = self._parsed(lambda value: answers.number(value, "id"), answer.get("id"))
         if answer.get("version") is not None:
             return self._parsed(answers.registered, {**answers.body(schema), **answer, "subject": subject})
+        if version is not None:
+            # A lookup would find any of several versions with this schema.
+            with suppress(SchemaNotFound):
+                return self.schema(subject, version)
         found = self.lookup(subject, schema, normalize=normalize)
         if found is None or found.id != new_id:
             raise self._rest.invalid(f"to a new schema in {subject} (id {new_id}) contradicts its lookup afterwards")

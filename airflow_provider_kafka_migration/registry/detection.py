@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from airflow_provider_kafka_migration.errors import RegistryAnswerInvalid, RegistryForbidden
+from airflow_provider_kafka_migration.errors import RegistryAnswerInvalid, RegistryForbidden, RegistryUnreachable
 from airflow_provider_kafka_migration.registry.rest import Answer, BoundedRestClient
 
 Kind = Literal["confluent", "karapace", "redpanda", "apicurio", "unknown"]
@@ -14,21 +14,26 @@ Kind = Literal["confluent", "karapace", "redpanda", "apicurio", "unknown"]
 CCOMPAT = "/apis/ccompat/"
 
 
-def kind_of(rest: BoundedRestClient) -> Kind:
-    """Return the kind of a registry. A gateway may hide the paths that tell; the kind is then ``unknown``.
+def kind_of(rest: BoundedRestClient) -> tuple[Kind, bool]:
+    """Return the kind of a registry, and whether a later call would find the same.
 
-    :raises RegistryUnreachable: it does not answer now.
+    A gateway may hide the paths that tell; the kind is then ``unknown``. It is uncertain if such a path could not be
+    reached although the registry itself answers.
+
+    :raises RegistryUnreachable: the registry does not answer now.
     """
     if apicurio_bases(rest):
-        return "apicurio"
-    if "scope" in _object(_ask(rest, "v1/metadata/id")):
-        return "confluent"
-    if any("karapace" in key for key in _object(_ask(rest, "_health"))):
-        return "karapace"
-    listing = _ask(rest, "subjects?subjectPrefix=kafka-migration-probe")
+        return "apicurio", True
+    identity, is_certain = _ask(rest, "v1/metadata/id")
+    if "scope" in _object(identity):
+        return "confluent", True
+    health, health_is_certain = _ask(rest, "_health")
+    if any("karapace" in key for key in _object(health)):
+        return "karapace", True
+    listing = _answer(rest, "subjects?subjectPrefix=kafka-migration-probe")
     if listing is not None and "seastar" in listing.headers.get("server", "").lower():
-        return "redpanda"
-    return "unknown"
+        return "redpanda", True
+    return "unknown", is_certain and health_is_certain
 
 
 def apicurio_bases(rest: BoundedRestClient) -> list[str]:
@@ -49,7 +54,15 @@ def apicurio_info(rest: BoundedRestClient) -> dict[str, Any] | None:
     return info if "apicurio" in str(info.get("name", "")).lower() else None
 
 
-def _ask(rest: BoundedRestClient, path: str) -> Answer | None:
+def _ask(rest: BoundedRestClient, path: str) -> tuple[Answer | None, bool]:
+    """Return the answer for a path that few registries have, and False if there was none."""
+    try:
+        return _answer(rest, path), True
+    except RegistryUnreachable:
+        return None, False  # some gateways answer 502 for paths that they do not know
+
+
+def _answer(rest: BoundedRestClient, path: str) -> Answer | None:
     try:
         return rest.exchange("GET", [f"{base}/{path}" for base in rest.base_urls])
     except (RegistryForbidden, RegistryAnswerInvalid):

@@ -51,7 +51,7 @@ def _page(rest: BoundedRestClient, offset: int) -> list[RegisteredSchema] | None
         return [_registered(row) for row in answers.sequence(rest.get("schemas", query), "the list of schemas")]
     except (AnswerMalformed, SchemaRegistryError, RegistryAnswerInvalid, RegistryForbidden):
         # The registry is older or another product, the right for this list is missing, or a page of huge schemas is
-        # larger than an answer may be. The lists per subject tell.
+        # larger than an answer may be. In all these cases the caller reads the lists per subject.
         return None
 
 

@@ -370,7 +370,8 @@ class Apply:
         item = self._source.version(*key)
         assert item is not None  # checked by _why_not
         placed = {other: self._placed(other) for other in self._references(key)}
-        schema = schema_for_target(item, self._source, self._subjects[key[0]].target_subject, placed)
+        subject = self._subjects[key[0]].target_subject
+        schema = schema_for_target(item, self._source, subject, placed, contexts=self._present.has_contexts)
         assert schema is not None
         return schema
 

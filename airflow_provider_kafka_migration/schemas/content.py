@@ -1,8 +1,8 @@
 """Whether two schemas are the same, although servers reformat them; and their references, names and digests.
 
 Servers store a schema as they print it: Confluent shortens the type name ``t.Order`` to ``Order`` inside the namespace
-``t``, prints Protobuf afresh without comments, and keeps neither key order nor whitespace of JSON. The comparison is
-therefore made on a canonical form:
+``t``, prints Protobuf without comments and in another layout, and does not keep the whitespace of JSON. Therefore
+schemas are compared in a canonical form:
 
 * Avro: parsed JSON with full type names; ``{"type": "string"}`` is ``"string"``; the order of attributes, the default
   order of fields and empty lists of aliases do not count. Documentation, aliases, defaults and logical types do.
@@ -13,8 +13,8 @@ therefore made on a canonical form:
 What it does not see: two spellings of one Protobuf type name (``Addr``, ``t.Addr``, ``.t.Addr``), of one number
 (``16``, ``0x10``) or of an option's default (``packed``, ``json_name``); a Protobuf option list in another order; a
 JSON Schema or an Avro default that means the same in other words. Such pairs count as different, never the other way
-round. Two JSON texts that differ only in a key which occurs twice in one object count as equal if the last values do,
-as they do for parsers.
+round; ``schemas.equality`` then asks the registry. Two JSON texts that differ only in a key which occurs twice in one
+object count as equal if the last values do, as they do for parsers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CACHED_TEXTS = 65536
 _EXACT_FLOAT = 2**53
 
 #: What a parser raises for text that is not what its type promises, or is nested too deeply.
-_UNPARSABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_UNPARSABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def same_schema(
@@ -85,16 +85,21 @@ def qualified_reference(reference: Reference, context: str) -> str:
     return Subject(context, reference.subject).qualified
 
 
-def reference_subject(target: str, referrer: str) -> str:
-    """Return how a schema of subject ``referrer`` has to write a reference to the subject ``target`` (both qualified).
+def reference_subject(target: str, referrer: str, *, qualified: bool = False) -> str:
+    """Return how a schema of subject ``referrer`` has to write a reference to the subject ``target``.
 
     Inside one context the name alone is enough. From another context it is qualified, also in the default context.
+
+    :param target: qualified, as is ``referrer``.
+    :param qualified: always write the context, unless it is the default one for both.
 
     >>> reference_subject("order-value", ":.payments:cart-value")
     ':.:order-value'
     """
     to, by = Subject.parse(target), Subject.parse(referrer)
-    return to.name if to.context == by.context else f":{to.context}:{to.name}"
+    if to.context == by.context and not (qualified and to.context != DEFAULT_CONTEXT):
+        return to.name
+    return f":{to.context}:{to.name}"
 
 
 def schema_digest(schema: Schema) -> str:
@@ -129,14 +134,19 @@ def canonical_text(type_: str, text: str) -> str:
 
 def record_names(schema: Schema) -> frozenset[str]:
     """Return the names by which a record name strategy may call this schema; empty if it has none."""
+    return _record_names(schema.type, schema.text)
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _record_names(type_: str, text: str) -> frozenset[str]:
     try:
-        if schema.type == "AVRO":
-            node = _avro(json.loads(schema.text), "")
+        if type_ == "AVRO":
+            node = _avro(json.loads(text), "")
             return frozenset({str(node["name"])} if isinstance(node, dict) and "name" in node else ())
-        if schema.type == "JSON":
-            title = json.loads(schema.text).get("title")
+        if type_ == "JSON":
+            title = json.loads(text).get("title")
             return frozenset({title} if isinstance(title, str) else ())
-        return _message_names(schema.text)
+        return _message_names(text)
     except _UNPARSABLE:
         return frozenset()
 
@@ -208,9 +218,10 @@ def _full_name(name: str, namespace: str) -> str:
 
 # -- Protobuf ---------------------------------------------------------------------------------------------------------
 
+#: Comments and strings also match without their end, so that no text is scanned for an end again and again.
 _TOKEN = re.compile(
-    r"""\s+ | //[^\n]* | /\*.*?\*/
-    | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*') | (?P<word>[\w.+-]+) | (?P<mark>.)""",
+    r"""\s+ | //[^\n]* | /\*(?:[^*]|\*(?!/))*(?P<comment>(?:\*/)?)
+    | (?P<string>"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?) | (?P<word>[\w.+-]+) | (?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
 )
 #: Statements whose block holds statements; the block of any other one is the value of an option.
@@ -239,9 +250,11 @@ def _protobuf(text: str) -> list[_Statement]:
 
 def _tokens(text: str) -> Iterator[str]:
     for match in _TOKEN.finditer(text):
-        if match["string"] is not None:
-            content = match["string"][1:-1]
-            yield match["string"] if '"' in content else f'"{content}"'
+        quoted = match["string"]
+        if match["comment"] == "" or (quoted is not None and (len(quoted) < 2 or quoted[-1] != quoted[0])):
+            raise ValueError("a comment or a string of the Protobuf text has no end")
+        if quoted is not None:
+            yield quoted if '"' in quoted[1:-1] else f'"{quoted[1:-1]}"'
         elif match["word"] is not None or match["mark"] is not None:
             yield match[0]
 

@@ -239,7 +239,7 @@ def decide(topic: str, sample: TopicSample, known: _Known, wanted: RewriteMode, 
 
 
 def _choose_context(topic: str, sample: TopicSample, known: _Known, contexts: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the context in which most sampled ids are known, and others that the sample cannot tell from it."""
+    """Return the context in which most sampled ids are known, and the others that know as many."""
     counts = {
         context: sum(
             count for part in sample.parts.values() for id_, count in part.ids.items() if known.has(context, id_)

@@ -1,4 +1,7 @@
-"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts. Pure: asks no registry.
+"""Plans what moves from one registry to the other: id mode, versions, levels, conflicts.
+
+The plan is a function of two snapshots and the spec. It asks the target registry only where a version has another text
+than expected (see ``schemas.equality``).
 
 **Id mode.** ``keep``: the target gets the same ids and versions. ``translate``: the target assigns them. ``auto`` keeps
 ids if nothing on the target contradicts them, and either all of them are there already or the target registry can
@@ -51,13 +54,12 @@ from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
     SubjectSnapshot,
     unread_id,
+    unread_mode,
     unread_version,
 )
 
 ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 
-#: Kinds of registries that count ids per context. The others have one series of ids.
-_KINDS_WITH_CONTEXTS = frozenset({"confluent"})
 _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject", "apicurio": "apicurio"}
 #: Modes in which a registry accepts no new schema.
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
@@ -79,6 +81,14 @@ class PlanSettings:
     normalize: bool = False
     topics_of_migration: Mapping[str, str] = field(default_factory=dict)
     topic_ids: Sequence[TopicIds] = ()
+
+
+#: type, text and references: what Apicurio takes for the identity of a schema
+_ContentKey = tuple[str, str, tuple[tuple[str, str, int], ...]]
+
+
+def _content_key(schema: Schema, subject: str) -> _ContentKey:
+    return schema.type, schema.text, references_of(schema, Subject.parse(subject).context)
 
 
 class _Decided(NamedTuple):
@@ -137,7 +147,7 @@ def unused_subjects(plan: SchemaPlan) -> list[str]:
 
 
 def _id_space(target: RegistrySnapshot, context: str) -> str:
-    return context if target.kind in _KINDS_WITH_CONTEXTS or len(target.contexts) > 1 else DEFAULT_CONTEXT
+    return context if target.has_contexts else DEFAULT_CONTEXT
 
 
 class _Planner:
@@ -181,7 +191,7 @@ class _Planner:
             conflicts=sorted(conflicts, key=lambda item: (item.subject, item.version, item.kind)),
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
-            notes=self._all_notes(mode),
+            notes=self._all_notes(mode, decided),
             unread=self._unread(),
         )
 
@@ -242,6 +252,8 @@ class _Planner:
         scope = _IMPORTS.get(self._target.kind, "")
         if scope == "subject":
             contexts = {Subject.parse(name).context for name in self._targets.values()}
+            if self._target.global_mode is None and unread_mode("") not in self._target.unread:
+                return ""  # a release without modes
             if self._target.global_mode == "IMPORT":
                 return "registry"
             if contexts and all(self._target.context_modes.get(context) == "IMPORT" for context in contexts):
@@ -253,7 +265,8 @@ class _Planner:
         return SchemaConflict(
             kind="unsupported",
             subject="",
-            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate",
+            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate, "
+            "or a target that can",
         )
 
     # -- keep
@@ -274,11 +287,11 @@ class _Planner:
         places = {key: (self._targets[key[0]], key[1]) for key in self._order}
         #: (id space, id) to the first schema of this plan that takes the id
         taken: dict[tuple[str, int], tuple[Schema, str, VersionKey]] = {}
-        contents: dict[tuple[Any, ...], VersionKey] = {}
+        contents = self._contents_of_target()
         for key in self._order:
             item = self._item(key)
             target = self._targets[key[0]]
-            schema = schema_for_target(item, self._source, target, places)
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
             conflict = None
             action: Literal["register", "exists", "conflict"] = "register"
             if schema is None:
@@ -333,22 +346,23 @@ class _Planner:
             )
         return None
 
+    def _contents_of_target(self) -> dict[_ContentKey, tuple[int, str]]:
+        """Ids of the target by content, each with a version that has it."""
+        return {
+            _content_key(item.schema, item.subject): (item.id, f"{item.subject} version {item.version} on the target")
+            for item in self._target.all_versions()
+        }
+
     def _one_id_per_content(
-        self, item: RegisteredSchema, schema: Schema, contents: dict[tuple[Any, ...], VersionKey]
+        self, item: RegisteredSchema, schema: Schema, contents: dict[_ContentKey, tuple[int, str]]
     ) -> SchemaConflict | None:
         """Apicurio identifies a schema by its content, so that content cannot have two ids."""
-        context = Subject.parse(self._targets[item.subject]).context
-        key = (schema.type, schema.text, references_of(schema, context))
-        first = contents.setdefault(key, (item.subject, item.version))
-        other = self._item(first)
-        if other.id == item.id:
+        key = _content_key(schema, self._targets[item.subject])
+        id_, where = contents.setdefault(key, (item.id, f"{item.subject} version {item.version}"))
+        if id_ == item.id:
             return None
-        return self._conflict(
-            "unsupported",
-            item,
-            f"the schema has the ids {other.id} ({first[0]} version {first[1]}) and {item.id}, and Apicurio keeps one "
-            "id per content",
-        )
+        what = f"the same schema has the id {id_} ({where}), and Apicurio keeps one id per content"
+        return self._conflict("unsupported", item, what)
 
     # -- translate
 
@@ -359,7 +373,7 @@ class _Planner:
         for key in self._order:
             item = self._item(key)
             target = self._targets[key[0]]
-            schema = schema_for_target(item, self._source, target, places)
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
             there = None if schema is None else self._match(target, schema, item, used.setdefault(target, set()))
             action: Literal["register", "exists", "conflict"] = "register" if there is None else "exists"
             if there is not None:
@@ -380,7 +394,11 @@ class _Planner:
         """
         found = self._target.subjects.get(target)
         same = [other for other in (found.versions if found else ()) if self._equality.shows(schema, other)]
-        if found is not None and not same:
+        if (
+            found is not None
+            and not same
+            and any(other.version not in used and other.schema.type == schema.type for other in found.versions)
+        ):
             there = self._equality.find(schema, target)
             same = [] if there is None else [there]
         same = [other for other in same if item.deleted or not other.deleted]
@@ -415,7 +433,10 @@ class _Planner:
     # -- conflicts of both modes
 
     def _mode_conflict(self, key: VersionKey, action: str, closed: frozenset[str]) -> SchemaConflict | None:
-        """Find a mode that forbids a write. A mode that the subject has on the source, too, is ours to change."""
+        """Find a mode that forbids a write.
+
+        A mode that the subject also has on the source is no conflict: the migration has set it, and may change it.
+        """
         if action != "register":
             return None
         target = self._targets[key[0]]
@@ -549,7 +570,7 @@ class _Planner:
             topics=topics_of(name, self._settings.topics_of_migration, names),
         )
 
-    def _all_notes(self, mode: IdMode) -> list[str]:
+    def _all_notes(self, mode: IdMode, decided: _Decided) -> list[str]:
         notes = list(self._notes)
         items = [self._item(key) for key in self._order]
         with_metadata = sorted({item.subject for item in items if item.schema.metadata or item.schema.rule_set})
@@ -563,6 +584,11 @@ class _Planner:
                 f"the global compatibility level stays {_text(self._target.global_config)}; the source has "
                 f"{_text(self._source.global_config)} (schemas.global_config: true copies it)"
             )
+        if not self._target.has_contexts and any(Subject.parse(name).context != "." for name in self._targets.values()):
+            notes.append(
+                f"the target registry ({self._target.kind}) has no contexts: subjects keep them as a part of their "
+                "name, and all ids are one series"
+            )
         renamed = {source for source, target in self._settings.topics_of_migration.items() if source != target}
         for name in sorted(self._targets):
             by_record = [topic for topic in topics_of(name, renamed, self._record_names(name)) if not _by_topic(name)]
@@ -571,9 +597,26 @@ class _Planner:
                     f"{name} is named after the renamed topic {by_record[0]} and its record, and keeps its name; "
                     "if serializers on the target derive it from the topic, add it to schemas.rename.subjects"
                 )
+        notes += self._own_versions(decided)
         if mode == "translate" and self._settings.normalize:
             notes.append("schemas.normalize: the target registry may print schemas in another form")
         return notes
+
+    def _own_versions(self, decided: _Decided) -> list[str]:
+        """Name subjects whose latest version on the target may be one that the source does not have."""
+        if self._selection.versions != "all":
+            return []
+        placed = {(self._targets[key[0]], item.target_version) for key, item in decided.versions.items()}
+        own = [
+            target
+            for source, target in sorted(self._targets.items())
+            if (there := self._target.subjects.get(target)) is not None
+            and not self._source.subjects[source].as_reference
+            and any(not item.deleted and (target, item.version) not in placed for item in there.versions)
+        ]
+        if not own:
+            return []
+        return [f"{len(own)} subjects have versions on the target that the source does not have; the first is {own[0]}"]
 
     def _record_names(self, name: str) -> frozenset[str]:
         return frozenset[str]().union(*(record_names(item.schema) for item in self._source.subjects[name].versions))

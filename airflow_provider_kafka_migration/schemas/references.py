@@ -53,38 +53,57 @@ def reference_keys(item: RegisteredSchema, source: RegistrySnapshot) -> list[Ver
 
 
 def schema_for_target(
-    item: RegisteredSchema, source: RegistrySnapshot, target_subject: str, placed: Mapping[VersionKey, VersionKey]
+    item: RegisteredSchema,
+    source: RegistrySnapshot,
+    target_subject: str,
+    placed: Mapping[VersionKey, VersionKey],
+    *,
+    contexts: bool = True,
 ) -> Schema | None:
     """Return a schema with its references rewritten to the target's subjects and versions.
 
     :param target_subject: the qualified subject on the target.
     :param placed: source (subject, version) to target (subject, version), of all versions that are on the target or
         whose place is decided.
+    :param contexts: whether the target has contexts. If it has none, a context is a part of a subject's name there, and
+        references have to name it.
     :returns: None if a reference has no place yet.
     """
-    return _with_places(item.schema, reference_keys(item, source), target_subject, placed)
+    return _with_places(item.schema, reference_keys(item, source), target_subject, placed, contexts)
 
 
 def places_references(
-    schema: Schema, context: str, target_subject: str, placed: Mapping[VersionKey, VersionKey]
+    schema: Schema,
+    context: str,
+    target_subject: str,
+    placed: Mapping[VersionKey, VersionKey],
+    *,
+    contexts: bool = True,
 ) -> Schema | None:
     """Like :func:`schema_for_target`, for the schema of an id, whose own subject is not known.
 
     :param context: of the source, in which references without a context are looked up.
     """
     keys = [(qualified_reference(item, context), item.version) for item in schema.references]
-    return _with_places(schema, keys, target_subject, placed)
+    return _with_places(schema, keys, target_subject, placed, contexts)
 
 
 def _with_places(
-    schema: Schema, keys: Sequence[VersionKey], target_subject: str, placed: Mapping[VersionKey, VersionKey]
+    schema: Schema,
+    keys: Sequence[VersionKey],
+    target_subject: str,
+    placed: Mapping[VersionKey, VersionKey],
+    contexts: bool,
 ) -> Schema | None:
     references: list[Reference] = []
     for reference, key in zip(schema.references, keys, strict=True):
         place = placed.get(key)
         if place is None or place[1] <= 0:
             return None
-        references.append(Reference(reference.name, reference_subject(place[0], target_subject), place[1]))
+        # A reference keeps its form: GUIDs are hashes over the schema as it is written.
+        qualified = not contexts or reference.subject.startswith(":.")
+        subject = reference_subject(place[0], target_subject, qualified=qualified)
+        references.append(Reference(reference.name, subject, place[1]))
     return replace(schema, references=tuple(references))
 
 

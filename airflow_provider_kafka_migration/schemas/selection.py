@@ -9,7 +9,7 @@ has a prefix. Names that a record gives (RecordNameStrategy) stay. Schema ids do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -113,14 +113,14 @@ class Selection:
         return name
 
 
-def topics_of(subject: str, topics: Iterable[str], record_names: Iterable[str] = ()) -> list[str]:
+def topics_of(subject: str, topics: Container[str], record_names: Iterable[str] = ()) -> list[str]:
     """Return the topics whose records use a subject, judged by its name, ascending.
 
     ``orders-value`` belongs to the topic ``orders`` (TopicNameStrategy). ``orders-t.Order`` does if the subject's
     schemas have a record of that name (TopicRecordNameStrategy). A subject that is called like its record
-    (RecordNameStrategy) may be used by any topic; its name does not tell which.
+    (RecordNameStrategy) may be used by any topic; its name does not show which.
     """
     name = Subject.parse(subject).name
     endings = [*SUFFIXES, *(f"-{record}" for record in record_names)]
     bases = {name.removesuffix(ending) for ending in endings if name.endswith(ending)}
-    return sorted(bases.intersection(topics))
+    return sorted(base for base in bases if base in topics)

@@ -142,6 +142,11 @@ class RegistrySnapshot:
             return None
         return None if found is None else found.version
 
+    @property
+    def has_contexts(self) -> bool:
+        """Whether the registry has contexts, each with ids of its own. Elsewhere a context is a part of the name."""
+        return self.kind == "confluent" or len(self.contexts) > 1
+
     def unread_subjects(self) -> frozenset[str]:
         """Return the subjects whose versions, or the content of some of them, could not be read."""
         names = set()
@@ -373,9 +378,8 @@ class _Reader:
         # Listed second: a subject that is deleted in between is in the first list, and counts as deleted.
         live = set(self._registry.subjects())
         listed |= live
-        if self._selection.names is None:
-            found.left_out = {name: why for name in sorted(listed) if (why := self._selection.why_left_out(name))}
-        chosen = sorted(name for name in listed if self._selection.selects(name))
+        found.left_out = {name: why for name in sorted(listed) if (why := self._selection.why_left_out(name))}
+        chosen = sorted(listed - found.left_out.keys())
         if not self._selection.include_deleted:
             gone = [name for name in chosen if name not in live]
             found.left_out |= dict.fromkeys(gone, "soft-deleted, and schemas.include_deleted is false")

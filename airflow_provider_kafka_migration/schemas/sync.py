@@ -114,7 +114,7 @@ class _Pass:
             )
         self._record.journal.refresh()
         self._settings.restore_open()
-        if not self._record.is_frozen():
+        if self._reason == "tail" and self._record.open_registry_settings("source") and not self._record.is_frozen():
             # A lifted freeze could not reach the source registry, which still refuses new schemas.
             restore_source(self._record, self._pair.source)
         document = self._record.schema_id_map()

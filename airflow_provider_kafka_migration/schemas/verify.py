@@ -1,7 +1,8 @@
-"""Compares both registries after a copy, and resolves every id that occurs in copied records. Pure: asks no registry.
+"""Compares both registries after a copy, and resolves every id that occurs in copied records.
 
-The comparison reads both registries anew and does not believe the plan's actions: a version counts as copied if the
-target registry shows the same schema where the plan and the id map say that it is. Compared are subjects, versions,
+The comparison does not trust the actions of the plan: a version counts as copied if the target registry shows the same
+schema where the plan and the id map say that it is. :func:`verify` compares snapshots; it asks the target registry only
+where the texts of two schemas differ (see ``schemas.equality``). Compared are subjects, versions,
 references, soft-deletions, explicit levels and modes, and, with equal ids, that each id and version number is the same.
 What could not be read is in ``unread`` of the result and never counts as equal.
 
@@ -147,7 +148,7 @@ def verify(
     selection: Selection,
     at: str,
 ) -> SchemaCheck:
-    """Compare two snapshots. Differences and unread things are ascending by subject and version.
+    """Compare two snapshots. The result's differences and unread things are ascending by subject and version.
 
     :param source: has answers for those of ``found.ids`` that none of its versions has.
     :param target: has answers for :func:`target_ids`.
@@ -248,7 +249,7 @@ class _Comparison:
             self._unplaced.add(key)
             self._unread.setdefault(f"subject {key[0]}, version {key[1]}", "its counterpart, or a reference, is unread")
             return
-        expected = schema_for_target(item, self._source, subject, self._places)
+        expected = schema_for_target(item, self._source, subject, self._places, contexts=self._target.has_contexts)
         there = self._counterpart(item, subject)
         if there is None:
             self._differ(item, f"{subject} on the target does not have it")
@@ -299,7 +300,7 @@ class _Comparison:
         )
 
     def _check_rules(self, item: RegisteredSchema, there: RegisteredSchema) -> None:
-        """Metadata and rules that the target does not keep are not a difference that anybody could remove."""
+        """Note metadata and rules that the target does not keep: nobody could remove such a difference."""
         lost = [
             name
             for name, here, other, kept in (
@@ -448,7 +449,7 @@ class _Comparison:
         found: list[tuple[str, Schema]] = []
         for item in self._source_ids.get(key, ()):
             subject = self._selection.target_subject(item.subject)
-            schema = schema_for_target(item, self._source, subject, self._places)
+            schema = schema_for_target(item, self._source, subject, self._places, contexts=self._target.has_contexts)
             if schema is not None:
                 found.append((subject, schema))
         if found:
@@ -458,7 +459,7 @@ class _Comparison:
             return [] if key in self._source_ids else None
         # The schema of a subject that does not move: it has no subject of its own on the target.
         referrer = Subject(self._selection.target_context(context), "").qualified
-        placed = places_references(asked, context, referrer, self._places)
+        placed = places_references(asked, context, referrer, self._places, contexts=self._target.has_contexts)
         return [] if placed is None else [(referrer, placed)]
 
     def _resolves_guid(self, guid: str, where: str) -> bool:

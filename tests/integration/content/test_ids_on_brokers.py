@@ -71,6 +71,7 @@ def id_settings(copy: Copying) -> SchemaIdSettings:
 
 def check(copy: Copying) -> list[PartitionContent]:
     job = content_job(copy).model_copy(update={"schema_ids": id_settings(copy)})
+    assert {item.target_end_offset for item in job.ranges} == {RECORDS}, job.ranges
     return LocalContentRunner(copy.clients, threads=2).run(job)
 
 
@@ -97,6 +98,7 @@ def test_one_wrong_id_is_found(begun: Copying, target_cluster: KafkaCluster) -> 
     for topic in begun.topics:
         write(target_cluster.client_config(), topic, [(0, item) for item in records])
     for content in check(begun):
+        assert (content.error, content.source_records) == (None, RECORDS), content
         assert [(item.kind, item.source_offset, item.detail) for item in content.differences] == [
             ("changed", 40, "key"),
             ("changed", 41, "value"),

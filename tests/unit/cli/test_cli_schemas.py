@@ -188,15 +188,30 @@ def test_verify_compares_both_registries_and_the_ids_of_the_map(
     put(tmp_path, keys.SCHEMA_ID_MAP, SchemaIdMap(migration_id="orders-1", id_mode="keep", ids=ids))
     result = invoke("schemas", "verify", planned)
     assert result.exit_code == 0, result.output
-    assert "equal: 2 subjects, 2 versions (0 soft-deleted), 2 of 2 ids of the id map resolve" in result.stdout
+    assert "PASSED: 2 subjects, 2 versions (0 deleted), ids kept; 2 of 2 ids" in result.stdout
     assert not [request for request in target.requests if request.writes]
     with Registry(RegistryAccess.from_dict({"url": target.url}), "target") as known:
         known.set_config("orders-value", {"compatibilityLevel": "FULL"})
     result = invoke("schemas", "verify", planned, "--json")
     assert result.exit_code == 1
-    check = json.loads(result.stdout)["check"]
-    assert [item["subject"] for item in check["differences"]] == ["orders-value"]
-    assert "FULL" in check["differences"][0]["what"]
+    answer = json.loads(result.stdout)
+    assert answer["outcome"] == "FAILED"
+    assert [item["subject"] for item in answer["check"]["differences"]] == ["orders-value"]
+    assert "FULL" in answer["findings"][0]["why"]
+
+
+def test_what_only_the_target_has_is_a_warning(
+    invoke: Any, planned: Path, tmp_path: Path, target: FakeRegistry
+) -> None:
+    register(target, "orders-value", ORDER)
+    register(target, "money", MONEY)
+    register(target, "money", Schema("AVRO", '{"type": "record", "name": "Money", "fields": [], "doc": "later"}'))
+    ids = [(".", 1, 1), (".", 2, 2)]
+    put(tmp_path, keys.SCHEMA_ID_MAP, SchemaIdMap(migration_id="orders-1", id_mode="keep", ids=ids))
+    result = invoke("schemas", "verify", planned)
+    assert result.exit_code == 0, result.output
+    assert "WARNING: " in result.stdout
+    assert "only on the target" in result.stdout
 
 
 def test_verify_finds_an_id_that_is_another_schema_on_the_target(
@@ -208,8 +223,8 @@ def test_verify_finds_an_id_that_is_another_schema_on_the_target(
     put(tmp_path, keys.SCHEMA_ID_MAP, SchemaIdMap(migration_id="orders-1", id_mode="translate", ids=ids))
     result = invoke("schemas", "verify", planned)
     assert result.exit_code == 1
-    assert "0 of 2 ids of the id map resolve" in result.stdout
-    assert "not equal" in result.stdout
+    assert "FAILED: " in result.stdout
+    assert "0 of 2 ids in records resolve" in result.stdout
 
 
 @pytest.mark.parametrize(

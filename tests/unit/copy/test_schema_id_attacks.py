@@ -9,6 +9,9 @@ from simulated.small import trouble_code
 from simulated.worlds import Worlds
 from test_schema_id_lanes import ID_MAP_KEY, IDS, assert_equal_under_the_map, one_topic, settings, two_topics, with_ids
 
+from airflow_provider_kafka_migration.documents.copy import StopAt
+from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
+
 
 @pytest.mark.parametrize("name", ["seed", "tail"])
 def test_an_unknown_id_behind_the_stop_offset_holds_nothing(worlds: Worlds, name: JobName) -> None:
@@ -18,7 +21,6 @@ def test_an_unknown_id_behind_the_stop_offset_holds_nothing(worlds: Worlds, name
     assert (result.done, result.source_offset >= 15, result.error) == (True, True, None)
 
 
-@pytest.mark.xfail(strict=True, reason="the partition fails, although everything up to the stop offset is copied")
 @pytest.mark.parametrize("name", ["seed", "tail"])
 def test_an_unresolved_id_behind_the_stop_offset_does_not_stop_the_partition(worlds: Worlds, name: JobName) -> None:
     copy = with_ids(worlds, two_topics, job_fields=settings("t", "plain", strict=True))
@@ -36,6 +38,32 @@ def test_a_held_partition_is_done_once_its_stop_offset_lies_before_the_record(wo
     assert (trouble_code(held), held.source_offset, held.done) == ("SCHEMA_ID_UNKNOWN", 15, False)
     result = copy.slice(copy.job("tail", until={"t": 15}), seconds=3.0)["t"]
     assert (result.done, result.trouble, result.error) == (True, None, None)
+
+
+def test_a_stop_that_comes_within_the_slice_ends_a_held_partition(worlds: Worlds) -> None:
+    """A freeze does not wait for the end of the slice."""
+    copy = with_ids(worlds, two_topics)
+    stop_key = f"{MIGRATION}/control/tail-stop.json"
+    job = copy.job("tail", stop_key=stop_key)
+    lanes = [
+        lane.model_copy(
+            update={"partitions": [item.model_copy(update={"until_offset": None}) for item in lane.partitions]}
+        )
+        for lane in job.lanes
+    ]
+    ends = {"t-0": 15, "plain-0": copy.source.log(("plain", 0)).log_end}
+
+    def stop() -> bool:
+        """Set the stop once the partition is held."""
+        if copy.store.get(wanted_key(MIGRATION, ".", 99)) is not None and copy.store.get(stop_key) is None:
+            copy.store.put(stop_key, StopAt(migration_id=MIGRATION, offsets=ends).canonical())
+        return False
+
+    results = copy.slice(job.model_copy(update={"lanes": lanes}), stop=stop)
+    assert {topic: (result.done, result.trouble, result.error) for topic, result in results.items()} == {
+        "t": (True, None, None),
+        "plain": (True, None, None),
+    }
 
 
 def test_kept_and_changed_ids_in_one_chunk_of_small_batches(worlds: Worlds) -> None:

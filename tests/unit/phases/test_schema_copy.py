@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.documents.proof import PartitionContent
 from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
+    RegistryRefused,
     RegistryUnreachable,
     SchemaConflicts,
     SchemaIdUnresolved,
@@ -113,8 +114,6 @@ def test_what_the_target_refuses_fails_the_task_after_all_others_are_there(world
     world = worlds.at("schemas", schemas=SECTION)
 
     def refuse(*_: Any) -> Any:
-        from airflow_provider_kafka_migration.errors import RegistryRefused
-
         raise RegistryRefused("not like this")
 
     world.outside.fail("target.registry.register", refuse, times=1)
@@ -208,6 +207,17 @@ def test_the_last_schemas_come_with_the_final_drain(worlds: Worlds) -> None:
     assert b"20" in final
 
 
+def test_the_final_drain_answers_for_a_tail_whose_own_task_has_died(worlds: Worlds) -> None:
+    """Without an answer the record would hold its partition, and the freeze would be lifted."""
+    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "exclude": ["gone-value"]})
+    world.source.log("orders").write(with_id(12))
+    world.run("cutover.freeze")
+    world.run("cutover.sentinels")
+    assert 12 not in id_map(world)
+    world.run("cutover.final_drain")
+    assert ids_on_target(world, "orders") == [id_map(world)[number] for number in (1, 3, 3, 12)]
+
+
 # -- outages ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +274,16 @@ def test_the_source_registry_becomes_readonly_at_the_freeze(worlds: Worlds) -> N
     world.run("cutover.sentinels")
     world.run("cutover.final_drain")
     assert modes(world, "target") == {"": "READWRITE"}, "the mode of the freeze is not copied"
+
+
+def test_a_registry_that_does_not_set_modes_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze", schemas=READONLY)
+    world.outside.fail("source.registry.set_mode", RegistryRefused("HTTP 405"))
+    with pytest.raises(RegistryRefused, match="405") as caught:
+        world.run("cutover.freeze")
+    assert "set schemas.source_registry: leave" in caught.value.next_step
+    assert not world.denied
+    assert world.state is State.TAIL
 
 
 def test_a_lifted_freeze_gives_the_source_registry_its_modes_back(worlds: Worlds) -> None:

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     ProvenPartition,
     ProvenRange,
 )
-from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings, id_rule
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
@@ -134,6 +134,21 @@ def test_what_nobody_compared_is_not_shown_as_proven(
     lines = proof_shown(context.spec, status)
     assert ("All content up to the boundary is proven" in lines) is not bool(why)
     assert ("100 %" in lines) is False
+
+
+def test_a_range_whose_schema_ids_were_not_gathered_is_not_shown_as_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validation compares it again."""
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    positions = {("orders", 0): 100, ("orders", 1): 50}
+    assert proof.read_status(context.record, positions).is_complete
+    settings = SchemaIdSettings(id_map_key="m1/schemas/id-map.json", topics={"orders": TopicIdSettings(parts="value")})
+    monkeypatch.setattr(proof, "schema_id_settings", lambda _record: settings)
+    status = proof.read_status(context.record, positions)
+    assert (status.proven, status.complete) == (0, 0)
 
 
 def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
@@ -276,14 +291,14 @@ def test_content_that_has_passed_without_its_schema_ids_is_compared_again(
     context = ready(tmp_path)
     sentinels = CheckResult(name="sentinels", outcome=Outcome.PASSED, summary="-")
     settings = SchemaIdSettings(id_map_key="m1/schemas/id-map.json", topics={"orders": TopicIdSettings(parts="value")})
-    gathered = [content(0, 100, schema_id_rule=settings.rule("orders")), content(1, 50)]
+    gathered = [content(0, 100, schema_id_rule=id_rule(settings, "orders")), content(1, 50)]
     passed = save_passed(context.record, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
     assert load_passed(context.record, context.target, RANGES) == passed
     monkeypatch.setattr(passed_content, "schema_id_settings", lambda _record: settings)
     assert load_passed(context.record, context.target, RANGES) is None
     save_passed(context.record, RANGES, gathered, sentinels, {})
     assert load_passed(context.record, context.target, RANGES) is None, "one of two partitions"
-    gathered[1] = gathered[1].model_copy(update={"schema_id_rule": settings.rule("orders")})
+    gathered[1] = gathered[1].model_copy(update={"schema_id_rule": id_rule(settings, "orders")})
     passed = save_passed(context.record, RANGES, gathered, sentinels, {})
     assert load_passed(context.record, context.target, RANGES) == passed
     passed = save_passed(context.record, RANGES, [content(0, 100), content(1, 50)], sentinels, {})

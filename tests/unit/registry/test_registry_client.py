@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.errors import (
     NotInImportMode,
     RegistryReadOnly,
     RegistryRefused,
+    RegistryUnreachable,
     SchemaIdConflict,
     SchemaIdIgnored,
     SchemaIncompatible,
@@ -351,6 +352,16 @@ def test_an_answer_with_the_id_only_is_completed_by_a_lookup(fake: FakeRegistry,
     assert fake.requests[-1].path == "/subjects/s"
 
 
+def test_one_schema_in_two_versions_of_a_registry_that_answers_with_the_id_only() -> None:
+    with FakeRegistry("redpanda") as server, open_client(server.url) as registry:
+        for version in (2, 5):
+            server.seed("s", A.text, id=42, version=version)
+        registry.set_mode("s", "IMPORT", force=True)
+        for version in (2, 5):
+            made = registry.register("s", A, id=42, version=version)
+            assert (made.id, made.version) == (42, version)
+
+
 # -- which product ----------------------------------------------------------------------------------------------------
 
 
@@ -374,6 +385,24 @@ def test_each_product_is_recognized(
 
     fake.before = before
     assert registry.kind() == expected
+
+
+def test_a_gateway_that_fails_for_unknown_paths_does_not_stop_anything(fake: FakeRegistry, registry: Registry) -> None:
+    def bad_gateway(request: Request) -> Reply | None:
+        return Reply.error(502, 502, "bad gateway") if request.path in ("/v1/metadata/id", "/_health") else None
+
+    fake.before = bad_gateway
+    assert registry.kind() == "unknown"
+    fake.before = None
+    assert registry.kind() == "confluent"  # what was uncertain is asked again
+
+
+def test_the_kind_of_a_registry_that_is_down_is_no_kind(fake: FakeRegistry, registry: Registry) -> None:
+    fake.before = lambda request: Reply.error(503, 503, "down")
+    with pytest.raises(RegistryUnreachable):
+        registry.kind()
+    fake.before = None
+    assert registry.kind() == "confluent"
 
 
 def test_apicurio_is_recognized_by_its_base_url() -> None:

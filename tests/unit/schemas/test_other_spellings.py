@@ -46,6 +46,15 @@ def test_the_registry_tells_that_it_has_printed_a_schema_in_another_form(mode: s
     assert set(asked) == {("m", SENT)}
 
 
+def test_a_new_version_of_a_subject_that_is_there_is_not_asked_about() -> None:
+    target = snapshot(THERE)
+    asked = answering(target, None)
+    source = snapshot(registered("m", 1, 7, PRINTED, type="PROTOBUF"), registered("m", 2, 8, OTHER, type="PROTOBUF"))
+    plan = plan_of(source, target, ids="translate")
+    assert [item.action for item in plan.subjects[0].versions] == ["exists", "register"]
+    assert asked == []
+
+
 def test_the_comparison_asks_too() -> None:
     target = snapshot(THERE)
     answering(target, THERE)

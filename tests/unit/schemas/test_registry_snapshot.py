@@ -410,7 +410,7 @@ def test_only_named_subjects_of_the_target_are_read(fake: FakeRegistry, registry
     for name in ("a", "b"):
         fake.seed(name, A, id=1)
     found = read_snapshot(registry, Selection.exactly(["a", "z"]))
-    assert (list(found.subjects), found.left_out) == (["a"], {})
+    assert (list(found.subjects), found.left_out) == (["a"], {"b": "not asked for"})
 
 
 def test_ids_are_looked_up_once_and_absence_is_an_answer(fake: FakeRegistry, registry: Registry) -> None:

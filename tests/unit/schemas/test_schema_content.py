@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from schema_snapshots import registered
 
 from airflow_provider_kafka_migration.registry.model import Reference, Schema, SchemaType
@@ -165,6 +167,36 @@ def test_text_that_is_nested_without_end_is_compared_as_text() -> None:
     deep = "[" * 100_000
     assert canonical_text("AVRO", deep) == deep
     assert canonical_text("PROTOBUF", "message M {" * 100_000).startswith("message")
+
+
+@pytest.mark.parametrize("text", ["/*" * 500_000, '\\"' * 500_000, "'" + "\\'" * 500_000])
+def test_text_without_an_end_is_scanned_once(text: str) -> None:
+    assert canonical_text("PROTOBUF", text) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["AVRO", "JSON", "PROTOBUF"]),
+    st.one_of(
+        st.text(),
+        st.text(alphabet=" \n{}[]()<>;=,.\"'/*\\am1"),
+        st.lists(st.sampled_from(["message", "M", "{", "}", ";", "=", "1", "option", "enum", "package", "group"])).map(
+            " ".join
+        ),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3),
+                st.dictionaries(
+                    st.sampled_from(["type", "name", "namespace", "fields", "items", "aliases", "x"]), inner, max_size=4
+                ),
+            ),
+        ).map(json.dumps),
+    ),
+)
+def test_any_text_has_a_canonical_form_that_is_its_own(type_: SchemaType, text: str) -> None:
+    record_names(Schema(type_, text))
+    assert same_schema(Schema(type_, text), Schema(type_, f" {text}\n"))
 
 
 def test_type_references_and_metadata_count() -> None:

@@ -61,6 +61,14 @@ class TestIdMode:
         plan = plan_of(snapshot(registered("a", 1, 1, A)), snapshot(kind=kind))
         assert (plan.id_mode, plan.import_scope) == (mode, scope)
 
+    def test_a_release_without_modes_cannot_import(self) -> None:
+        target = snapshot(kind="redpanda")
+        target.global_mode = None
+        source = snapshot(registered("a", 1, 1, A))
+        assert plan_of(source, target).id_mode == "translate"
+        target.unread["mode of the registry"] = "timeout"
+        assert plan_of(source, target).id_mode == "keep"
+
     def test_no_import_is_needed_where_everything_is_there(self) -> None:
         items = [registered("a", 1, 1, A), registered("a", 2, 5, B)]
         plan = plan_of(snapshot(*items), snapshot(*items, kind="karapace"))
@@ -128,6 +136,11 @@ class TestConflictsOfIds:
         assert (plan.id_mode, plan.conflicts) == ("translate", [])
         assert "one id per content" in plan.reason
         assert kinds(plan_of(source, snapshot(kind="apicurio"), ids="keep")) == ["unsupported"]
+
+    def test_apicurio_may_have_the_content_under_another_id(self) -> None:
+        target = snapshot(registered("b", 1, 900, A), kind="apicurio")
+        source = snapshot(registered("a", 1, 100, A), registered("b", 2, 300, B))
+        assert kinds(plan_of(source, target, ids="keep")) == ["unsupported"]
 
     def test_ids_are_per_context(self) -> None:
         source = snapshot(registered("a", 1, 1, A), registered(":.p:a", 1, 1, B), contexts=[".", ".p"])
@@ -276,6 +289,17 @@ class TestNames:
         assert [(each.subject, each.version) for each in schema.references] == [("new", 1), (":.:z", 4)]
         assert schema_for_target(item, source, ":.q:c", {}) is None
 
+    def test_references_keep_their_form_and_name_contexts_where_the_target_has_none(self) -> None:
+        item = registered(":.p:c", 2, 8, B, refs=[("A", "o", 3), ("C", ":.p:o", 3)])
+        source = snapshot(registered(":.p:o", 3, 7, A), item, contexts=[".", ".p"])
+        places = {(":.p:o", 3): (":.p:o", 3)}
+        kept = schema_for_target(item, source, ":.p:c", places)
+        assert kept == item.schema
+        plain = schema_for_target(item, source, ":.p:c", places, contexts=False)
+        assert plain is not None
+        assert [each.subject for each in plain.references] == [":.p:o", ":.p:o"]
+        assert any("has no contexts" in note for note in plan_of(source, snapshot(kind="apicurio")).notes)
+
     def test_topics_by_name(self) -> None:
         topics = ["orders", "orders-eu", "t"]
         assert topics_of("orders-value", topics) == ["orders"]
@@ -316,6 +340,13 @@ class TestLevels:
         assert plan.global_config == {}
         assert any("FULL" in note for note in plan.notes)
         assert plan_of(source, global_config=True).global_config == {"compatibilityLevel": "FULL"}
+
+    def test_versions_that_only_the_target_has_are_noted(self) -> None:
+        own = snapshot(registered("a", 1, 1, A), registered("a", 9, 90, B))
+        for mode in ("keep", "translate"):
+            notes = plan_of(snapshot(registered("a", 1, 1, A)), own, ids=mode).notes
+            assert any("the first is a" in note for note in notes)
+            assert plan_of(own, own, ids=mode).notes == []
 
     def test_an_alias_follows_the_renamed_subject(self) -> None:
         source = snapshot(registered("a", 1, 1, A), registered("b", 1, 2, B), configs={"b": {"alias": "a"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -81,15 +82,18 @@ class SourceLog:
 
 
 @st.composite
-def source_logs(draw: st.DrawFn) -> SourceLog:
-    """Any mix of batches: holes, transactions that interleave, markers, empty batches, old formats, append times."""
+def source_logs(draw: st.DrawFn, prefix: Callable[[int], bytes] = lambda _offset: b"") -> SourceLog:
+    """Any mix of batches: holes, transactions that interleave, markers, empty batches, old formats, append times.
+
+    :param prefix: returns what the value of each record begins with.
+    """
     log = SourceLog()
     log.end_offset = draw(st.sampled_from([0, 5, 1_000_000]))
     # producer -> (fate, first offset, records of its open transaction in order)
     running: dict[int, tuple[bool, int, list[Record]]] = {}
     order: list[tuple[int | None, Record]] = []
     for _ in range(draw(st.integers(1, 14))):
-        _add_batch(draw, log, running, order)
+        _add_batch(draw, log, running, order, prefix)
     for producer in sorted(running):
         _end(log, running, order, producer)
     log.visible = [found for _, found in order]
@@ -116,6 +120,7 @@ def _add_batch(
     log: SourceLog,
     running: dict[int, tuple[bool, int, list[Record]]],
     order: list[tuple[int | None, Record]],
+    prefix: Callable[[int], bytes],
 ) -> None:
     base = log.end_offset + draw(st.sampled_from([0, 0, 0, 3]))  # whole batches can be compacted away
     kind = draw(st.sampled_from(["plain", "plain", "txn", "txn", "end", "legacy", "empty"]))
@@ -125,12 +130,15 @@ def _add_batch(
     span = draw(st.integers(1, 6))
     codec = draw(st.sampled_from([0, 3, 4]))
     if kind == "legacy":
-        _add_legacy(draw, log, order, base, codec)
+        _add_legacy(draw, log, order, base, codec, prefix)
         return
     kept = [] if kind == "empty" else draw(st.lists(st.integers(0, span - 1), unique=True).map(sorted))
     if kind == "plain" and draw(st.booleans()):
         kept = list(range(span))
-    found = [record(base + delta, b"%d" % (base + delta), time=draw(st.integers(-1, 9999))) for delta in kept]
+    found = [
+        record(base + delta, prefix(base + delta) + b"%d" % (base + delta), time=draw(st.integers(-1, 9999)))
+        for delta in kept
+    ]
     producer = draw(st.sampled_from([1, 2, 3])) if kind == "txn" else draw(st.sampled_from([-1, 1, 2]))
     append_time = draw(st.sampled_from([None, None, 777]))
     data = encode_batch(
@@ -152,11 +160,18 @@ def _add_batch(
         running[producer] = (fate, first, mine + seen)
 
 
-def _add_legacy(draw: st.DrawFn, log: SourceLog, order: list[tuple[int | None, Record]], base: int, codec: int) -> None:
+def _add_legacy(
+    draw: st.DrawFn,
+    log: SourceLog,
+    order: list[tuple[int | None, Record]],
+    base: int,
+    codec: int,
+    prefix: Callable[[int], bytes],
+) -> None:
     magic = draw(st.integers(0, 1))
     codec = 3 if codec == 4 else codec
     deltas = [0] if codec == 0 else draw(st.lists(st.integers(0, 5), min_size=1, unique=True).map(sorted))
     time = 500 if magic else -1
-    found = [record(base + delta, b"old %d" % (base + delta), time=time) for delta in deltas]
+    found = [record(base + delta, prefix(base + delta) + b"old %d" % (base + delta), time=time) for delta in deltas]
     log.add(legacy(base, magic, codec, found), base, found[-1].offset + 1, [])
     order += [(None, one) for one in found]
