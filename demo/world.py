@@ -186,7 +186,7 @@ class World:
             },
             "topics": {"include": [r"shop\..*"]},
             "groups": {"include": ["shop-.*"], "sync_interval": "2s"},
-            "schemas": {"source": "registry_source", "target": "registry_target", "interval": "2s"},
+            "schemas": {"source": "registry_source", "target": "registry_target", "interval": "5s"},
             "acls": {"exclude_principals": ["User:ANONYMOUS", f"User:{access.MIGRATOR}"]},
             # The lag grows briefly in the gap between two slices: for seconds, where cores are few and busy.
             "tail": {"drain_stable_window": "5s", "drain_max_partition_lag": 500},

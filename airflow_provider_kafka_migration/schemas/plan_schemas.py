@@ -250,6 +250,9 @@ class _Planner:
 
     def _import_scope(self) -> ImportScope:
         scope = _IMPORTS.get(self._target.kind, "")
+        if self._target.kind == "unknown" and self._settings.ids == "keep":
+            # The protocol has mode IMPORT, and the spec demands it.
+            scope = "subject"
         if scope == "subject":
             contexts = {Subject.parse(name).context for name in self._targets.values()}
             if self._target.global_mode is None and unread_mode("") not in self._target.unread:
@@ -262,11 +265,20 @@ class _Planner:
 
     def _cannot_import(self) -> SchemaConflict:
         kind = self._target.kind
+        if kind == "unknown":
+            what = (
+                "it is not known which product the target registry is and whether it can import schemas under fixed "
+                "ids; schemas.ids: keep tries mode IMPORT"
+            )
+        else:
+            what = (
+                f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate, "
+                "or a target that can"
+            )
         return SchemaConflict(
             kind="unsupported",
             subject="",
-            what=f"the target registry ({kind}) cannot import schemas under fixed ids; use schemas.ids: translate, "
-            "or a target that can",
+            what=what,
         )
 
     # -- keep

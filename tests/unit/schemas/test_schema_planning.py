@@ -61,6 +61,14 @@ class TestIdMode:
         plan = plan_of(snapshot(registered("a", 1, 1, A)), snapshot(kind=kind))
         assert (plan.id_mode, plan.import_scope) == (mode, scope)
 
+    def test_an_unknown_product_imports_by_order_only(self) -> None:
+        source = snapshot(registered("a", 1, 1, A))
+        by_itself = plan_of(source, snapshot(kind="unknown"))
+        assert (by_itself.id_mode, by_itself.conflicts) == ("translate", [])
+        assert "it is not known which product" in by_itself.reason
+        by_order = plan_of(source, snapshot(kind="unknown"), ids="keep")
+        assert (by_order.id_mode, by_order.import_scope, by_order.conflicts) == ("keep", "subject", [])
+
     def test_a_release_without_modes_cannot_import(self) -> None:
         target = snapshot(kind="redpanda")
         target.global_mode = None
