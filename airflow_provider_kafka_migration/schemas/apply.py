@@ -62,6 +62,7 @@ _IMPORT_ROWS = 500
 #: Refusals that :meth:`Apply._remedy` can end.
 _SETTING_IS_IN_THE_WAY = (SchemaIncompatible, NotInImportMode)
 
+_Errors = dict[VersionKey, MigrationError]
 Report = Callable[[str, int, int], None]
 
 
@@ -170,6 +171,7 @@ class Apply:
             },
             parallel=self._parallel,
         )
+        self._lock = threading.Lock()
         self._deleted_now: set[tuple[str, int]] = set()
         self._unwritable: dict[str, MigrationError] = {}
         self._waits: dict[VersionKey, set[VersionKey]] = {}
@@ -229,13 +231,14 @@ class Apply:
         self._total = len(todo)
         for round_ in range(MAX_ROUNDS):
             last = round_ == MAX_ROUNDS - 1
-            refused = self._round(todo)
-            todo = [key for key in todo if key in refused]
+            refused, waiting = self._round(todo)
+            left = waiting | refused
+            todo = [key for key in todo if key in left]
             if not todo:
                 return
             if last or not self._remedy(refused):
                 for key in todo:
-                    self.applied.fail(*key, refused[key])
+                    self.applied.fail(*key, left[key])
                 return
 
     def _remedy(self, refused: Mapping[VersionKey, MigrationError]) -> bool:
@@ -249,29 +252,32 @@ class Apply:
         """The target subjects of versions that were refused in one way."""
         return {self._subjects[key[0]].target_subject for key, error in refused.items() if isinstance(error, kind)}
 
-    def _round(self, todo: list[VersionKey]) -> dict[VersionKey, MigrationError]:
-        """Register versions in parallel; return those that may succeed once a setting is changed."""
-        refused: dict[VersionKey, MigrationError] = {}
+    def _round(self, todo: list[VersionKey]) -> tuple[_Errors, _Errors]:
+        """Register versions in parallel.
 
-        def failed(key: VersionKey, error: MigrationError) -> None:
-            if isinstance(error, _SETTING_IS_IN_THE_WAY):
-                refused[key] = error
-                return
-            self.applied.fail(*key, error)
-            if isinstance(error, Transient) and not self._fixed:
-                # The target numbers versions in the order of their registration: the later ones wait for the next run.
-                self._unwritable[key[0]] = error
+        :returns: versions that may succeed once a setting is changed, and those that wait for one of these; each with
+            the refusal.
+        """
+        refused: _Errors = {}
+        waiting: _Errors = {}
 
         def may_start(key: VersionKey) -> bool:
-            error = self._why_not(key, refused)
+            blocked = self._waits_for(key, refused | waiting)
+            if blocked is not None:
+                waiting[key] = blocked
+                return False
+            error = self._why_not(key)
             if error is not None:
-                failed(key, error)
+                self.applied.fail(*key, error)
             return error is None
 
         def ended(key: VersionKey, result: Place | MigrationError) -> None:
             if isinstance(result, MigrationError):
                 self._no_answer(result)
-                failed(key, result)
+                if isinstance(result, _SETTING_IS_IN_THE_WAY):
+                    refused[key] = result
+                else:
+                    self._failed(key, result)
             else:
                 self._unanswered = 0
                 self.applied.places[key] = result
@@ -279,7 +285,18 @@ class Apply:
             self._tell()
 
         in_order(todo, self._waits, self._register, parallel=self._parallel, may_start=may_start, ended=ended)
-        return refused
+        return refused, waiting
+
+    def _failed(self, key: VersionKey, error: MigrationError) -> None:
+        self.applied.fail(*key, error)
+        if isinstance(error, Transient) and not self._fixed:
+            # The target numbers versions in the order of their registration: the later ones wait for the next run.
+            self._unwritable[key[0]] = error
+
+    def _waits_for(self, key: VersionKey, refused: _Errors) -> MigrationError | None:
+        """The refusal that ends the waiting of a version once it is remedied."""
+        before = [other for other in self._waits[key] if other[0] == key[0] and not self._fixed]
+        return next((refused[other] for other in (*self._references(key), *before) if other in refused), None)
 
     def _no_answer(self, error: MigrationError) -> None:
         """Give up once the registry no longer answers: each request takes its full time limit then."""
@@ -293,8 +310,8 @@ class Apply:
             self._reported = now
             self._report("versions registered", self.applied.registered, self._total)
 
-    def _why_not(self, key: VersionKey, refused: Mapping[VersionKey, MigrationError]) -> MigrationError | None:
-        """Why a version cannot be registered now: its subject cannot be written, or a reference is missing."""
+    def _why_not(self, key: VersionKey) -> MigrationError | None:
+        """Why a version cannot be registered: its subject cannot be written, or a reference is missing."""
         if key[0] in self._unwritable:
             return self._unwritable[key[0]]
         if self._source.version(*key) is None:
@@ -303,13 +320,7 @@ class Apply:
                 where=self._record.where(PHASE, cluster="source"),
                 next_step="clear the task: it reads the source registry again",
             )
-        before = next((other for other in self._waits[key] if other[0] == key[0] and other in refused), None)
-        if before is not None and not self._fixed:
-            # The target numbers versions in the order of their registration.
-            return refused[before]
         for other in self._references(key):
-            if other in refused:
-                return refused[other]
             if other not in self.applied.places:
                 return SchemaReferenceMissing(
                     f"version {key[1]} of subject {key[0]} refers to version {other[1]} of subject {other[0]}, which "
@@ -410,29 +421,45 @@ class Apply:
             if other.version >= planned.version or not other.deleted or other.digest != planned.digest:
                 continue
             place = self.applied.places.get(before)
-            if place is not None and not self._is_deleted(place):
+            if place is not None and not self._is_deleted(place) and not self._is_kept(key[0], place):
                 self._delete(place)
 
     def _delete_all(self) -> None:
         """Delete again what is deleted on the source; what refers to others first, because it would block them."""
-        kept = {
-            (self.applied.places[key].subject, self.applied.places[key].version)
-            for key, version in self._planned.items()
-            if not version.deleted and key in self.applied.places
-        }
-        chosen = {key for key, version in self._planned.items() if version.deleted and key in self.applied.places}
+        chosen = []
+        waits: dict[VersionKey, set[VersionKey]] = {}
         for key in reversed(self._order):
-            if key not in chosen:
+            planned, place = self._planned.get(key), self.applied.places.get(key)
+            if planned is None or place is None or not planned.deleted:
                 continue
-            place = self.applied.places[key]
-            if (place.subject, place.version) in kept or self._is_deleted(place):
+            if self._is_deleted(place) or self._is_kept(key[0], place):
                 continue
-            try:
-                self._delete(place)
-            except FINAL:
-                raise
-            except MigrationError as error:
-                self.applied.fail(*key, error)
+            chosen.append(key)
+            for other in self._references(key):
+                waits.setdefault(other, set()).add(key)
+
+        def ended(key: VersionKey, result: MigrationError | None) -> None:
+            if result is not None:
+                self._no_answer(result)
+                self.applied.fail(*key, result)
+
+        in_order(
+            chosen,
+            waits,
+            lambda key: self._delete(self.applied.places[key]),
+            parallel=self._parallel,
+            may_start=lambda _key: True,
+            ended=ended,
+        )
+
+    def _is_kept(self, subject: str, place: Place) -> bool:
+        """Whether a live version of the source has this place, too."""
+        live = (
+            self.applied.places.get((subject, item.version))
+            for item in self._subjects[subject].versions
+            if not item.deleted
+        )
+        return any(other is not None and other.version == place.version for other in live)
 
     def _delete(self, place: Place) -> None:
         self._claim.check()
@@ -444,7 +471,8 @@ class Apply:
             if place.version in live or place.version not in every:
                 raise
         else:
-            self.applied.deleted += 1
+            with self._lock:
+                self.applied.deleted += 1
         self._deleted_now.add((place.subject, place.version))
 
     def _is_deleted(self, place: Place) -> bool:
@@ -456,19 +484,15 @@ class Apply:
     # ---- what the target had
 
     def _occupied(self, scope: str) -> bool:
-        """Whether a scope of the target has schemas, including soft-deleted ones."""
-        context, name = Subject.parse(scope) if scope else ("", "")
-        if scope and name:
-            return scope in self._present.subjects
-        return any(not scope or Subject.parse(found).context == context for found in self._present.subjects) or any(
-            not scope or Subject.parse(found).context == context for found in self._present.left_out
-        )
+        """Whether a scope of the target has schemas, including soft-deleted ones.
+
+        Only the subjects of the plan were read, so a context or the whole registry may have others.
+        """
+        return not Subject.parse(scope).name or scope in self._present.subjects
 
     def _present_mode(self, item: PlannedSubject) -> str | None:
         found = self._present.subjects.get(item.target_subject)
         return None if found is None else found.mode
-
-    # ---- Apicurio
 
     # ---- Apicurio
 
@@ -536,7 +560,7 @@ class Apply:
     def _why_not_imported(self, key: VersionKey, chosen: set[VersionKey]) -> MigrationError | None:
         """As :meth:`_why_not`; what is imported together counts as being there."""
         missing = [other for other in self._references(key) if other not in chosen and other not in self.applied.places]
-        return self._why_not(key, {}) if missing or self._source.version(*key) is None else None
+        return self._why_not(key) if missing or self._source.version(*key) is None else None
 
     def _row(self, key: VersionKey) -> RegisteredSchema:
         planned = self._planned[key]

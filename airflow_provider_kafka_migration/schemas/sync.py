@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaPlan,
     SchemasResult,
 )
-from airflow_provider_kafka_migration.errors import MigrationError, SchemaConflicts, SchemaNotFound
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, SchemaConflicts, SchemaNotFound
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -60,6 +60,8 @@ log = logging.getLogger(__name__)
 Reason = Literal["schemas", "tail", "final", "cli"]
 #: Every so many passes of a tail, levels and modes of known subjects are read again, and the target with them.
 FULL_PASS_EVERY = 10
+#: How long the end of a copy waits for a pass that is putting modes back.
+_END_SECONDS = 120.0
 #: Conflicts of these kinds are for people to know: the versions are registered nevertheless.
 _HARMLESS = ("compatibility",)
 
@@ -419,7 +421,7 @@ class SchemaFollower:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=60)
+            self._thread.join(timeout=_END_SECONDS)
 
     def _run(self) -> None:
         pair: RegistryPair | None = None
@@ -431,9 +433,11 @@ class SchemaFollower:
                     answered = wanted_ids(self._context.record)
                     self._context.journal.refresh()
                     if not self._context.record.is_frozen():
-                        synchronize(self._context, pair, reason="tail")
+                        synchronize(self._context, pair, reason="tail", progress=self._progress)
                 except FINAL as error:
                     log.warning("The copy of schemas has ended: %s", error)
+                    return
+                except Interrupted:
                     return
                 except MigrationError as error:
                     self._tell(error)
@@ -444,6 +448,16 @@ class SchemaFollower:
         finally:
             if pair is not None:
                 pair.close()
+
+    def _progress(self, line: Progress) -> None:
+        """Report, and end a pass that the copy has ended before: it puts back what it has changed."""
+        if self._stop.is_set():
+            raise Interrupted(
+                "the copy of records has ended before this pass over the schemas",
+                where=self._context.where(PHASE),
+                next_step="none: the next pass continues",
+            )
+        self._context.progress(line)
 
     def _wait(self, answered: set[WantedId]) -> bool:
         """Wait for the next pass; return False when the copy has ended."""

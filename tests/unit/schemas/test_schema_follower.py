@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
 from airflow_provider_kafka_migration.schemas import sync
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
-from harness.fake_registry import Reply
+from harness.fake_registry import Reply, Request
 
 
 def wait_until(what: Callable[[], Any]) -> None:
@@ -124,3 +125,26 @@ def test_it_pauses_during_a_freeze(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert events.count("pass") == passes
             at.context.journal.step(steps.FREEZE_LIFTED, "1", {})
             wait_until(lambda: 6 in known(at))
+
+
+def test_the_end_of_the_copy_ends_a_pass_which_puts_modes_back(tmp_path: Path) -> None:
+    with world(tmp_path, interval="1h", ids="keep", max_parallel_requests=1) as at:
+        for number in range(200):
+            at.source.seed(f"s-{number:03d}", avro(f"S{number}", "x"), id=number + 1)
+        registering, ended = threading.Event(), threading.Event()
+
+        def hold(request: Request) -> None:
+            if request.method == "POST":
+                registering.set()
+                ended.wait(60)
+
+        at.target.before = hold
+        with follower(at) as running:
+            assert registering.wait(60)
+            assert "IMPORT" in at.target.state()["modes"].values()
+            # What leaving the block does first; the request that is under way ends afterwards.
+            running._stop.set()
+            ended.set()
+        assert at.target.state()["modes"] == {"": "READWRITE"}
+        assert len(at.target_subjects()) < 200
+        assert not [name for name, _ in at.steps() if name == steps.SCHEMAS_FAILED]

@@ -129,6 +129,19 @@ def test_the_level_of_the_target_does_not_stop_old_versions(tmp_path: Path) -> N
         assert names.index(steps.SCHEMA_LEVEL_SETTING) < names.index(steps.SCHEMA_LEVEL_RESTORED)
 
 
+def test_only_the_level_that_is_in_the_way_is_lifted(tmp_path: Path) -> None:
+    """What refers to a refused version waits for it, and keeps its own level."""
+    with world(tmp_path, ids="translate") as at:
+        at.source.seed("a-order", ORDER, id=1)
+        at.source.seed("a-order", avro("Order", "id", "must"), id=2, version=2)
+        at.source.seed("b-cart", CART, id=3, references=[reference("Order", "a-order", 2)])
+        result = at.synchronize()
+        assert (result.registered, result.failed) == (3, [])
+        entries = at.context.journal.steps(steps.SCHEMA_LEVEL_SETTING)
+        assert [entry.details["former"] for entry in entries] == [{"a-order": None}]
+        assert at.target.store.configs == {}
+
+
 def test_a_level_that_the_subject_did_not_have_is_removed_again(tmp_path: Path) -> None:
     with world(tmp_path, ids="translate") as at:
         at.source.seed("a-value", avro("A", "x"), id=1)
