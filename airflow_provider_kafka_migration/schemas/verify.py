@@ -94,7 +94,10 @@ def compare_registries(
     names = {selection.target_subject(name) for name in here.subjects}
     names |= {item.target_subject for item in plan.subjects}
     there = read_snapshot(target, Selection.exactly(names), parallel=parallel, progress=progress)
-    ask_ids(target, there, target_ids(found.ids, plan.id_mode, id_map, selection), parallel=parallel, progress=progress)
+    # Bytes that only look like an id, which the source does not have either, would be thousands of requests.
+    known = [key for key in found.ids if key in shown or here.ids.get(key) is not None]
+    wanted = target_ids(known, plan.id_mode, id_map, selection)
+    ask_ids(target, there, wanted, parallel=parallel, progress=progress)
     return verify(here, there, plan, id_map, found, selection=selection, at=at)
 
 
@@ -135,7 +138,7 @@ def _add_planned(
 def target_ids(ids: Iterable[IdKey], id_mode: IdMode, id_map: SchemaIdMap | None, selection: Selection) -> set[IdKey]:
     """Return the (context, id) pairs that the target has to resolve for ids of the source."""
     mapped = _Mapped(id_mode, id_map, selection)
-    return {key for item in ids if (key := mapped.id(item)) is not None}
+    return {key for item in ids if (key := mapped.in_records(item)) is not None}
 
 
 def verify(
@@ -169,15 +172,30 @@ class _Mapped:
         self._translates = id_mode == "translate"
         self._selection = selection
         self._ids = {} if id_map is None else {(context, source): target for context, source, target in id_map.ids}
+        self._absent = frozenset() if id_map is None else frozenset(id_map.absent)
+        self._absent_guids = frozenset() if id_map is None else frozenset(item.lower() for item in id_map.absent_guids)
         self._guids = {} if id_map is None else {source.lower(): target.lower() for source, target in id_map.guids}
 
     def id(self, key: IdKey) -> IdKey | None:
-        """Return (target context, target id); None if the id map does not have it."""
+        """Return (target context, target id) of a schema; None if the id map does not have it."""
         number = self._ids.get(key) if self._translates else key[1]
         return None if number is None else (self._selection.target_context(key[0]), number)
 
-    def guid(self, guid: str) -> str | None:
-        """Return the GUID on the target; None if the id map does not have it."""
+    def in_records(self, key: IdKey) -> IdKey | None:
+        """Return (target context, id) that copied records have for an id of the source; None: it is not known.
+
+        Copiers leave an id as it is once the map has it as absent, even if its schema appears later.
+        """
+        return (self._selection.target_context(key[0]), key[1]) if self.was_absent(key) else self.id(key)
+
+    def was_absent(self, key: IdKey) -> bool:
+        """Whether the source registry did not have an id when copiers asked for it."""
+        return self._translates and key in self._absent
+
+    def guid_in_records(self, guid: str) -> str | None:
+        """Return the GUID that copied records have for one of the source; None: it is not known."""
+        if guid in self._absent_guids:
+            return guid
         return self._guids.get(guid) if self._translates else self._guids.get(guid, guid)
 
 
@@ -426,9 +444,11 @@ class _Comparison:
             return False
         if not expected:
             return self._unresolved(f"{name}, but a schema that its schema refers to is not on the target")
-        wanted = self._mapped.id(key)
+        wanted = self._mapped.in_records(key)
         if wanted is None:
             return self._unresolved(f"{name}, but the id map does not have it")
+        if self._mapped.was_absent(key):
+            name += ", and was copied as it is because the source registry did not have it then"
         if wanted not in self._target.ids:
             why = self._target.unread.get(unread_id(*wanted), "not looked up")
             self._unread[f"target: {unread_id(*wanted)}"] = why
@@ -468,7 +488,7 @@ class _Comparison:
         if here is None:
             self._unread[f"source: schema GUID {guid}"] = f"no version that was read has it; it occurs in {where}"
             return False
-        wanted = self._mapped.guid(guid)
+        wanted = self._mapped.guid_in_records(guid)
         if wanted is None:
             return self._unresolved(f"{name}, but the id map does not have it")
         place = self._places.get((here.subject, here.version))

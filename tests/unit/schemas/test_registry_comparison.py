@@ -165,6 +165,18 @@ def test_an_id_that_the_map_lacks_is_a_difference() -> None:
     assert "id 7 of context . occurs in records (orders-0 at offset 3), but the id map does not have it" in whats
 
 
+def test_an_id_that_was_absent_while_records_were_copied_is_looked_up_as_it_is() -> None:
+    late = MAP.model_copy(update={"absent": [(".", 7), (".", 99)]})
+    assert target_ids([(".", 7)], "translate", late, SELECTION) == {(".", 7)}
+    there = target("translate")
+    there.ids[(".", 7)] = None
+    result = check("translate", there, id_map=late)
+    assert any("was copied as it is" in item.what for item in result.differences)
+    assert result.ids_resolved == 1
+    there.ids[(".", 7)] = Schema("AVRO", A)
+    assert check("translate", there, id_map=late).differences == []
+
+
 def test_a_subject_that_came_or_went_since_the_plan() -> None:
     here = source()
     here.subjects["new"] = SubjectSnapshot("new", (registered("new", 1, 50, C),))
@@ -261,4 +273,5 @@ def test_the_ids_that_the_target_has_to_resolve() -> None:
     ids = [(".p", 7), (".", 7), (".", 99)]
     selection = Selection(contexts={".": ".", ".p": ".q"})
     assert target_ids(ids, "keep", None, selection) == {(".q", 7), (".", 7), (".", 99)}
-    assert target_ids(ids, "translate", MAP, selection) == {(".", 107)}
+    # 99 is absent in the map, so records have it unchanged.
+    assert target_ids(ids, "translate", MAP, selection) == {(".", 107), (".", 99)}

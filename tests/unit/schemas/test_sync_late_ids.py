@@ -41,7 +41,6 @@ def test_an_id_that_was_absent_and_is_registered_now_is_named(tmp_path: Path) ->
         assert result.failed or result.conflicts
 
 
-@pytest.mark.xfail(strict=True, reason="an id that copiers have left as it is counts as resolved")
 def test_an_id_that_was_absent_and_is_copied_now_does_not_resolve(tmp_path: Path) -> None:
     """What was compared before its schema appeared is proven, and not compared again; only this check can tell."""
     with world(tmp_path, ids="translate") as at:
