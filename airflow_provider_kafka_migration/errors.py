@@ -454,7 +454,7 @@ class SchemaReferenceMissing(Terminal):
 
 
 class SchemaIdMapConflict(Terminal):
-    """A schema has another id on the target than the one that records were already rewritten with."""
+    """Records were copied with another id than their schema has now: it changed, or the source lacked it then."""
 
 
 class SchemasIncomplete(Terminal):

@@ -84,12 +84,15 @@ def _merged(
 ) -> tuple[SchemaIdMap, list[tuple[SourceId, SchemaIdMapConflict]]]:
     ids = {(context, source): target for context, source, target in before.ids}
     conflicts = []
+    absent_before = {tuple(item) for item in before.absent}
     for key, targets in new.ids.items():
         known = ids.setdefault(key, targets[0])
         if known not in targets:
             conflicts.append((key, _conflict(record, key, known, targets[0])))
+        elif key in absent_before and known != key[1]:
+            conflicts.append((key, _was_absent(record, key, known)))
     guids = {**new.guids, **dict(before.guids)}
-    absent = {tuple(item) for item in before.absent} | (new.absent - ids.keys())
+    absent = absent_before | (new.absent - ids.keys())
     absent_guids = set(before.absent_guids) | (new.absent_guids - guids.keys())
     after = before.model_copy(
         update={
@@ -109,6 +112,17 @@ def _conflict(record: MigrationRecord, key: SourceId, known: int, found: int) ->
         where=record.where("schemas", cluster="target"),
         next_step=f"restore the schema under id {known} on the target: records that were copied already refer to it",
         details={"context": key[0], "id": key[1], "recorded": known, "found": found},
+    )
+
+
+def _was_absent(record: MigrationRecord, key: SourceId, known: int) -> SchemaIdMapConflict:
+    return SchemaIdMapConflict(
+        f"the source registry has answered that it has no schema with id {key[1]} in context {key[0]}, so records with "
+        f"that id are copied unchanged; it has one now, which is id {known} on the target",
+        where=record.where("schemas", cluster="source"),
+        next_step="find the records with this id: if they are serialized with the schema, start a new migration for "
+        "their topic; if not, go on with schemas.on_conflict: report",
+        details={"context": key[0], "id": key[1], "target_id": known},
     )
 
 
