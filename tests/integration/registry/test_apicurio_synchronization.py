@@ -49,7 +49,7 @@ def test_schemas_move_with_their_ids_and_follow_a_change(pair: RegistryPair, tmp
     writer.change()
     records.append((INVOICES, *writer.record(INVOICES, 3)))
     assert synchronized(context, pair, "tail").registered == 1
-    verdict = judge_schemas(stored(pair.source), stored(pair.target), Decoded(7, 1), 7)
+    verdict = judge_schemas(stored(pair.source), stored(pair.target), Decoded(7, 1, 4), 11)
     assert verdict.problems == []
     assert verdict.ids_kept
 

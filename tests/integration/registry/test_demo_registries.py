@@ -41,11 +41,11 @@ def test_both_registries_are_compared(registries: RegistryPair, records: list[Re
         (f"{INVOICES}-value", 5): 1013,
         ("shop.returns-value", 1): 1030,
     }
-    verdict = judge_schemas(source, target, Decoded(7, 1), 7)
+    verdict = judge_schemas(source, target, Decoded(7, 1, 4), 11)
     assert verdict.problems == []
     assert verdict.summary() == {"subjects": 6, "versions": 8, "ids_kept": True, "decoded_records": 7}
     changed = {**target, (f"{INVOICES}-key", 1): replace(target[f"{INVOICES}-key", 1], id=5)}
-    assert judge_schemas(source, changed, Decoded(7, 1), 7).problems == ["the target's registry has other ids"]
+    assert judge_schemas(source, changed, Decoded(7, 1, 4), 11).problems == ["the target's registry has other ids"]
 
 
 def test_records_of_the_source_are_read_with_the_target(registries: RegistryPair, records: list[Record]) -> None:

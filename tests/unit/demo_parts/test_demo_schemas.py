@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_kafka_migration.freeze import sentinel_records
 from demo import schemas
 from demo.schemas import INVOICES, SHIPMENTS, Decoded, Reader, Stored, Writer, expected, judge_schemas, seeds
 from harness.fake_registry import FakeRegistry
@@ -83,7 +84,7 @@ def held() -> dict[tuple[str, int], Stored]:
 
 class TestVerdict:
     def test_everything_has_moved(self) -> None:
-        verdict = judge_schemas(held(), held(), Decoded(100, 3), 100)
+        verdict = judge_schemas(held(), held(), Decoded(100, 3, 4), 104)
         assert verdict.problems == []
         assert verdict.summary() == {"subjects": 6, "versions": 7, "ids_kept": True, "decoded_records": 100}
 
@@ -100,23 +101,30 @@ class TestVerdict:
         target = held()
         key = (f"{INVOICES}-value", 5)
         target[key] = replace(target[key], **change)  # type: ignore[arg-type]
-        verdict = judge_schemas(held(), target, Decoded(100, 3), 100)
+        verdict = judge_schemas(held(), target, Decoded(100, 3, 4), 104)
         assert problem in verdict.problems[0]
         assert verdict.ids_kept is ("id" not in change)
 
     def test_missing_and_additional_versions_are_problems(self) -> None:
         less = held()
         del less["address.proto", 1]
-        assert "missing on the target" in judge_schemas(held(), less, Decoded(1, 1), 1).problems[0]
-        assert "only on the target" in judge_schemas(less, held(), Decoded(1, 1), 1).problems[0]
-        assert judge_schemas(held(), less, Decoded(1, 1), 1).ids_kept is False
+        assert "missing on the target" in judge_schemas(held(), less, Decoded(1, 1, 4), 5).problems[0]
+        assert "only on the target" in judge_schemas(less, held(), Decoded(1, 1, 4), 5).problems[0]
+        assert judge_schemas(held(), less, Decoded(1, 1, 4), 5).ids_kept is False
 
     def test_records_that_were_not_decoded_are_problems(self) -> None:
-        decoded = Decoded(99, 0, ["shop.invoices: a record cannot be decoded: 404"])
-        problems = judge_schemas(held(), held(), decoded, 100).problems
-        assert len(problems) == 3
-        assert "99 of 100 records" in problems[1]
-        assert "changed schema" in problems[2]
+        decoded = Decoded(99, 0, 3, ["shop.invoices: a record cannot be decoded: 404"])
+        problems = judge_schemas(held(), held(), decoded, 104).problems
+        assert problems == [
+            "shop.invoices: a record cannot be decoded: 404",
+            "3 sentinels in 4 partitions with schemas",
+            "99 of 101 records with schemas were decoded on the target",
+            "no record of the changed schema has arrived",
+        ]
+
+
+def test_sentinels_are_recognized_as_the_product_writes_them() -> None:
+    assert schemas.SENTINEL.encode() == sentinel_records.HEADER
 
 
 def test_the_seeds_have_gaps_deletions_references_and_two_formats() -> None:
