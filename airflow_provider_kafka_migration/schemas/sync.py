@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal
@@ -60,6 +61,8 @@ log = logging.getLogger(__name__)
 Reason = Literal["schemas", "tail", "final", "cli"]
 #: Every so many passes of a tail, levels and modes of known subjects are read again, and the target with them.
 FULL_PASS_EVERY = 10
+#: The source registry is asked again after this time before an id counts as absent.
+CONFIRM_SECONDS = 2.0
 #: How long the end of a copy waits for a pass that is putting modes back.
 _END_SECONDS = 120.0
 #: Conflicts of these kinds are for people to know: the versions are registered nevertheless.
@@ -186,14 +189,24 @@ class _Pass:
         by_id = source.by_id()
         guids = {item.guid.lower() for item in source.all_versions() if item.guid}
         ids = {(item.context, int(item.value)) for item in asked if item.kind == "id"} - by_id.keys()
-        ask_ids(self._pair.source, source, ids, parallel=self._parallel, cache=self._pair.source_cache)
-        new.absent = {key for key in ids if key in source.ids and source.ids[key] is None}
-        outside = {key for key in ids if source.ids.get(key) is not None}
+        self._ask(source, ids)
         wanted_guids = {str(item.value).lower() for item in asked if item.kind == "guid"} - guids
+        missing = {key for key in ids if key in source.ids and source.ids[key] is None}
+        if missing or wanted_guids:
+            # A node that is behind does not have the newest schemas yet, and an absent id is absent for good.
+            time.sleep(CONFIRM_SECONDS)
+            for key in missing:
+                del source.ids[key]
+            self._ask(source, missing)
+        new.absent = {key for key in missing if key in source.ids and source.ids[key] is None}
+        outside = {key for key in ids if source.ids.get(key) is not None}
         if outside or wanted_guids:
             everything = self._read_all()
             self._add(source, everything, outside, wanted_guids, new)
         return new
+
+    def _ask(self, source: RegistrySnapshot, ids: set[tuple[str, int]]) -> None:
+        ask_ids(self._pair.source, source, ids, parallel=self._parallel, cache=self._pair.source_cache)
 
     def _read_all(self) -> RegistrySnapshot:
         """Read the whole source registry: an id in records does not depend on the selection."""
@@ -441,10 +454,11 @@ class SchemaFollower:
                     return
                 except MigrationError as error:
                     self._tell(error)
+                except Exception:
+                    # Copiers may wait for ids, so an error that nobody expected must not end the passes either.
+                    log.exception("A pass over the schemas failed; the next one tries again")
                 if not self._wait(answered):
                     return
-        except Exception:
-            log.exception("The copy of schemas has ended")
         finally:
             if pair is not None:
                 pair.close()
