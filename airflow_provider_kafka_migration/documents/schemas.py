@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -67,8 +67,10 @@ def id_rule(settings: SchemaIdSettings | None, topic: str) -> str:
 class SchemaConflict(Part):
     """Something on the target that keeps a schema, level or mode from being written as planned."""
 
-    kind: Literal["id", "version", "content", "compatibility", "reference", "mode", "unsupported"]
-    subject: str = Field(description="source subject, qualified")
+    kind: Literal["id", "version", "content", "compatibility", "reference", "mode", "level", "unsupported"] = Field(
+        description="level: a level or mode of the target's own, which stays"
+    )
+    subject: str = Field(description="source subject, qualified; for a level of a context its scope, :.context:")
     target_subject: str = ""
     version: int = 0
     id: int = 0
@@ -103,6 +105,8 @@ class PlannedSubject(Part):
 class SchemaPlan(Document):
     """``schemas/plan-<digest>.json``: what moves from one registry to the other."""
 
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("stays_live", "kept_configs", "kept_modes")
+
     version: int = 1
     migration_id: str
     id_mode: IdMode
@@ -118,6 +122,14 @@ class SchemaPlan(Document):
     global_config: dict[str, Any] = Field(default_factory=dict)
     global_mode: str = ""
     conflicts: list[SchemaConflict] = Field(default_factory=list)
+    stays_live: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="source (subject, version), deleted there; the target has it live, and not from this migration",
+    )
+    kept_configs: list[str] = Field(
+        default_factory=list, description="scopes of the target whose level is not written: a conflict, or unread"
+    )
+    kept_modes: list[str] = Field(default_factory=list, description="likewise for modes")
     left_out: dict[str, str] = Field(default_factory=dict, description="source subject to why it does not move")
     topics: list[TopicIds] = Field(default_factory=list, description="ascending by topic")
     notes: list[str] = Field(default_factory=list, description="what is not copied and why, for people")
@@ -186,6 +198,8 @@ class SchemaDifference(Part):
 class SchemaCheck(Document):
     """``results/schemas-check.json``: both registries compared, and the ids that occur in copied records."""
 
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("ids_not_asked",)
+
     version: int = 1
     migration_id: str
     at: str
@@ -197,6 +211,9 @@ class SchemaCheck(Document):
     ids_resolved: int = Field(0, description="resolved on the target to the schema of the source")
     ids_unknown_to_source: list[int] = Field(
         default_factory=list, description="bytes that look like an id which the source registry does not have either"
+    )
+    ids_not_asked: int = Field(
+        0, description="of the ids that the source does not have: the target was not asked whether it has them"
     )
     differences: list[SchemaDifference] = Field(default_factory=list)
     unread: dict[str, str] = Field(default_factory=dict, description="what could not be compared, and why")

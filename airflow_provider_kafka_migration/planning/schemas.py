@@ -23,10 +23,18 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import Role
 from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids
-from airflow_provider_kafka_migration.schemas.plan_schemas import PlanSettings, ids_to_ask, plan_schemas, target_names
+from airflow_provider_kafka_migration.schemas.id_map_document import wanted_ids
+from airflow_provider_kafka_migration.schemas.plan_schemas import (
+    PlanSettings,
+    ids_to_ask,
+    plan_schemas,
+    target_selection,
+)
 from airflow_provider_kafka_migration.schemas.plan_topic import plan_topic
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, ask_ids, read_snapshot
+from airflow_provider_kafka_migration.schemas.sync import add_copied_for_records
+from airflow_provider_kafka_migration.schemas.written import Written
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.registry.client import Registry
@@ -72,7 +80,8 @@ def _plan_of_both(
     selection = Selection.from_spec(section, topics)
     parallel = section.max_parallel_requests
     here = _as_before(record, "source", read_snapshot(source, selection, parallel=parallel, progress=_shown(context)))
-    names = Selection.exactly(target_names(here, selection))
+    add_copied_for_records(record, source, here, wanted_ids(record), parallel=parallel)
+    names = target_selection(here, selection)
     there = _as_before(record, "target", read_snapshot(target, names, parallel=parallel, progress=_shown(context)))
     ask_ids(target, there, ids_to_ask(here, there, selection), parallel=parallel, progress=_shown(context))
     settings = PlanSettings(
@@ -82,6 +91,7 @@ def _plan_of_both(
         normalize=section.normalize,
         topics_of_migration=dict(topics),
         topic_ids=topic_ids(context, source, topics, here) if sample else [],
+        written=Written(record),
     )
     return plan_schemas(context.migration_id, here, there, settings)
 

@@ -55,6 +55,8 @@ SCHEMA_LEVEL_RESTORED: Final = "schema_level_restored"
 #: Levels and modes of the source that the target gets for good, journaled before they are set: ``kind`` (config, mode),
 #: ``former`` and ``wanted`` by scope.
 SCHEMA_LEVELS_COPIED: Final = "schema_levels_copied"
+#: A synchronization is about to register schemas, or to copy what a copier asks for; the details name the plan.
+SCHEMAS_COPYING: Final = "schemas_copying"
 #: A synchronization of both registries that has changed something, and the first one; the details hold its counts.
 SCHEMAS_COPIED: Final = "schemas_copied"
 #: A synchronization failed while the tail ran [error code].

@@ -156,6 +156,7 @@ class Apply:
         self._claim = Claim(record)
         self._fixed = plan.id_mode == "keep"
         self._subjects = {item.subject: item for item in plan.subjects}
+        self._stays_live = frozenset(plan.stays_live)
         self._planned: dict[VersionKey, PlannedVersion] = {
             (item.subject, version.version): version for item in plan.subjects for version in item.versions
         }
@@ -421,7 +422,7 @@ class Apply:
             if other.version >= planned.version or not other.deleted or other.digest != planned.digest:
                 continue
             place = self.applied.places.get(before)
-            if place is not None and not self._is_deleted(place) and not self._is_kept(key[0], place):
+            if place is not None and not self._is_deleted(place) and not self._is_kept(before, place):
                 self._delete(place)
 
     def _delete_all(self) -> None:
@@ -432,7 +433,7 @@ class Apply:
             planned, place = self._planned.get(key), self.applied.places.get(key)
             if planned is None or place is None or not planned.deleted:
                 continue
-            if self._is_deleted(place) or self._is_kept(key[0], place):
+            if self._is_deleted(place) or self._is_kept(key, place):
                 continue
             chosen.append(key)
             for other in self._references(key):
@@ -452,14 +453,14 @@ class Apply:
             ended=ended,
         )
 
-    def _is_kept(self, subject: str, place: Place) -> bool:
-        """Whether a live version of the source has this place, too."""
+    def _is_kept(self, key: VersionKey, place: Place) -> bool:
+        """Whether a live version of the source has this place, too, or the version there is not the migration's."""
         live = (
-            self.applied.places.get((subject, item.version))
-            for item in self._subjects[subject].versions
+            self.applied.places.get((key[0], item.version))
+            for item in self._subjects[key[0]].versions
             if not item.deleted
         )
-        return any(other is not None and other.version == place.version for other in live)
+        return key in self._stays_live or any(other is not None and other.version == place.version for other in live)
 
     def _delete(self, place: Place) -> None:
         self._claim.check()

@@ -123,7 +123,12 @@ def judge(found: SchemaCheck, accepted: frozenset[str] = frozenset()) -> CheckRe
     ]
     if found.ids_unknown_to_source:
         shown = ", ".join(map(str, found.ids_unknown_to_source[:_MAX_UNKNOWN]))
-        why = "the source registry does not have them either; these bytes are probably no schema ids"
+        why = "neither registry has them; these bytes are probably no schema ids"
+        if found.ids_not_asked:
+            why = (
+                "the source registry does not have them; the target registry was not asked for "
+                f"{found.ids_not_asked} of them, and does not have the others"
+            )
         rows.append(_row(f"ids in records: {shown}", why, Outcome.WARNING))
     rows.sort(key=lambda row: row["outcome"] != Outcome.FAILED)
     outcome = worst(Outcome(row["outcome"]) for row in rows)

@@ -1,6 +1,7 @@
 """Give the target the compatibility levels and modes that the source has set explicitly: they stay there for good.
 
-Former values are journaled before they are replaced. A level or mode that only the target has set stays.
+Former values are journaled before they are replaced. A level or mode that only the target has set stays, and so does
+one that the plan has named as a conflict.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ def copy_levels(
         ("mode", _modes(plan, selection), _present_modes(present)),
     ]
     for kind, wanted, found in kinds:
-        todo = {scope: value for scope, value in wanted.items() if not has_values(kind, found.get(scope), value)}
+        kept = plan.kept_configs if kind == "config" else plan.kept_modes
+        todo = {
+            scope: value
+            for scope, value in wanted.items()
+            if scope not in kept and not has_values(kind, found.get(scope), value)
+        }
         if not todo:
             continue
         _journal(record, kind, todo, found)

@@ -16,7 +16,7 @@ contexts concerned are in mode IMPORT already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaPlan,
     TopicIds,
 )
+from airflow_provider_kafka_migration.record.registry_settings import Kind, scope_name
 from airflow_provider_kafka_migration.registry.model import (
     DEFAULT_CONTEXT,
     Reference,
@@ -43,6 +44,7 @@ from airflow_provider_kafka_migration.schemas.content import (
     schema_digest,
 )
 from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
+from airflow_provider_kafka_migration.schemas.modes import has_values
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -53,10 +55,12 @@ from airflow_provider_kafka_migration.schemas.selection import Selection, topics
 from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
     SubjectSnapshot,
+    unread_config,
     unread_id,
     unread_mode,
     unread_version,
 )
+from airflow_provider_kafka_migration.schemas.written import Written
 
 ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 
@@ -73,6 +77,7 @@ class PlanSettings:
     :param ids: ``auto``, or the mode to plan for; a later pass gives the mode of the recorded plan.
     :param topics_of_migration: source topics to target topics.
     :param topic_ids: where the records of topics carry ids, see ``schemas.detect``.
+    :param written: what the target has from this migration; None: nothing yet.
     """
 
     selection: Selection
@@ -81,6 +86,7 @@ class PlanSettings:
     normalize: bool = False
     topics_of_migration: Mapping[str, str] = field(default_factory=dict)
     topic_ids: Sequence[TopicIds] = ()
+    written: Written | None = None
 
 
 #: type, text and references: what Apicurio takes for the identity of a schema
@@ -115,6 +121,15 @@ def plan_schemas(
 def target_names(source: RegistrySnapshot, selection: Selection) -> frozenset[str]:
     """Return the subjects of the target that a plan has to know, qualified."""
     return frozenset(selection.target_subject(name) for name in source.subjects)
+
+
+def target_selection(source: RegistrySnapshot, selection: Selection, names: Iterable[str] = ()) -> Selection:
+    """Return what has to be read of the target: its subjects, and the contexts that get a level or mode.
+
+    :param names: further subjects of the target.
+    """
+    contexts = {selection.target_context(name) for name in {*source.context_configs, *source.context_modes}}
+    return Selection.exactly({*target_names(source, selection), *names}, contexts)
 
 
 def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Selection) -> set[tuple[str, int]]:
@@ -173,7 +188,10 @@ class _Planner:
         """Return the plan."""
         shared = self._rename_conflicts() + self._reference_conflicts() + self._alias_conflicts()
         mode, reason, scope, decided = self._choose(shared)
-        conflicts = [*shared, *decided.conflicts]
+        # These exist in both id modes, so they must not decide between them.
+        own_live = self._own_live_versions(decided)
+        own_levels, kept_configs, kept_modes = self._own_levels(decided)
+        conflicts = [*shared, *decided.conflicts, *own_live, *own_levels]
         return SchemaPlan(
             migration_id=self._migration_id,
             id_mode=mode,
@@ -183,12 +201,19 @@ class _Planner:
             import_scope=scope,
             subjects=self._subjects(decided, conflicts),
             context_configs={
-                name: dict(sorted(value.items())) for name, value in sorted(self._source.context_configs.items())
+                name: dict(sorted(value.items()))
+                for name, value in sorted(self._source.context_configs.items())
+                if self._has_own_scope(name)
             },
-            context_modes=dict(sorted(self._source.context_modes.items())),
+            context_modes={
+                name: value for name, value in sorted(self._source.context_modes.items()) if self._has_own_scope(name)
+            },
             global_config=dict(self._source.global_config or {}) if self._settings.global_config else {},
             global_mode=(self._source.global_mode or "") if self._settings.global_config else "",
             conflicts=sorted(conflicts, key=lambda item: (item.subject, item.version, item.kind)),
+            stays_live=sorted((item.subject, item.version) for item in own_live),
+            kept_configs=kept_configs,
+            kept_modes=kept_modes,
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
             notes=self._all_notes(mode, decided),
@@ -462,6 +487,97 @@ class _Planner:
             f"the target accepts no such schemas: {scope or 'the registry'} has mode {mode}; set it to READWRITE",
         )
 
+    def _own_live_versions(self, decided: _Decided) -> list[SchemaConflict]:
+        """Find live versions of the target that are deleted on the source, and that this migration has not registered.
+
+        They may be in use, so nothing but a person can decide to delete them.
+        """
+        live = {
+            (self._targets[key[0]], item.target_version) for key, item in decided.versions.items() if not item.deleted
+        }
+        written = self._settings.written
+        found: list[SchemaConflict] = []
+        for key, item in decided.versions.items():
+            target = self._targets[key[0]]
+            there = self._target.version(target, item.target_version)
+            if item.action != "exists" or not item.deleted or there is None or there.deleted:
+                continue
+            if (target, there.version) in live or (written is not None and (*key, target) in written.versions):
+                continue
+            what = (
+                f"it is deleted on the source, and the target has it live as version {there.version} of {target}, "
+                "which this migration has not registered; delete it there if nobody needs it"
+            )
+            found.append(self._conflict("version", self._item(key), what))
+        return found
+
+    def _has_own_scope(self, context: str) -> bool:
+        """Whether a context of the source has a level and mode of its own on the target."""
+        return self._selection.target_context(context) != DEFAULT_CONTEXT
+
+    def _own_levels(self, decided: _Decided) -> tuple[list[SchemaConflict], list[str], list[str]]:
+        """Find levels and modes that would replace those of others.
+
+        A context must have no other subjects on the target and no other value, except one that this migration has set.
+        A subject must have no other value if it has versions of its own there.
+
+        :returns: the conflicts, and the scopes whose level or mode is not to be written.
+        """
+        placed = {
+            (self._targets[key[0]], item.target_version)
+            for key, item in decided.versions.items()
+            if item.action != "conflict"
+        }
+        found: list[SchemaConflict] = []
+        kept: dict[Kind, list[str]] = {"config": [], "mode": []}
+        for kind, here, scope, wanted, value in self._wanted_levels():
+            target = Subject.parse(scope)
+            others = self._others_in(target.context) if not target.name else []
+            unread = (unread_config if kind == "config" else unread_mode)(scope)
+            if unread in self._target.unread:
+                kept[kind].append(scope)
+                continue
+            if has_values(kind, value, wanted):
+                continue
+            written = self._settings.written
+            foreign = value is not None and not (written is not None and written.has_set(kind, scope, value))
+            if target.name:
+                there = self._target.subjects.get(scope)
+                versions = there.versions if there is not None else ()
+                foreign = foreign and any(not it.deleted and (scope, it.version) not in placed for it in versions)
+            if foreign or others:
+                kept[kind].append(scope)
+                found.append(_own_level(kind, here, scope, wanted, value, others))
+        return found, sorted(kept["config"]), sorted(kept["mode"])
+
+    def _wanted_levels(self) -> list[tuple[Kind, str, str, Any, Any]]:
+        """List (kind, source scope, target scope, value of the source, own value of the target)."""
+        found: list[tuple[Kind, str, str, Any, Any]] = []
+        for name, target in sorted(self._targets.items()):
+            here, there = self._source.subjects[name], self._target.subjects.get(target)
+            if config := planned_config(here, self._selection):
+                found.append(("config", name, target, config, there.config if there else None))
+            if here.mode:
+                found.append(("mode", name, target, here.mode, there.mode if there else None))
+        kinds: list[tuple[Kind, Mapping[str, Any], Mapping[str, Any]]] = [
+            ("config", self._source.context_configs, self._target.context_configs),
+            ("mode", self._source.context_modes, self._target.context_modes),
+        ]
+        for kind, values, present in kinds:
+            for name, value in sorted(values.items()):
+                context = self._selection.target_context(name)
+                if self._has_own_scope(name):
+                    found.append((kind, f":{name}:", f":{context}:", value, present.get(context)))
+        return found
+
+    def _others_in(self, context: str) -> list[str]:
+        """Return the subjects of a context of the target that have nothing to do with this migration."""
+        names = [name for name in self._target.left_out if Subject.parse(name).context == context]
+        written = self._settings.written
+        if names and written is not None:
+            names = [name for name in names if name not in written.subjects]
+        return sorted(names)
+
     def _rename_conflicts(self) -> list[SchemaConflict]:
         """Find subjects that meet under one name, or leave the context to which the ids of their records go."""
         first: dict[str, str] = {}
@@ -601,6 +717,13 @@ class _Planner:
                 f"the target registry ({self._target.kind}) has no contexts: subjects keep them as a part of their "
                 "name, and all ids are one series"
             )
+        merged = {*self._source.context_configs, *self._source.context_modes}
+        notes += [
+            f"the level and mode of the context {name} are not copied: its subjects move to the default context, which "
+            "has those of the whole registry"
+            for name in sorted(merged)
+            if not self._has_own_scope(name)
+        ]
         renamed = {source for source, target in self._settings.topics_of_migration.items() if source != target}
         for name in sorted(self._targets):
             by_record = [topic for topic in topics_of(name, renamed, self._record_names(name)) if not _by_topic(name)]
@@ -640,6 +763,19 @@ _IMPORT_WORDS: dict[ImportScope, str] = {
     "registry": "the target registry is in mode IMPORT",
     "apicurio": "Apicurio can import under fixed ids",
 }
+
+
+def _own_level(kind: Kind, here: str, scope: str, wanted: Any, value: Any, others: Sequence[str]) -> SchemaConflict:
+    noun = "compatibility level" if kind == "config" else "mode"
+    one, other = ((_text(item) if kind == "config" else str(item or "unset")) for item in (wanted, value))
+    if one == other:
+        one, other = str(wanted), str(value)
+    what = f"the {noun} of {scope_name(scope)} is {other} on the target, and the source has {one}; it stays"
+    if others:
+        what += f", because the target has {len(others)} other subjects there, the first is {others[0]}"
+    return SchemaConflict(
+        kind="level", subject=here, target_subject=scope, what=f"{what}; give it the source's value if that is wanted"
+    )
 
 
 def _by_topic(subject: str) -> bool:

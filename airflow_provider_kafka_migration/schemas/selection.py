@@ -41,6 +41,8 @@ class Selection:
     topics: Mapping[str, str] = field(default_factory=dict)
     #: Set by :meth:`exactly`: the only subjects that are selected.
     names: frozenset[str] | None = None
+    #: Further contexts of :meth:`exactly` whose level and mode are to be read.
+    named_contexts: frozenset[str] = frozenset()
 
     @classmethod
     def from_spec(cls, section: SchemasSection, topics: Mapping[str, str]) -> Selection:
@@ -60,9 +62,15 @@ class Selection:
         )
 
     @classmethod
-    def exactly(cls, names: Iterable[str]) -> Selection:
-        """Select some subjects by name, with all their versions: for the target registry."""
-        return cls(names=frozenset(names))
+    def exactly(cls, names: Iterable[str], contexts: Iterable[str] = ()) -> Selection:
+        """Select some subjects by name, with all their versions: for the target registry.
+
+        :param contexts: further ones whose level and mode are to be read.
+        """
+        chosen = frozenset(names)
+        return cls(
+            names=chosen, named_contexts=frozenset({*contexts, *(Subject.parse(name).context for name in chosen)})
+        )
 
     def why_left_out(self, subject: str) -> str:
         """Return why a subject does not move by its own name; empty if it does."""
@@ -85,7 +93,7 @@ class Selection:
     def selects_context(self, context: str) -> bool:
         """Whether subjects of a source context move."""
         if self.names is not None:
-            return any(Subject.parse(name).context == context for name in self.names)
+            return context in self.named_contexts
         if self.contexts == "all":
             return True
         if self.contexts == "default":

@@ -528,7 +528,9 @@ class _Reader:
     def _read_levels(self, subjects: list[str]) -> None:
         found = self._found
         scopes: list[str | None] = [None]
-        scopes += [f":{context}:" for context in found.contexts if self._reads_context(context)]
+        # A context may have a level before it has a subject, and is not listed then.
+        contexts = {*found.contexts, *(self._selection.named_contexts if found.has_contexts else ())}
+        scopes += [f":{context}:" for context in sorted(contexts) if self._reads_context(context)]
         levels: dict[str, tuple[dict[str, Any] | None, str | None]] = {}
         unread = self._found.unread
 

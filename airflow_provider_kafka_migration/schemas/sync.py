@@ -45,16 +45,19 @@ from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
     ids_to_ask,
     plan_schemas,
-    target_names,
+    target_selection,
 )
 from airflow_provider_kafka_migration.schemas.references import VersionKey, reference_keys
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import (
+    ReadsRegistry,
     RegistrySnapshot,
+    SnapshotCache,
     SubjectSnapshot,
     ask_ids,
     read_snapshot,
 )
+from airflow_provider_kafka_migration.schemas.written import Written, last_plan, last_started_plan
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +124,19 @@ class _Pass:
             # A lifted freeze could not reach the source registry, which still refuses new schemas.
             restore_source(self._record, self._pair.source)
         document = self._record.schema_id_map()
-        asked = unanswered(wanted_ids(self._record), document)
+        wanted = wanted_ids(self._record)
+        asked = unanswered(wanted, document)
         light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
         source = self._read_source(light)
+        add_copied_for_records(
+            self._record,
+            self._pair.source,
+            source,
+            wanted - asked,
+            parallel=self._parallel,
+            cache=self._pair.source_cache,
+            light=light,
+        )
         new = self._answer(asked, source)
         digest = _digest(source)
         settled = self._pair.settled
@@ -132,7 +145,7 @@ class _Pass:
             return settled[1]
         target = self._read_target(source)
         plan = plan_schemas(self._record.migration_id, source, target, self._plan_settings(document))
-        result = self._carry_out(plan, source, target, new)
+        result = self._carry_out(plan, source, target, new, for_records=bool(asked))
         self._pair.passes += 1
         done = not (result.failed or result.conflicts or result.unread)
         self._pair.settled = (digest, result) if done else None
@@ -155,7 +168,7 @@ class _Pass:
     def _read_target(self, source: RegistrySnapshot) -> RegistrySnapshot:
         found = read_snapshot(
             self._pair.target,
-            Selection.exactly(target_names(source, self._selection)),
+            target_selection(source, self._selection),
             parallel=self._parallel,
             progress=self._report_line("target registry"),
             cache=self._pair.target_cache,
@@ -179,6 +192,7 @@ class _Pass:
             normalize=self._section.normalize,
             topics_of_migration=self._selection.topics,
             topic_ids=planned.topics if planned is not None else (),
+            written=Written(self._record),
         )
 
     # ---- ids that copiers ask for
@@ -250,12 +264,20 @@ class _Pass:
     # ---- writing
 
     def _carry_out(
-        self, plan: SchemaPlan, source: RegistrySnapshot, target: RegistrySnapshot, new: NewIds
+        self,
+        plan: SchemaPlan,
+        source: RegistrySnapshot,
+        target: RegistrySnapshot,
+        new: NewIds,
+        *,
+        for_records: bool,
     ) -> SchemasResult:
         blocking = [item for item in plan.conflicts if item.kind not in _HARMLESS]
         fails = self._section.on_conflict == "fail"
         if blocking and fails and self._reason in ("schemas", "cli"):
             raise self._conflicts(blocking)
+        if for_records or _registers(plan):
+            self._journal_start(plan)
         apply = Apply(
             self._record,
             self._pair.target,
@@ -279,6 +301,20 @@ class _Pass:
         if blocking and fails and self._reason == "final":
             raise self._conflicts(blocking)
         return result
+
+    def _journal_start(self, plan: SchemaPlan) -> None:
+        """Journal what is about to be registered: after a kill, nothing else shows whose these versions are."""
+        journal, digest = self._record.journal, plan.digest()
+        before = journal.find_step(steps.SCHEMAS_COPYING)
+        if before is not None and before.details["plan"]["digest"] == digest:
+            return
+        journal.check_holds()
+        self._record.journal_store.put(self._record.key(keys.schema_plan(digest)), plan.canonical())
+        journal.step(
+            steps.SCHEMAS_COPYING,
+            details={"reason": self._reason, "plan": {"document": keys.schema_plan(digest), "digest": digest}},
+            reason=f"schemas: {_registers(plan)} versions to register",
+        )
 
     def _write(self, plan: SchemaPlan, source: RegistrySnapshot, applied: Applied, new: NewIds) -> SchemasResult:
         """Write the map of ids, then the plan and the result, then the journal."""
@@ -308,13 +344,19 @@ class _Pass:
         journal = self._record.journal
         journal.check_holds()
         first = journal.find_step(steps.SCHEMAS_COPIED) is None
-        changed = bool(applied.changed or grown or first)
+        # A pass that was killed before this point may have copied what no journaled plan names.
+        changed = bool(applied.changed or grown or first) or self._names_more(plan)
         if changed:
             self._record.journal_store.put(self._record.key(keys.schema_plan(digest)), plan.canonical())
         self._record.put_result(keys.SCHEMAS, result)
         if changed:
             self._journal(plan, document, result, applied)
         return result
+
+    def _names_more(self, plan: SchemaPlan) -> bool:
+        """Whether a plan has versions that the last one which was carried out lacks."""
+        last = last_plan(self._record)
+        return last is None or bool(_versions(plan) - _versions(last))
 
     def _journal(self, plan: SchemaPlan, document: SchemaIdMap, result: SchemasResult, applied: Applied) -> None:
         counts = {
@@ -363,6 +405,46 @@ def selection_of(record: MigrationRecord) -> Selection:
     """Return which subjects move, by the spec and by the topics of the plan."""
     topics = {topic.name: topic.target_name for topic in record.plan().topics} if record.has_plan() else {}
     return Selection.from_spec(record.spec.schemas, topics)
+
+
+def _versions(plan: SchemaPlan) -> set[VersionKey]:
+    return {(subject.subject, item.version) for subject in plan.subjects for item in subject.versions}
+
+
+def _registers(plan: SchemaPlan) -> int:
+    return sum(item.action == "register" for subject in plan.subjects for item in subject.versions)
+
+
+def add_copied_for_records(
+    record: MigrationRecord,
+    registry: ReadsRegistry,
+    source: RegistrySnapshot,
+    wanted: Iterable[WantedId],
+    *,
+    parallel: int,
+    cache: SnapshotCache | None = None,
+    light: bool = False,
+) -> None:
+    """Add versions outside the selection that were copied because records have their ids, with what they refer to.
+
+    :param wanted: what copiers have asked for and the map of ids has.
+    :raises MigrationError: the registry cannot be read.
+    """
+    by_id = source.by_id()
+    guids = {item.guid.lower() for item in source.all_versions() if item.guid}
+    ids = {(item.context, int(item.value)) for item in wanted if item.kind == "id"} - by_id.keys()
+    wanted_guids = {str(item.value).lower() for item in wanted if item.kind == "guid"} - guids
+    plan = last_started_plan(record) if ids or wanted_guids else None
+    missing = {key for key in _versions(plan) if source.version(*key) is None} if plan is not None else set()
+    if not missing:
+        return
+    names = {subject for subject, _ in missing}
+    more = read_snapshot(registry, Selection.exactly(names), parallel=parallel, cache=cache, light=light)
+    source.unread |= {key: why for key, why in more.unread.items() if key.startswith("subject ")}
+    for item in more.all_versions():
+        asked = (Subject.parse(item.subject).context, item.id) in ids or item.guid.lower() in wanted_guids
+        if asked and (item.subject, item.version) in missing:
+            _include(source, more, item)
 
 
 def _include(source: RegistrySnapshot, everything: RegistrySnapshot, item: RegisteredSchema) -> None:

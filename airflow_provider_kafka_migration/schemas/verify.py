@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import same_schema
 from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
-from airflow_provider_kafka_migration.schemas.plan_schemas import planned_config
+from airflow_provider_kafka_migration.schemas.plan_schemas import planned_config, target_selection
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     places_references,
@@ -51,6 +51,9 @@ from airflow_provider_kafka_migration.schemas.snapshot import (
 
 #: (context, id)
 IdKey = tuple[str, int]
+#: Of ids that the source does not have, the target is asked for so many: bytes that only look like an id may be
+#: millions of different numbers.
+MAX_UNKNOWN_ASKED = 200
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,11 @@ def compare_registries(
     here = here.with_modes(former_source_modes or {})
     shown = here.by_id()
     ask_ids(source, here, [key for key in found.ids if key not in shown], parallel=parallel, progress=progress)
-    names = {selection.target_subject(name) for name in here.subjects}
-    names |= {item.target_subject for item in plan.subjects}
-    there = read_snapshot(target, Selection.exactly(names), parallel=parallel, progress=progress)
-    # Bytes that only look like an id, which the source does not have either, would be thousands of requests.
+    names = target_selection(here, selection, (item.target_subject for item in plan.subjects))
+    there = read_snapshot(target, names, parallel=parallel, progress=progress)
     known = [key for key in found.ids if key in shown or here.ids.get(key) is not None]
     wanted = target_ids(known, plan.id_mode, id_map, selection)
+    wanted |= absent_ids(here, found.ids, id_map, selection)
     ask_ids(target, there, wanted, parallel=parallel, progress=progress)
     return verify(here, there, plan, id_map, found, selection=selection, at=at)
 
@@ -141,6 +143,23 @@ def target_ids(ids: Iterable[IdKey], id_mode: IdMode, id_map: SchemaIdMap | None
     return {key for item in ids if (key := mapped.in_records(item)) is not None}
 
 
+def absent_ids(
+    source: RegistrySnapshot, ids: Iterable[IdKey], id_map: SchemaIdMap | None, selection: Selection
+) -> set[IdKey]:
+    """Return (context, id) pairs that the target must not have: ids in records that the source does not have.
+
+    Copiers leave them as they are. Registries count ids up from 1, so the smallest ones come first; see
+    :data:`MAX_UNKNOWN_ASKED`.
+    """
+    copied = frozenset() if id_map is None else frozenset((context, number) for context, number, _ in id_map.ids)
+    shown = source.by_id()
+    absent = [
+        key for key in ids if key not in shown and key not in copied and key in source.ids and source.ids[key] is None
+    ]
+    absent.sort(key=lambda key: (key[1], key[0]))
+    return {(selection.target_context(context), number) for context, number in absent[:MAX_UNKNOWN_ASKED]}
+
+
 def verify(
     source: RegistrySnapshot,
     target: RegistrySnapshot,
@@ -154,7 +173,7 @@ def verify(
     """Compare two snapshots. The result's differences and unread things are ascending by subject and version.
 
     :param source: has answers for those of ``found.ids`` that none of its versions has.
-    :param target: has answers for :func:`target_ids`.
+    :param target: has answers for :func:`target_ids` and :func:`absent_ids`.
     :param id_map: needed with ``translate``.
     """
     return _Comparison(source, target, plan, id_map, _selection_of(plan, selection)).run(found, at)
@@ -192,6 +211,10 @@ class _Mapped:
         """Whether the source registry did not have an id when copiers asked for it."""
         return self._translates and key in self._absent
 
+    def was_copied(self, key: IdKey) -> bool:
+        """Whether the map has an id: its schema was copied, and the source may have lost it since."""
+        return key in self._ids
+
     def guid_in_records(self, guid: str) -> str | None:
         """Return the GUID that copied records have for one of the source; None: it is not known."""
         if guid in self._absent_guids:
@@ -228,6 +251,7 @@ class _Comparison:
         self._source_ids = source.by_id()
         self._source_guids = {item.guid.lower(): item for item in source.all_versions() if item.guid}
         self._unknown: list[int] = []
+        self._not_asked = 0
 
     def run(self, found: FoundInRecords, at: str) -> SchemaCheck:
         """Compare everything."""
@@ -253,6 +277,7 @@ class _Comparison:
             ids_in_records=len(found.ids) + len(found.guids),
             ids_resolved=resolved,
             ids_unknown_to_source=sorted(set(self._unknown)),
+            ids_not_asked=self._not_asked,
             differences=sorted(self._differences, key=lambda item: (item.subject, item.version, item.what)),
             unread=dict(sorted(self._unread.items())),
         )
@@ -407,6 +432,7 @@ class _Comparison:
                         subject=here,
                         what=f"{name} of {there or 'the registry'} is {_value(found.get(name))} on the target and "
                         f"{_value(wanted.get(name))} on the source",
+                        only_on_target=name not in wanted,
                     )
                 )
 
@@ -423,6 +449,8 @@ class _Comparison:
                 subject=here,
                 what=f"the mode of {there or 'the registry'} is {_value(found)} on the target and {_value(wanted)} on "
                 "the source",
+                # In mode IMPORT, clients cannot register schemas.
+                only_on_target=wanted is None and found != "IMPORT",
             )
         )
 
@@ -434,7 +462,7 @@ class _Comparison:
         expected = self._expected(key)
         if expected is None:
             if key in self._source.ids:
-                self._unknown.append(id_)
+                self._stays_unknown(key, where)
             else:
                 self._unread[f"source: {unread_id(*key)}"] = self._source.unread.get(unread_id(*key), "not looked up")
             return False
@@ -462,6 +490,23 @@ class _Comparison:
         ):
             return self._unresolved(f"{name}, but id {wanted[1]} is another schema on the target")
         return True
+
+    def _stays_unknown(self, key: IdKey, where: str) -> None:
+        """Note an id that the source does not have. Records keep it, so it must not be a schema of the target."""
+        wanted = (self._selection.target_context(key[0]), key[1])
+        if self._mapped.was_copied(key):
+            name = f"id {key[1]} of context {key[0]} in records"
+            self._unread[name] = "the source registry no longer has its schema, which was copied before"
+        elif unread_id(*wanted) in self._target.unread:
+            self._unread[f"target: {unread_id(*wanted)}"] = self._target.unread[unread_id(*wanted)]
+        elif self._target.ids.get(wanted) is not None:
+            self._unresolved(
+                f"id {key[1]} of context {key[0]} occurs in records ({where}); the source registry does not have it, "
+                f"and the target registry has a schema under id {key[1]}, with which consumers decode them"
+            )
+        else:
+            self._not_asked += wanted not in self._target.ids
+            self._unknown.append(key[1])
 
     def _expected(self, key: IdKey) -> list[tuple[str, Schema]] | None:
         """Return the schemas of an id as the target should have them, each with a target subject; None: no such id."""

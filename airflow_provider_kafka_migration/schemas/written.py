@@ -2,12 +2,62 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
 from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.registry_settings import Kind, open_settings
+from airflow_provider_kafka_migration.schemas.modes import has_values
+
+
+class Written:
+    """What the target has from this migration, by the journal as it is known now; everything else there is foreign.
+
+    Versions are journaled before they are registered, and levels before they are set, so this is right after a kill.
+    """
+
+    def __init__(self, record: MigrationRecord) -> None:
+        self._record = record
+
+    @cached_property
+    def versions(self) -> frozenset[tuple[str, int, str]]:
+        """(source subject, source version, target subject) of what was registered, or was about to be.
+
+        :raises DocumentUnreadable: a plan that was carried out is missing.
+        """
+        documents: dict[str, str] = {}
+        for entry in self._record.journal.steps():
+            if entry.step not in (steps.SCHEMAS_COPYING, steps.SCHEMAS_COPIED) or "plan" not in entry.details:
+                continue
+            if entry.details.get("registered", True):
+                documents[str(entry.details["plan"]["document"])] = str(entry.details["plan"]["digest"])
+        return frozenset(
+            (subject.subject, version.version, subject.target_subject)
+            for document, digest in documents.items()
+            for subject in _plan(self._record, document, digest).subjects
+            for version in subject.versions
+            if version.action == "register"
+        )
+
+    @cached_property
+    def subjects(self) -> frozenset[str]:
+        """Target subjects to which versions were registered. Errors as those of :attr:`versions`."""
+        return frozenset(target for _, _, target in self.versions)
+
+    def has_set(self, kind: Kind, scope: str, found: Any) -> bool:
+        """Whether a level or mode that a scope of the target has is one that the migration has set there."""
+        journal = self._record.journal
+        wanted = [
+            entry.details["wanted"][scope]
+            for entry in journal.steps(steps.SCHEMA_LEVELS_COPIED)
+            if entry.details["kind"] == kind and scope in entry.details["wanted"]
+        ]
+        opened = open_settings(journal, "target", kind).get(scope)
+        wanted += [] if opened is None else [opened.wanted]
+        return any(has_values(kind, found, value) for value in wanted)
 
 
 def written_schemas(record: MigrationRecord) -> list[dict[str, Any]]:
@@ -38,9 +88,22 @@ def last_plan(record: MigrationRecord) -> SchemaPlan | None:
 
     :raises DocumentUnreadable: it is missing.
     """
-    for entry in reversed(record.journal.steps(steps.SCHEMAS_COPIED)):
-        return _plan(record, str(entry.details["plan"]["document"]), str(entry.details["plan"]["digest"]))
-    return record.schema_plan()
+    return _latest(record, steps.SCHEMAS_COPIED) or record.schema_plan()
+
+
+def last_started_plan(record: MigrationRecord) -> SchemaPlan | None:
+    """Return the plan of the last pass that had something to copy, even if the pass was killed; None: there is none.
+
+    :raises DocumentUnreadable: it is missing.
+    """
+    return _latest(record, steps.SCHEMAS_COPYING, steps.SCHEMAS_COPIED)
+
+
+def _latest(record: MigrationRecord, *names: str) -> SchemaPlan | None:
+    for entry in reversed(record.journal.steps()):
+        if entry.step in names and "plan" in entry.details:
+            return _plan(record, str(entry.details["plan"]["document"]), str(entry.details["plan"]["digest"]))
+    return None
 
 
 def _plan(record: MigrationRecord, document: str, digest: str) -> SchemaPlan:
