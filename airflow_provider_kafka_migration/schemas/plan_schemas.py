@@ -28,23 +28,19 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaPlan,
     TopicIds,
 )
-from airflow_provider_kafka_migration.record.registry_settings import Kind, scope_name
 from airflow_provider_kafka_migration.registry.model import (
     DEFAULT_CONTEXT,
-    Reference,
     RegisteredSchema,
     Schema,
     Subject,
 )
 from airflow_provider_kafka_migration.schemas.content import (
-    qualified_reference,
     record_names,
-    reference_subject,
     references_of,
     schema_digest,
 )
 from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
-from airflow_provider_kafka_migration.schemas.modes import has_values
+from airflow_provider_kafka_migration.schemas.levels import OwnLevels, has_own_scope, own_levels, planned_config
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -54,8 +50,6 @@ from airflow_provider_kafka_migration.schemas.references import (
 from airflow_provider_kafka_migration.schemas.selection import Selection, topics_of
 from airflow_provider_kafka_migration.schemas.snapshot import (
     RegistrySnapshot,
-    SubjectSnapshot,
-    unread_config,
     unread_id,
     unread_mode,
     unread_version,
@@ -142,17 +136,6 @@ def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Se
     return wanted - known
 
 
-def planned_config(found: SubjectSnapshot, selection: Selection) -> dict[str, Any]:
-    """Return the explicit level that the target gets; an alias follows the renamed subject. Empty: none."""
-    config = dict(found.config or {})
-    alias = config.get("alias")
-    if isinstance(alias, str) and alias:
-        qualified = qualified_reference(Reference("", alias, 0), Subject.parse(found.subject).context)
-        target = selection.target_subject(qualified)
-        config["alias"] = reference_subject(target, selection.target_subject(found.subject))
-    return config
-
-
 def unused_subjects(plan: SchemaPlan) -> list[str]:
     """Return the planned subjects that no migrated topic uses, judged by their names, and no schema refers to."""
     return [item.subject for item in plan.subjects if not item.topics and not item.as_reference]
@@ -190,8 +173,8 @@ class _Planner:
         mode, reason, scope, decided = self._choose(shared)
         # These exist in both id modes, so they must not decide between them.
         own_live = self._own_live_versions(decided)
-        own_levels, kept_configs, kept_modes = self._own_levels(decided)
-        conflicts = [*shared, *decided.conflicts, *own_live, *own_levels]
+        own = self._own_levels(decided)
+        conflicts = [*shared, *decided.conflicts, *own_live, *own.conflicts]
         return SchemaPlan(
             migration_id=self._migration_id,
             id_mode=mode,
@@ -203,17 +186,19 @@ class _Planner:
             context_configs={
                 name: dict(sorted(value.items()))
                 for name, value in sorted(self._source.context_configs.items())
-                if self._has_own_scope(name)
+                if has_own_scope(name, self._selection)
             },
             context_modes={
-                name: value for name, value in sorted(self._source.context_modes.items()) if self._has_own_scope(name)
+                name: value
+                for name, value in sorted(self._source.context_modes.items())
+                if has_own_scope(name, self._selection)
             },
             global_config=dict(self._source.global_config or {}) if self._settings.global_config else {},
             global_mode=(self._source.global_mode or "") if self._settings.global_config else "",
             conflicts=sorted(conflicts, key=lambda item: (item.subject, item.version, item.kind)),
             stays_live=sorted((item.subject, item.version) for item in own_live),
-            kept_configs=kept_configs,
-            kept_modes=kept_modes,
+            kept_configs=own.configs,
+            kept_modes=own.modes,
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
             notes=self._all_notes(mode, decided),
@@ -511,72 +496,13 @@ class _Planner:
             found.append(self._conflict("version", self._item(key), what))
         return found
 
-    def _has_own_scope(self, context: str) -> bool:
-        """Whether a context of the source has a level and mode of its own on the target."""
-        return self._selection.target_context(context) != DEFAULT_CONTEXT
-
-    def _own_levels(self, decided: _Decided) -> tuple[list[SchemaConflict], list[str], list[str]]:
-        """Find levels and modes that would replace those of others.
-
-        A context must have no other subjects on the target and no other value, except one that this migration has set.
-        A subject must have no other value if it has versions of its own there.
-
-        :returns: the conflicts, and the scopes whose level or mode is not to be written.
-        """
+    def _own_levels(self, decided: _Decided) -> OwnLevels:
         placed = {
             (self._targets[key[0]], item.target_version)
             for key, item in decided.versions.items()
             if item.action != "conflict"
         }
-        found: list[SchemaConflict] = []
-        kept: dict[Kind, list[str]] = {"config": [], "mode": []}
-        for kind, here, scope, wanted, value in self._wanted_levels():
-            target = Subject.parse(scope)
-            others = self._others_in(target.context) if not target.name else []
-            unread = (unread_config if kind == "config" else unread_mode)(scope)
-            if unread in self._target.unread:
-                kept[kind].append(scope)
-                continue
-            if has_values(kind, value, wanted):
-                continue
-            written = self._settings.written
-            foreign = value is not None and not (written is not None and written.has_set(kind, scope, value))
-            if target.name:
-                there = self._target.subjects.get(scope)
-                versions = there.versions if there is not None else ()
-                foreign = foreign and any(not it.deleted and (scope, it.version) not in placed for it in versions)
-            if foreign or others:
-                kept[kind].append(scope)
-                found.append(_own_level(kind, here, scope, wanted, value, others))
-        return found, sorted(kept["config"]), sorted(kept["mode"])
-
-    def _wanted_levels(self) -> list[tuple[Kind, str, str, Any, Any]]:
-        """List (kind, source scope, target scope, value of the source, own value of the target)."""
-        found: list[tuple[Kind, str, str, Any, Any]] = []
-        for name, target in sorted(self._targets.items()):
-            here, there = self._source.subjects[name], self._target.subjects.get(target)
-            if config := planned_config(here, self._selection):
-                found.append(("config", name, target, config, there.config if there else None))
-            if here.mode:
-                found.append(("mode", name, target, here.mode, there.mode if there else None))
-        kinds: list[tuple[Kind, Mapping[str, Any], Mapping[str, Any]]] = [
-            ("config", self._source.context_configs, self._target.context_configs),
-            ("mode", self._source.context_modes, self._target.context_modes),
-        ]
-        for kind, values, present in kinds:
-            for name, value in sorted(values.items()):
-                context = self._selection.target_context(name)
-                if self._has_own_scope(name):
-                    found.append((kind, f":{name}:", f":{context}:", value, present.get(context)))
-        return found
-
-    def _others_in(self, context: str) -> list[str]:
-        """Return the subjects of a context of the target that have nothing to do with this migration."""
-        names = [name for name in self._target.left_out if Subject.parse(name).context == context]
-        written = self._settings.written
-        if names and written is not None:
-            names = [name for name in names if name not in written.subjects]
-        return sorted(names)
+        return own_levels(self._source, self._target, self._selection, self._targets, placed, self._settings.written)
 
     def _rename_conflicts(self) -> list[SchemaConflict]:
         """Find subjects that meet under one name, or leave the context to which the ids of their records go."""
@@ -722,7 +648,7 @@ class _Planner:
             f"the level and mode of the context {name} are not copied: its subjects move to the default context, which "
             "has those of the whole registry"
             for name in sorted(merged)
-            if not self._has_own_scope(name)
+            if not has_own_scope(name, self._selection)
         ]
         renamed = {source for source, target in self._settings.topics_of_migration.items() if source != target}
         for name in sorted(self._targets):
@@ -763,19 +689,6 @@ _IMPORT_WORDS: dict[ImportScope, str] = {
     "registry": "the target registry is in mode IMPORT",
     "apicurio": "Apicurio can import under fixed ids",
 }
-
-
-def _own_level(kind: Kind, here: str, scope: str, wanted: Any, value: Any, others: Sequence[str]) -> SchemaConflict:
-    noun = "compatibility level" if kind == "config" else "mode"
-    one, other = ((_text(item) if kind == "config" else str(item or "unset")) for item in (wanted, value))
-    if one == other:
-        one, other = str(wanted), str(value)
-    what = f"the {noun} of {scope_name(scope)} is {other} on the target, and the source has {one}; it stays"
-    if others:
-        what += f", because the target has {len(others)} other subjects there, the first is {others[0]}"
-    return SchemaConflict(
-        kind="level", subject=here, target_subject=scope, what=f"{what}; give it the source's value if that is wanted"
-    )
 
 
 def _by_topic(subject: str) -> bool:

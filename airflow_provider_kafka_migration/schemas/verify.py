@@ -26,7 +26,8 @@ from airflow_provider_kafka_migration.documents.schemas import (
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import same_schema
 from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
-from airflow_provider_kafka_migration.schemas.plan_schemas import planned_config, target_selection
+from airflow_provider_kafka_migration.schemas.levels import planned_config
+from airflow_provider_kafka_migration.schemas.plan_schemas import target_selection
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     places_references,
