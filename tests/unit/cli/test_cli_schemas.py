@@ -179,7 +179,7 @@ def test_without_registries_in_the_spec(invoke: Any, spec_file: Path) -> None:
 
 
 def test_verify_compares_both_registries_and_the_ids_of_the_map(
-    invoke: Any, planned: Path, tmp_path: Path, target: FakeRegistry
+    invoke: Any, planned: Path, tmp_path: Path, source: FakeRegistry, target: FakeRegistry
 ) -> None:
     register(target, "orders-value", ORDER)
     register(target, "money", MONEY)
@@ -192,6 +192,10 @@ def test_verify_compares_both_registries_and_the_ids_of_the_map(
     assert not [request for request in target.requests if request.writes]
     with Registry(RegistryAccess.from_dict({"url": target.url}), "target") as known:
         known.set_config("orders-value", {"compatibilityLevel": "FULL"})
+    result = invoke("schemas", "verify", planned, "--json")
+    assert json.loads(result.stdout)["outcome"] == "WARNING", "the source has no level there"
+    with Registry(RegistryAccess.from_dict({"url": source.url}), "source") as known:
+        known.set_config("orders-value", {"compatibilityLevel": "NONE"})
     result = invoke("schemas", "verify", planned, "--json")
     assert result.exit_code == 1
     answer = json.loads(result.stdout)
