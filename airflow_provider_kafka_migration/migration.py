@@ -471,9 +471,10 @@ class Migration:
         """Return the journaled result of a finished phase, after verifying what can be verified; None: run it."""
         journal = context.journal
         journal.refresh()
-        # Rolling back a finalized migration is not a no-op: rollback itself refuses it and names the alternative.
+        # A rollback of an ended migration is not always a no-op: it refuses a finalized one and names the alternative,
+        # and on a rolled back one it tries again what the schema registries did not take back.
         tip = journal.tip_state
-        if tip is State.ROLLED_BACK or (tip is State.FINALIZED and row.id != "rollback"):
+        if tip in (State.ROLLED_BACK, State.FINALIZED) and row.id != "rollback":
             summary = f"the migration is {tip}"
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)

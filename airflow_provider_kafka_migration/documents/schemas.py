@@ -195,6 +195,14 @@ class SchemaDifference(Part):
     only_on_target: bool = Field(False, description="the target has more than the source; nothing is missing there")
 
 
+class SchemaSettingLeft(Part):
+    """A mode or level of the target registry that is not as it should be when the migration is validated."""
+
+    scope: str = Field(description="empty: the registry; ``:.ctx:``: a context; else a subject")
+    what: str
+    by_migration: bool = Field(True, description="false: the migration has not changed it, so it is only named")
+
+
 class SchemaCheck(Document):
     """``results/schemas-check.json``: both registries compared, and the ids that occur in copied records."""
 
@@ -216,4 +224,5 @@ class SchemaCheck(Document):
         0, description="of the ids that the source does not have: the target was not asked whether it has them"
     )
     differences: list[SchemaDifference] = Field(default_factory=list)
+    settings_left: list[SchemaSettingLeft] = Field(default_factory=list)
     unread: dict[str, str] = Field(default_factory=dict, description="what could not be compared, and why")

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.schemas.complete import synchronize_completely
-from airflow_provider_kafka_migration.schemas.id_map_document import unanswered, wanted_ids
+from airflow_provider_kafka_migration.schemas.id_map_document import publish_id_map, unanswered, wanted_ids
 from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class FinalSchemas:
             return
         self._asked_at = now
         record = self._context.record
+        publish_id_map(record)
         if unanswered(wanted_ids(record), record.schema_id_map()):
             synchronize_completely(self._context, self._pair, reason="final")
 

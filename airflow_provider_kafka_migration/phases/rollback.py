@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -19,14 +20,17 @@ from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.registry_settings import open_settings
+from airflow_provider_kafka_migration.record.registry_settings import Role
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schemas.modes import TemporarySettings
+from airflow_provider_kafka_migration.schemas.settings_left import has_open, put_back_target
 from airflow_provider_kafka_migration.schemas.written import written_schemas
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 
 PHASE = "rollback"
+_REGISTRY_PARTS: dict[Role, str] = {"source": "source registry", "target": "target registry"}
+_RUN_AGAIN = "run the rollback again once the registry answers: it puts back what the journal has open"
 
 
 class RollbackReport(Document):
@@ -89,7 +93,8 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
 
     Producers come first: while they are still frozen, nothing else is undone and the migration does not end, since
     nothing would free them after that. The rest is best effort: a part that fails does not stop the others, and is in
-    the report. Idempotent: all parts may be undone twice. The transition to ``rolled_back`` comes last.
+    the report. Idempotent: all parts may be undone twice. The transition to ``rolled_back`` comes last. After that, a
+    run tries again only what could not be put back on the schema registries.
 
     :raises IllegalTransition: it is too late to roll back.
     :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do. Run it again.
@@ -97,7 +102,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     record = context.record
     state = check_allowed(record)
     if state is None:
-        return _before(record)
+        return _again(context)
     context.journal.check_holds()
     if state is State.CUTOVER:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
@@ -108,7 +113,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         # their copy-time settings, whether the rollback or the cutover is run again.
         "freeze": _unfreeze(context),
         "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
-        "schemas": _attempt("schemas", problems, lambda: _restore_registries(context)),
+        "schemas": _restore_registries(context, problems),
         "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
     }
     left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
@@ -143,10 +148,36 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     return PhaseResult(PHASE, summary, details)
 
 
-def _before(record: MigrationRecord) -> PhaseResult:
-    entry = record.journal.find_step(steps.ROLLED_BACK)
+def _again(context: PhaseContext) -> PhaseResult:
+    """Try again to give both registries what could not be put back, since the journal of an ended migration is closed.
+
+    All other parts were undone, or are in the report of the rollback.
+    """
+    entry = context.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
-    return PhaseResult(PHASE, "the migration is rolled back already", details, already_done=True)
+    problems: list[dict[str, Any]] = []
+    restored = {
+        role: _attempt(_REGISTRY_PARTS[role], problems, partial(_restore_after_end, context, role))
+        for role in _REGISTRY_PARTS
+    }
+    summary = "the migration is rolled back already"
+    done = {f"{role}_registry": count for role, count in restored.items() if count}
+    summary += f"; modes and levels put back now: {sum(done.values())}" if done else ""
+    summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
+    before = [item for item in details.get("problems", []) if item.get("part") not in _REGISTRY_PARTS.values()]
+    details |= {"problems": [*before, *problems], **({"restored_now": done} if done else {})}
+    return PhaseResult(PHASE, summary, details, already_done=not done)
+
+
+def _restore_after_end(context: PhaseContext, role: Role) -> int:
+    if not has_open(context.record, role):
+        return 0
+    try:
+        with closing(context.registry(role)) as registry:
+            return TemporarySettings(context.record, registry, role).restore_after_end()
+    except MigrationError as error:
+        error.add_next_step(_RUN_AGAIN)
+        raise
 
 
 def _attempt(name: str, problems: list[dict[str, Any]], undo: Callable[[], Any]) -> Any:
@@ -173,14 +204,26 @@ def _stop_tail(record: MigrationRecord) -> dict[str, Any]:
     return {"stopped": len(partitions)}
 
 
-def _restore_registries(context: PhaseContext) -> dict[str, Any]:
-    """Give both registries the modes and levels that the migration has changed for a while. They keep all schemas."""
-    record = context.record
-    found: dict[str, Any] = source_registry.put_back(context)
-    if any(open_settings(record.journal, "target", kind) for kind in ("mode", "config")):
-        with closing(context.registry("target")) as registry:
-            found["target_registry"] = {"restored": TemporarySettings(record, registry, "target").restore_open()}
+def _restore_registries(context: PhaseContext, problems: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give both registries the modes and levels that the migration has changed for a while. They keep all schemas.
+
+    Each is a part of its own: one that is down does not keep the other from getting them back.
+    """
+    found: dict[str, Any] = {}
+    found |= _attempt(_REGISTRY_PARTS["source"], problems, lambda: source_registry.put_back(context)) or {}
+    found |= _attempt(_REGISTRY_PARTS["target"], problems, lambda: _restore_target(context)) or {}
     return found
+
+
+def _restore_target(context: PhaseContext) -> dict[str, Any]:
+    try:
+        count = put_back_target(context)
+    except freeze_attempt.HANDS_OFF:
+        raise
+    except MigrationError as error:
+        error.add_next_step(_RUN_AGAIN)
+        raise
+    return {"target_registry": {"restored": count}} if count else {}
 
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.record.offset_maps import job_figures, wri
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
+from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
@@ -33,6 +34,7 @@ def run(context: PhaseContext) -> PhaseResult:
     make_missing(context, PHASE, job)
     done = context.journal.find_step(steps.SEED_DONE)
     if done is not None and not _behind(record, context.target, job):
+        try_to_put_back_target(context)
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
     renewed = _renewed(record, context.source, job)
     if renewed != job:

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.record import jobs, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
@@ -36,6 +37,9 @@ def run(context: PhaseContext) -> PhaseResult:
         if not record.has_tail_ended() and context.journal.tip_state is not State.ROLLED_BACK:
             # The tail was killed between the last record and its journal entry: the copy is done, so journal it now.
             _journal_done(record, context.target, job, record.job_progress(PHASE))
+        if context.journal.tip_state is not State.ROLLED_BACK:
+            # It may also have been killed in the middle of a pass over the schemas.
+            try_to_put_back_target(context)
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     written = _write_job(record, context.source, job)

@@ -39,7 +39,7 @@ from airflow_provider_kafka_migration.record.passed_content import (
 )
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
-from airflow_provider_kafka_migration.schemas.check import check_schemas
+from airflow_provider_kafka_migration.schemas.check import check_schemas, prepare
 from airflow_provider_kafka_migration.topics import copy_settings
 
 # -- validate checks --------------------------------------------------------------------------------------------------
@@ -639,6 +639,7 @@ def failed(record: MigrationRecord, result: ValidationResult) -> ValidationFaile
 def _validate(context: PhaseContext) -> ValidationResult:
     record = context.record
     started = iso(context.now())
+    prepare(context)
     document, boundary = _document(record), record.boundary()
     ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)

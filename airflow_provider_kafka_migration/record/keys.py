@@ -13,8 +13,11 @@ PLAN: Final = "plan.json"
 MEASURED_RATES: Final = "plan/measured-rates.json"
 #: Exclusive source offsets at which the tail ends.
 TAIL_STOP: Final = "control/tail-stop.json"
-#: Source schema ids to target ids. It only grows, and copiers read it again for each id that they do not know.
+#: Source schema ids to target ids, for copiers, which read it again for each id that they do not know. It is a copy of
+#: the newest version below SCHEMA_ID_MAPS.
 SCHEMA_ID_MAP: Final = "schemas/id-map.json"
+#: All versions of the map of schema ids. Each is a create-only object and holds at least what the one before it holds.
+SCHEMA_ID_MAPS: Final = "schemas/id-map/"
 
 
 def copy_settings(digest: str) -> str:
@@ -25,6 +28,11 @@ def copy_settings(digest: str) -> str:
 def supplement(number: int, digest: str) -> str:
     """A supplement of the plan."""
     return f"plan-supplements/{number:04d}-{digest[:16]}.json"
+
+
+def schema_id_map_version(number: int) -> str:
+    """A version of the map of schema ids, from 1."""
+    return f"{SCHEMA_ID_MAPS}{number:08d}.json"
 
 
 def schema_plan(digest: str) -> str:

@@ -254,11 +254,20 @@ class MigrationRecord:
         :raises DocumentUnreadable: the journal has a synchronization, but the map is missing. A new one might give
             other ids to schemas whose ids are in records already.
         """
-        key = self.key(keys.SCHEMA_ID_MAP)
+        return self.schema_id_map_version()[1]
+
+    def schema_id_map_version(self) -> tuple[int, SchemaIdMap | None]:
+        """Return the number of the newest version of the map of schema ids, and the map; see :meth:`schema_id_map`.
+
+        0: there is only the copy for copiers, or nothing.
+        """
+        newest = max((info.key for info in self.journal_store.list(self.key(keys.SCHEMA_ID_MAPS))), default=None)
+        key = newest or self.key(keys.SCHEMA_ID_MAP)
         data = self.journal_store.get(key)
         if data is None and self.journal.find_step(steps.SCHEMAS_COPIED) is not None:
             raise self._missing(key, steps.SCHEMAS_COPIED)
-        return None if data is None else SchemaIdMap.parse(data)
+        number = 0 if newest is None else int(newest.rpartition("/")[2].removesuffix(".json"))
+        return number, None if data is None else SchemaIdMap.parse(data)
 
     def schemas_result(self) -> SchemasResult | None:
         """The result of the last synchronization of the registries; ``None`` before the first one.

@@ -65,6 +65,16 @@ def open_settings(journal: Journal, role: Role, kind: Kind) -> dict[str, OpenSet
     return found
 
 
+def first_formers(journal: Journal, role: Role, kind: Kind) -> dict[str, Any]:
+    """Return, by scope, the values that a registry had before the migration changed them for the first time."""
+    found: dict[str, Any] = {}
+    for entry in journal.steps(_STEPS[kind][0]):
+        if entry.details.get("registry") == role:
+            for scope, former in entry.details["former"].items():
+                found.setdefault(scope, former)
+    return found
+
+
 def journal_setting(
     journal: Journal, role: Role, kind: Kind, former: Mapping[str, Any], wanted: Any, *, reason: str
 ) -> None:

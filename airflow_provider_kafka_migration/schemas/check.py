@@ -19,10 +19,13 @@ from airflow_provider_kafka_migration.documents.schemas import (
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.registry_settings import scope_name
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.schemas.id_map_document import publish_id_map
 from airflow_provider_kafka_migration.schemas.modes import former_modes
 from airflow_provider_kafka_migration.schemas.open import open_pair
+from airflow_provider_kafka_migration.schemas.settings_left import find_settings_left, try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import selection_of
 from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, compare_registries
 from airflow_provider_kafka_migration.schemas.written import last_plan
@@ -34,8 +37,20 @@ _SCHEMAS = ("source: subject ", "target: subject ", "source: schema ", "target: 
 _MAX_UNKNOWN = 20
 
 
+def prepare(context: PhaseContext) -> None:
+    """Put back what killed passes have left, before contents are compared for hours, and renew the map of ids.
+
+    :raises ClaimLost: another owner has taken over.
+    """
+    if context.spec.schemas.copies:
+        try_to_put_back_target(context)
+        publish_id_map(context.record)
+
+
 def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckResult:
     """Compare both registries and resolve each id that occurs in copied records; journal what was found.
+
+    Modes and levels of the target that the journal still has open are put back first.
 
     :param contents: the comparison of all partitions, with the ids that it has gathered.
     :raises MigrationError: a registry does not answer.
@@ -52,6 +67,7 @@ def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -
         return CheckResult(name=NAME, outcome=Outcome.WARNING, summary="not compared", findings=[finding])
     context.progress(Progress(PHASE, "comparing the schema registries"))
     with open_pair(context) as pair:
+        left = find_settings_left(context, pair.target, plan) if section.copies else []
         found = compare_registries(
             pair.source,
             pair.target,
@@ -64,6 +80,7 @@ def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -
             parallel=section.max_parallel_requests,
             progress=lambda line: context.progress(Progress(PHASE, line)),
         )
+    found = found.model_copy(update={"settings_left": left})
     result = judge(found, _accepted(record, plan))
     record.put_result(keys.SCHEMAS_CHECK, found)
     details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
@@ -117,6 +134,10 @@ def judge(found: SchemaCheck, accepted: frozenset[str] = frozenset()) -> CheckRe
     # A schema that differs explains the ids in records that do not resolve, which have no subject.
     differences = sorted(found.differences, key=lambda item: not item.subject)
     rows = [_difference(item, accepted) for item in differences]
+    rows += [
+        _row(scope_name(item.scope), item.what, Outcome.FAILED if item.by_migration else Outcome.WARNING)
+        for item in found.settings_left
+    ]
     rows += [
         _row(key, why, Outcome.FAILED if key.startswith(_SCHEMAS) else Outcome.WARNING)
         for key, why in sorted(found.unread.items())

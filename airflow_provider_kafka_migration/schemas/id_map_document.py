@@ -1,16 +1,21 @@
-"""Write the document of schema ids, which copiers read while it is written. It only grows.
+"""Write the map of schema ids, which copiers read while it is written. It only grows.
 
-The holder of the migration's claim writes it. Two processes of one holder may do so at the same time, so each reads the
-document again after it has written it, and writes again if entries of its own are missing.
+The holder of the migration's claim writes it, in up to two processes at the same time (the tail, and the cutover's last
+pass). So each version is a create-only object with the next number: whoever comes second reads the other's version, and
+adds to it. Nothing that a version holds is ever missing from, or different in, a later one.
+
+Copiers read only ``schemas/id-map.json``, a copy of the newest version. A process that was suspended may replace it by
+an older copy. Copiers then wait for some ids, but never use other ones, and the next pass copies the newest again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.schemas import IdMode, SchemaIdMap
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, SchemaIdMapConflict
+from airflow_provider_kafka_migration.errors import ObjectExists, SchemaIdMapConflict, Transient
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.registry.model import Subject
@@ -19,7 +24,10 @@ from airflow_provider_kafka_migration.schemas.apply import Place
 from airflow_provider_kafka_migration.schemas.references import VersionKey
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot
 
-_TRIES = 5
+log = logging.getLogger(__name__)
+
+#: Each one fails only because another process has written a version.
+_TRIES = 20
 
 SourceId = tuple[str, int]
 
@@ -56,27 +64,45 @@ class NewIds:
 def update_id_map(
     record: MigrationRecord, id_mode: IdMode, new: NewIds
 ) -> tuple[SchemaIdMap, list[tuple[SourceId, SchemaIdMapConflict]], bool]:
-    """Add to the document what it lacks.
+    """Add to the map what it lacks, as a new version.
 
-    :returns: the document, ids whose schema has another id on the target than the document says, and whether anything
-        was added.
+    :returns: the map, ids whose schema has another id on the target than the map says, and whether anything was added.
     :raises ClaimLost: another owner has taken over; nothing is written.
     """
     changed = False
     for _ in range(_TRIES):
-        before = record.schema_id_map() or SchemaIdMap(migration_id=record.migration_id, id_mode=id_mode)
+        number, found = record.schema_id_map_version()
+        before = found or SchemaIdMap(migration_id=record.migration_id, id_mode=id_mode)
         after, conflicts = _merged(record, before, new)
-        written = record.journal_store.get(record.key(keys.SCHEMA_ID_MAP)) is not None
-        if after == before and written:
+        changed = changed or after != before or found is None
+        if number and after == before:
+            publish_id_map(record)
             return after, conflicts, changed
         record.journal.check_holds()
-        record.journal_store.put(record.key(keys.SCHEMA_ID_MAP), after.canonical())
-        changed = True
-    raise DocumentUnreadable(
-        "the map of schema ids does not keep what is written to it",
-        where=record.where("schemas", path=f"{record.journal_store.uri}/{record.key(keys.SCHEMA_ID_MAP)}"),
-        next_step="make sure that nothing else writes this object, then clear the task",
+        try:
+            record.journal_store.put_new(record.key(keys.schema_id_map_version(number + 1)), after.canonical())
+        except ObjectExists:
+            log.info("Another process of this owner has extended the map of schema ids; its version is read first")
+    raise Transient(
+        f"other processes have extended the map of schema ids {_TRIES} times while this one tried to",
+        where=record.where("schemas", path=f"{record.journal_store.uri}/{record.key(keys.SCHEMA_ID_MAPS)}"),
+        next_step="make sure that at most the tail and one other task of this migration run, then clear the task",
     )
+
+
+def publish_id_map(record: MigrationRecord) -> None:
+    """Make ``schemas/id-map.json`` a copy of the newest version. It may be an older one after a kill or a stall.
+
+    :raises ClaimLost: another owner has taken over; nothing is written.
+    """
+    key = record.key(keys.SCHEMA_ID_MAP)
+    for _ in range(_TRIES):
+        number, newest = record.schema_id_map_version()
+        if not number or newest is None or record.journal_store.get(key) == newest.canonical():
+            return
+        record.journal.check_holds()
+        record.journal_store.put(key, newest.canonical())
+    log.warning("%s is rewritten by other processes all the time; the next pass copies the newest version again", key)
 
 
 def _merged(

@@ -6,15 +6,20 @@ right at each of these points: before the change was made, after it, and after i
 
 Two processes of one owner may synchronize at the same time (the tail, and the cutover's last pass). One may put back
 what the other still needs; that one then finds its write refused, and sets the mode again: :meth:`ImportMode.again`.
+
+A process that has lost the claim still puts back its own changes, because a slow request of its own may have reached
+the registry after the next owner had put back, and journaled, everything.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import (
+    IllegalTransition,
     ImportModeRefused,
     MigrationError,
     RegistryReadOnly,
@@ -50,6 +55,10 @@ _WRITABLE = (None, READWRITE)
 _NO_LEVEL = {"compatibility": "NONE"}
 #: Scopes in which IMPORT is tried, the narrowest first.
 _LADDER = ("subject", "context", "registry")
+#: After these, this process cannot journal anything any more: it has lost the claim, or the migration has ended.
+_NOT_JOURNALED = (*FINAL, IllegalTransition)
+#: How long a process without the claim goes on putting back its own values.
+_UNJOURNALED_SECONDS = 60.0
 _WIDER_SCOPE_MAY_WORK = (ImportModeRefused, RegistryRefused)
 
 
@@ -90,22 +99,75 @@ class TemporarySettings:
         """
         if not any(self._mine.values()):
             return 0
-        self._record.journal.check_holds()
-        count = self._restore(self._mine)
+        try:
+            self._record.journal.check_holds()
+            count = self._restore(self._mine)
+        except _NOT_JOURNALED:
+            self._restore_unjournaled(self._mine)
+            raise
         self._mine = {"mode": {}, "config": {}}
         return count
 
     def restore_after(self, error: BaseException) -> None:
         """Put back what this object has changed after an error that goes on; a second error is only logged.
 
-        What cannot be put back stays open in the journal.
+        What cannot be put back stays open in the journal. Without the claim nothing is journaled, but values of this
+        object are put back all the same: a slow request of its own may have reached the registry after the next owner
+        had put back, and journaled, everything. If the next owner uses the same scope, it sets the value again.
         """
-        if isinstance(error, FINAL):
+        if isinstance(error, _NOT_JOURNALED):
+            self._restore_unjournaled(self._mine)
             return
         try:
             self.restore()
         except MigrationError as second:
             log.warning("After a failure, settings of the %s registry were not put back: %s", self._role, second)
+
+    def restore_after_end(self) -> int:
+        """Put back what the journal of an ended migration has open; return the number of scopes that were changed.
+
+        Such a journal takes no more entries, so these stay open in it. A scope that has its former value, or one that
+        somebody else has set, is left alone.
+
+        :raises SchemaSettingsNotRestored: the registry does not return to a former value; the error lists the scopes.
+        """
+        journal = self._record.journal
+        journal.refresh()
+        changed, failed = self._restore_unjournaled(
+            {kind: open_settings(journal, self._role, kind) for kind in self._mine}
+        )
+        if failed:
+            raise self._not_restored(failed)
+        return changed
+
+    def _restore_unjournaled(
+        self, settings: Mapping[Kind, Mapping[str, OpenSetting]]
+    ) -> tuple[int, dict[str, MigrationError]]:
+        """Put back for a limited time; return the number of scopes that were changed, and the errors, also logged."""
+        end = time.monotonic() + _UNJOURNALED_SECONDS
+        changed = 0
+        failed: dict[str, MigrationError] = {}
+
+        def put_back(item: OpenSetting) -> bool:
+            if time.monotonic() > end:
+                raise SchemaSettingsNotRestored(
+                    f"the registry answers too slowly to put back the {item.kind} of {scope_name(item.scope)}",
+                    where=self._record.where(PHASE, cluster=self._role),
+                    next_step="set it by hand",
+                )
+            found = self._read(item.kind, item.scope)
+            if found is None or _same(item.kind, found, item.former) or not _is_ours(item.kind, found, item.wanted):
+                return False
+            self._put_back(item)
+            return True
+
+        for items in settings.values():
+            done, errors = collect(put_back, items, self._parallel)
+            changed += sum(done.values())
+            failed.update(errors)
+        for scope, error in sorted(failed.items()):
+            log.warning("%s of the %s registry was not put back: %s", scope_name(scope), self._role, error)
+        return changed, failed
 
     def _restore(self, settings: Mapping[Kind, Mapping[str, OpenSetting]]) -> int:
         count = 0

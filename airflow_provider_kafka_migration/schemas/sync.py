@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.schema_ids.id_map import WantedId
 from airflow_provider_kafka_migration.schemas.apply import Applied, Apply
 from airflow_provider_kafka_migration.schemas.id_map_document import (
     NewIds,
+    publish_id_map,
     unanswered,
     update_id_map,
     wanted_ids,
@@ -123,6 +124,7 @@ class _Pass:
         if self._reason == "tail" and self._record.open_registry_settings("source") and not self._record.is_frozen():
             # A lifted freeze could not reach the source registry, which still refuses new schemas.
             restore_source(self._record, self._pair.source)
+        publish_id_map(self._record)
         document = self._record.schema_id_map()
         wanted = wanted_ids(self._record)
         asked = unanswered(wanted, document)

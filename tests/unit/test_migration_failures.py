@@ -73,6 +73,17 @@ def test_what_is_no_failure_of_the_migration_leaves_its_state(
     assert context.journal.tip_state is State.AWAITING_CLIENT_SWITCH
 
 
+def test_in_a_rolled_back_migration_only_the_rollback_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries again what the schema registries did not take back; a retried task of the copy does nothing."""
+    context = make_context(tmp_path, state=State.TAIL)
+    context.journal.transition(State.ROLLED_BACK, "abort")
+    assert _migration(context, monkeypatch, "tail", _raise(ValueError("it runs"))).run("tail").already_done
+    with pytest.raises(ValueError, match="it runs"):
+        _migration(context, monkeypatch, "rollback", _raise(ValueError("it runs"))).run("rollback")
+
+
 def test_after_a_lifted_freeze_it_failed_in_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is failed, then back to the last state that is not failed. That is tail: producers write again."""
     context = make_context(tmp_path, state=State.CUTOVER)

@@ -334,7 +334,7 @@ def test_a_rollback_names_what_it_cannot_put_back(worlds: Worlds) -> None:
     data = world.evidence_store.get(f"{MIGRATION}/rollback-report.json")
     assert data is not None
     (problem,) = json.loads(data)["problems"]
-    assert problem["part"] == "schemas"
+    assert problem["part"] == "source registry"
     assert "PUT mode READWRITE" in problem["next_step"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ def test_a_registry_that_cannot_remove_a_mode(tmp_path: Path) -> None:
         assert still_open(at) == {}
 
 
-def test_nothing_is_changed_or_put_back_without_the_claim(tmp_path: Path) -> None:
+def test_without_the_claim_nothing_is_changed_or_journaled(tmp_path: Path) -> None:
+    """What this object has changed itself is put back: nobody else may know that it has reached the registry."""
     with world(tmp_path) as at:
         own = settings(at)
         own.change("mode", ["a"], "IMPORT")
@@ -127,7 +129,41 @@ def test_nothing_is_changed_or_put_back_without_the_claim(tmp_path: Path) -> Non
             own.restore()
         with pytest.raises(ClaimLost):
             own.change("mode", ["b"], "IMPORT")
-        assert at.target.store.modes == {"a": "IMPORT"}
+        assert at.target.store.modes == {}
+        assert open_settings(other, "target", "mode").keys() == {"a"}
+
+
+def test_without_the_claim_what_others_have_set_stays(tmp_path: Path) -> None:
+    with world(tmp_path) as at:
+        own = settings(at)
+        own.change("mode", ["a", "b"], "IMPORT")
+        Journal(at.context.journal_store, "m1").claim(Owner("cli", "other", "other"), takeover=True)
+        at.target.store.modes = {"a": "READONLY", "b": "IMPORT"}
+        own.restore_after(ClaimLost("lost", next_step="none"))
+        assert at.target.store.modes == {"a": "READONLY"}
+
+
+def test_a_slow_request_that_arrives_after_a_takeover_leaves_nothing(tmp_path: Path) -> None:
+    """The new owner has put everything back, and journaled that, before the mode is set."""
+    with world(tmp_path, ids="keep") as at:
+        at.source.seed("a-value", avro("A", "x"), id=1)
+        owners: list[Journal] = []
+
+        def take_over(request: Request) -> None:
+            if request.method == "PUT" and request.path == "/mode/a-value" and not owners:
+                other = Journal(at.context.journal_store, "m1")
+                other.claim(Owner("cli", "other", "other"), takeover=True)
+                owners.append(other)
+                record = replace(at.context, journal=other).record
+                assert TemporarySettings(record, client(at.target, "target"), "target").restore_open() == 1
+
+        at.target.before = take_over
+        with at.pair() as pair, pytest.raises(ClaimLost):
+            synchronize(at.context, pair, reason="tail")
+        assert [request.path for request in at.target.writes if request.method == "PUT"] == ["/mode/a-value"]
+        assert at.target.state()["modes"] == {"": "READWRITE"}
+        owners[0].refresh()
+        assert not open_settings(owners[0], "target", "mode")
 
 
 def test_an_interrupted_pass_puts_modes_back(tmp_path: Path) -> None:
@@ -146,7 +182,7 @@ def test_an_interrupted_pass_puts_modes_back(tmp_path: Path) -> None:
 
 
 def test_a_lost_claim_ends_a_pass(tmp_path: Path) -> None:
-    """The next owner puts the modes back: the journal has them open."""
+    """The journal keeps the modes open for the next owner, who closes them."""
     with world(tmp_path, ids="keep") as at:
         at.source.seed("a-value", avro("A", "x"), id=1)
         owners: list[Journal] = []
@@ -160,7 +196,7 @@ def test_a_lost_claim_ends_a_pass(tmp_path: Path) -> None:
         at.target.before = take_over
         with at.pair() as pair, pytest.raises(ClaimLost):
             synchronize(at.context, pair, reason="schemas")
-        assert at.target.store.modes == {"a-value": "IMPORT"}
+        assert at.target.store.modes == {}
         assert open_settings(owners[0], "target", "mode").keys() == {"a-value"}
 
 
