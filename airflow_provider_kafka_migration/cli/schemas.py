@@ -141,8 +141,7 @@ def verify_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> An
     spec = load_spec(file)
     with _reading(spec, quiet=json_output) as context:
         made, found = _compare(context)
-    reported = {item.subject for item in made.conflicts} if spec.schemas.on_conflict == "report" else set()
-    verdict = judge(found, frozenset(reported))
+    verdict = judge(found, made.conflicts if spec.schemas.on_conflict == "report" else ())
     failed = verdict.outcome is Outcome.FAILED
     data = {
         "migration_id": spec.migration_id,
@@ -174,7 +173,12 @@ def _compare(context: PhaseContext) -> tuple[SchemaPlan, SchemaCheck]:
     made = _plan_now(context, sample=False)
     id_map = record.schema_id_map() if context.journal.exists else None
     ids = {(origin, number): "the id map" for origin, number, _ in id_map.ids} if id_map is not None else {}
-    guids = {guid: "the id map" for guid, _ in id_map.guids} if id_map is not None else {}
+    # Where ids are kept, a schema with renamed references has another GUID; only records show whether that matters.
+    guids = {
+        guid: "the id map"
+        for guid, there in (id_map.guids if id_map is not None else ())
+        if made.id_mode == "translate" or guid.lower() == there.lower()
+    }
     with open_pair(context) as pair:
         found = compare_registries(
             pair.source,
@@ -205,10 +209,7 @@ def _differences(made: SchemaPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def _refused_rows(result: SchemasResult) -> list[tuple[str, str, str]]:
-    rows = []
-    for item in result.failed:
-        version = f" version {item.version}" if item.version else ""
-        rows.append((str(item.error.get("code", "refused")), f"{item.subject}{version}", str(item.error.get("what"))))
+    rows = [(str(item.error.get("code", "refused")), item.name, str(item.error.get("what"))) for item in result.failed]
     rows += [(f"conflict ({item.kind})", item.subject, item.what) for item in result.conflicts]
     rows += [("not read", what, why) for what, why in sorted(result.unread.items())]
     return rows

@@ -159,11 +159,19 @@ class SchemaIdMap(Document):
 
 
 class SchemaFailure(Part):
-    """One schema, level or mode that could not be written."""
+    """One schema, level or mode that could not be written, or one id for whose schema copiers wait."""
 
     subject: str
     version: int = 0
+    schema_id: str = Field("", description="the id or GUID that copiers wait for; then there is no subject")
     error: dict[str, Any] = Field(description="MigrationError.as_dict()")
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        if self.schema_id:
+            return f"schema {self.schema_id} in records"
+        return f"{self.subject or 'the registry'}{f' version {self.version}' if self.version else ''}"
 
 
 class SchemasResult(Document):

@@ -74,7 +74,11 @@ def _result(result: SchemasResult) -> dict[str, Any]:
         "ids": result.ids,
         "conflicts": [list(conflict_row(item)) for item in result.conflicts],
         "failed": [
-            [item.subject, item.version or "", f"{item.error.get('code', '')}: {item.error.get('what', '')}"]
+            [
+                item.subject or item.name,
+                item.version or "",
+                f"{item.error.get('code', '')}: {item.error.get('what', '')}",
+            ]
             for item in result.failed
         ],
         "unread": [list(item) for item in sorted(result.unread.items())],

@@ -56,6 +56,6 @@ def _details(result: SchemasResult) -> dict[str, object]:
     return {
         **result.model_dump(mode="json", include={"subjects", "versions", "registered", "deleted", "ids", "id_mode"}),
         "conflicts": [item.what for item in result.conflicts[:50]],
-        "failed": [f"{item.subject} version {item.version}: {item.error.get('what')}" for item in result.failed[:50]],
+        "failed": [f"{item.name}: {item.error.get('what')}" for item in result.failed[:50]],
         "unread": dict(sorted(result.unread.items())[:50]),
     }

@@ -237,8 +237,9 @@ class IdRewriter:
         return SchemaIdUnknown(
             f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
             where=replace(self._where, offset=offset),
-            next_step="none at first: the partition continues once the schema is copied; if it lasts, read what the "
-            "task schemas and the tail report about the source registry",
+            next_step="none at first: the partition continues once the schema is copied; if it lasts, each pass over "
+            "the schemas reports why: see the step schemas_failed (kafka-migration journal), and failed in "
+            "results/schemas.json of the journal's store",
             details={"kind": kind, "id": value, "context": self._context, "offset": offset},
         )
 

@@ -82,6 +82,8 @@ class Applied:
 
     :param places: every version that is on the target, by source subject and version.
     :param notes: for people.
+    :param ids_ignored: what the target registry did instead of keeping an id; empty: it has kept all of them. From
+        then on nothing is registered, because each version would get a wrong id.
     """
 
     registered: int = 0
@@ -92,6 +94,7 @@ class Applied:
     failed: list[SchemaFailure] = field(default_factory=list)
     conflicts: list[SchemaConflict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ids_ignored: str = ""
 
     @property
     def changed(self) -> int:
@@ -130,6 +133,7 @@ class Apply:
     :param settings: what is changed on the target for a while; the caller puts it back.
     :param normalize: ask the target registry to normalize schemas (only without fixed ids).
     :param parallel: requests at the same time.
+    :param ids_ignored: how the target has ignored a fixed id before, see :attr:`Applied.ids_ignored`.
     """
 
     def __init__(
@@ -143,6 +147,7 @@ class Apply:
         *,
         normalize: bool = False,
         parallel: int = 8,
+        ids_ignored: str = "",
         report: Report = lambda _what, _done, _total: None,
     ) -> None:
         self._record = record
@@ -179,7 +184,7 @@ class Apply:
         self._unanswered = 0
         self._total = 0
         self._reported = 0.0
-        self.applied = Applied()
+        self.applied = Applied(ids_ignored=ids_ignored if self._fixed else "")
 
     # ---- the run
 
@@ -216,7 +221,9 @@ class Apply:
         for key in chosen:
             # The versions of a subject are registered one after the other: a target without fixed ids numbers them.
             before = [last[key[0]]] if key[0] in last else []
-            self._waits[key] = {*self._references(key), *before}
+            # With fixed ids, the answer to the first one shows whether the target keeps them.
+            probe = chosen[:1] if self._fixed and key != chosen[0] else []
+            self._waits[key] = {*self._references(key), *before, *probe}
             last[key[0]] = key
         return chosen
 
@@ -290,6 +297,8 @@ class Apply:
 
     def _failed(self, key: VersionKey, error: MigrationError) -> None:
         self.applied.fail(*key, error)
+        if isinstance(error, SchemaIdIgnored) and error.details.get("got", [None])[0] != self._planned[key].target_id:
+            self.applied.ids_ignored = self.applied.ids_ignored or error.what
         if isinstance(error, Transient) and not self._fixed:
             # The target numbers versions in the order of their registration: the later ones wait for the next run.
             self._unwritable[key[0]] = error
@@ -312,7 +321,16 @@ class Apply:
             self._report("versions registered", self.applied.registered, self._total)
 
     def _why_not(self, key: VersionKey) -> MigrationError | None:
-        """Why a version cannot be registered: its subject cannot be written, or a reference is missing."""
+        """Why a version cannot be registered: its subject cannot be written, its id would be a wrong one, or a
+        reference is missing.
+        """
+        if self.applied.ids_ignored:
+            return SchemaIdIgnored(
+                f"version {key[1]} of subject {key[0]} was not registered, because the target registry ignores fixed "
+                f"ids: {self.applied.ids_ignored}",
+                where=self._record.where(PHASE, cluster="target"),
+                next_step="use schemas.ids: translate for this registry, and delete the version that it has registered",
+            )
         if key[0] in self._unwritable:
             return self._unwritable[key[0]]
         if self._source.version(*key) is None:

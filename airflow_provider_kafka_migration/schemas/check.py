@@ -6,19 +6,18 @@ does not answer is no result at all: the error says so, and the validation is ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, PartitionContent, worst
 from airflow_provider_kafka_migration.documents.schemas import (
     SchemaCheck,
+    SchemaConflict,
     SchemaDifference,
     SchemaIdSettings,
-    SchemaPlan,
 )
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import scope_name
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.times import iso
@@ -81,7 +80,7 @@ def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -
             progress=lambda line: context.progress(Progress(PHASE, line)),
         )
     found = found.model_copy(update={"settings_left": left})
-    result = judge(found, _accepted(record, plan))
+    result = judge(found, plan.conflicts if section.on_conflict == "report" else ())
     record.put_result(keys.SCHEMAS_CHECK, found)
     details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
     record.journal.step(steps.SCHEMAS_CHECKED, details=details, reason=f"schemas {result.outcome}: {result.summary}")
@@ -117,23 +116,16 @@ def _why_incomplete(content: PartitionContent, rule: str) -> str:
     return "some of its records could not be compared" if content.uncompared else ""
 
 
-def _accepted(record: MigrationRecord, plan: SchemaPlan) -> frozenset[str]:
-    """Subjects whose conflicts the spec accepts (``on_conflict: report``)."""
-    if record.spec.schemas.on_conflict == "fail":
-        return frozenset()
-    result = record.schemas_result()
-    refused = () if result is None else result.failed
-    return frozenset({item.subject for item in plan.conflicts} | {item.subject for item in refused})
-
-
-def judge(found: SchemaCheck, accepted: frozenset[str] = frozenset()) -> CheckResult:
+def judge(found: SchemaCheck, accepted: Iterable[SchemaConflict] = ()) -> CheckResult:
     """Turn the comparison into a check. Pure.
 
-    :param accepted: subjects whose differences are warnings.
+    :param accepted: conflicts of the plan that the spec accepts (``on_conflict: report``). Differences of the versions
+        that they name are warnings. Ids in records that do not resolve never are.
     """
+    named = frozenset((item.subject, item.version) for item in accepted if item.subject)
     # A schema that differs explains the ids in records that do not resolve, which have no subject.
     differences = sorted(found.differences, key=lambda item: not item.subject)
-    rows = [_difference(item, accepted) for item in differences]
+    rows = [_difference(item, named) for item in differences]
     rows += [
         _row(scope_name(item.scope), item.what, Outcome.FAILED if item.by_migration else Outcome.WARNING)
         for item in found.settings_left
@@ -162,9 +154,12 @@ def judge(found: SchemaCheck, accepted: frozenset[str] = frozenset()) -> CheckRe
     return CheckResult(name=NAME, outcome=outcome, summary=summary, partitions=rows, findings=findings)
 
 
-def _difference(item: SchemaDifference, accepted: frozenset[str]) -> dict[str, Any]:
+def _difference(item: SchemaDifference, accepted: frozenset[tuple[str, int]]) -> dict[str, Any]:
     name = f"{item.subject or 'schema ids'}{f' version {item.version}' if item.version else ''}"
-    harmless = item.only_on_target or item.subject in accepted
+    # A conflict of a whole subject has the version 0, and so have differences of its level and mode.
+    is_accepted = {(item.subject, item.version), (item.subject, 0)} & accepted
+    of_subject = not item.version and any(subject == item.subject for subject, _ in accepted)
+    harmless = item.only_on_target or is_accepted or of_subject
     return _row(name, item.what, Outcome.WARNING if harmless else Outcome.FAILED)
 
 

@@ -14,15 +14,22 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_kafka_migration.documents.schemas import IdMode, SchemaIdMap
-from airflow_provider_kafka_migration.errors import ObjectExists, SchemaIdMapConflict, Transient
+from airflow_provider_kafka_migration.documents.schemas import IdMode, SchemaFailure, SchemaIdMap, SchemaPlan
+from airflow_provider_kafka_migration.errors import (
+    MigrationError,
+    ObjectExists,
+    SchemaIdMapConflict,
+    SchemaIdUnknown,
+    SchemasIncomplete,
+    Transient,
+)
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.registry.model import Subject
+from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Subject
 from airflow_provider_kafka_migration.schema_ids.id_map import WantedId, parse_wanted_key, wanted_prefix
-from airflow_provider_kafka_migration.schemas.apply import Place
+from airflow_provider_kafka_migration.schemas.apply import Applied, Place
 from airflow_provider_kafka_migration.schemas.references import VersionKey
-from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot
+from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, unread_id
 
 log = logging.getLogger(__name__)
 
@@ -173,3 +180,70 @@ def unanswered(wanted: Iterable[WantedId], document: SchemaIdMap | None) -> set[
         for item in wanted
         if (str(item.value).lower() not in guids if item.kind == "guid" else (item.context, item.value) not in ids)
     }
+
+
+@dataclass
+class Held:
+    """Finds out why ids that copiers ask for are not in the map after a pass. Their partitions wait.
+
+    :param known: reasons that reading the source has shown, by id.
+    """
+
+    record: MigrationRecord
+    source: RegistrySnapshot
+    plan: SchemaPlan
+    applied: Applied
+    known: Mapping[WantedId, MigrationError]
+
+    def failures(self, wanted: Iterable[WantedId]) -> list[SchemaFailure]:
+        """Return one failure for each id, with the reason."""
+        return [
+            SchemaFailure(subject="", schema_id=_name(item), error=self._error(item).as_dict())
+            for item in sorted(wanted, key=lambda item: (item.context, item.kind, str(item.value)))
+        ]
+
+    def _error(self, item: WantedId) -> MigrationError:
+        if item in self.known:
+            return self.known[item]
+        reasons = [self._why_not(version, item) for version in self._versions(item)]
+        if not reasons:
+            unread = self.source.unread.get(unread_id(item.context, int(item.value))) if item.kind == "id" else None
+            reasons = [(f"the source registry could not be asked for it: {unread or 'there was no answer'}", True)]
+        # One version on the target is enough, so one that may still come counts.
+        why, is_transient = next((reason for reason in reasons if reason[1]), reasons[0])
+        kind = SchemaIdUnknown if is_transient else SchemasIncomplete
+        return kind(
+            f"records wait for the schema {_name(item)}, which is not on the target: {why}",
+            where=self.record.where("schemas", cluster="target"),
+            next_step="remove this reason; the next pass copies the schema, and the partitions continue by themselves",
+            details={"context": item.context, "kind": item.kind, "id": item.value},
+        )
+
+    def _versions(self, item: WantedId) -> list[RegisteredSchema]:
+        if item.kind == "guid":
+            return [found for found in self.source.all_versions() if found.guid.lower() == str(item.value).lower()]
+        return self.source.by_id().get((item.context, int(item.value)), [])
+
+    def _why_not(self, version: RegisteredSchema, item: WantedId) -> tuple[str, bool]:
+        """Why the target does not have a version, or not its GUID, and whether another pass may change that."""
+        subject, number = version.subject, version.version
+        place = self.applied.places.get((subject, number))
+        if place is not None:
+            return (
+                f"version {place.version} of {place.subject} is on the target, but the target registry "
+                f"({self.plan.target_kind}) has given no GUID for it; records with GUIDs in headers need a target "
+                "registry that has GUIDs"
+            ), False
+        for failure in self.applied.failed:
+            if (failure.subject, failure.version) == (subject, number):
+                return str(failure.error.get("what")), failure.error.get("kind") == "transient"
+        for conflict in self.plan.conflicts:
+            if (conflict.subject, conflict.version) in ((subject, number), (subject, 0)):
+                return conflict.what, False
+        if subject in self.plan.left_out:
+            return f"{subject}, {self.plan.left_out[subject]}", True
+        return f"version {number} of {subject}, or a schema that it refers to, conflicts with the target", False
+
+
+def _name(item: WantedId) -> str:
+    return f"GUID {item.value}" if item.kind == "guid" else f"id {item.value} of context {item.context}"

@@ -23,6 +23,7 @@ class RegistryPair:
     One pair serves one thread at a time; a follower opens its own.
 
     :param passes: complete synchronizations with this pair.
+    :param ids_ignored: how the target has ignored a fixed id; empty: it has not.
     :param settled: digest of the source as it was at the last synchronization that left nothing to do, and its result.
     """
 
@@ -31,6 +32,7 @@ class RegistryPair:
     source_cache: SnapshotCache = field(default_factory=SnapshotCache)
     target_cache: SnapshotCache = field(default_factory=SnapshotCache)
     passes: int = 0
+    ids_ignored: str = ""
     settled: tuple[str, SchemasResult] | None = None
 
     def __enter__(self) -> RegistryPair:

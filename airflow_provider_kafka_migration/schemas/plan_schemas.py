@@ -242,7 +242,7 @@ class _Planner:
         scope = self._import_scope()
         if wanted == "keep":
             if registers and not scope:
-                keep.conflicts.append(self._cannot_import())
+                keep = self._registers_nothing(keep)
             return "keep", "schemas.ids: keep", scope if registers else "", keep
         if wanted == "auto" and not keep.conflicts and not registers:
             return "keep", "every schema is on the target already, under its id and version", "", keep
@@ -272,6 +272,14 @@ class _Planner:
             if contexts and all(self._target.context_modes.get(context) == "IMPORT" for context in contexts):
                 return "context"
         return scope
+
+    def _registers_nothing(self, keep: _Decided) -> _Decided:
+        """Leave out what is not there yet: the target would register it under ids of its own."""
+        versions = {
+            key: item.model_copy(update={"action": "conflict"}) if item.action == "register" else item
+            for key, item in keep.versions.items()
+        }
+        return _Decided(versions, [*keep.conflicts, self._cannot_import()])
 
     def _cannot_import(self) -> SchemaConflict:
         kind = self._target.kind
@@ -659,9 +667,30 @@ class _Planner:
                     "if serializers on the target derive it from the topic, add it to schemas.rename.subjects"
                 )
         notes += self._own_versions(decided)
+        if mode == "keep":
+            notes += self._changed_guids()
         if mode == "translate" and self._settings.normalize:
             notes.append("schemas.normalize: the target registry may print schemas in another form")
         return notes
+
+    def _changed_guids(self) -> list[str]:
+        """Name schemas that get another GUID, which is a hash over the schema with its references."""
+        places = {key: (self._targets[key[0]], key[1]) for key in self._order}
+        changed = set()
+        for item in (self._item(key) for key in self._order):
+            if not item.guid or not item.schema.references:
+                continue
+            target = self._targets[item.subject]
+            schema = schema_for_target(item, self._source, target, places, contexts=self._target.has_contexts)
+            if schema is not None and schema.references != item.schema.references:
+                changed.add(item.subject)
+        if not changed:
+            return []
+        return [
+            f"{len(changed)} subjects have references that are written in another way on the target, so their schemas "
+            f"get other GUIDs there; the first is {min(changed)}. Records keep their ids, but those with a GUID in a "
+            "header need schemas.ids: translate"
+        ]
 
     def _own_versions(self, decided: _Decided) -> list[str]:
         """Name subjects whose latest version on the target may be one that the source does not have."""

@@ -23,7 +23,13 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaPlan,
     SchemasResult,
 )
-from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, SchemaConflicts, SchemaNotFound
+from airflow_provider_kafka_migration.errors import (
+    Interrupted,
+    MigrationError,
+    SchemaConflicts,
+    SchemaIdUnknown,
+    SchemaNotFound,
+)
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -32,6 +38,7 @@ from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Su
 from airflow_provider_kafka_migration.schema_ids.id_map import WantedId
 from airflow_provider_kafka_migration.schemas.apply import Applied, Apply
 from airflow_provider_kafka_migration.schemas.id_map_document import (
+    Held,
     NewIds,
     publish_id_map,
     unanswered,
@@ -69,6 +76,8 @@ FULL_PASS_EVERY = 10
 CONFIRM_SECONDS = 2.0
 #: How long the end of a copy waits for a pass that is putting modes back.
 _END_SECONDS = 120.0
+#: Ids that records wait for, of which one pass journals the reason; the result has all of them.
+_HELD_PER_PASS = 20
 #: Conflicts of these kinds are for people to know: the versions are registered nevertheless.
 _HARMLESS = ("compatibility",)
 
@@ -108,7 +117,9 @@ class _Pass:
         self._progress = progress
         self._settings = TemporarySettings(self._record, pair.target, "target", parallel=self._parallel)
         self._selection = selection_of(self._record)
-        self._unresolved: list[SchemaFailure] = []
+        self._asked: set[WantedId] = set()
+        #: why ids that copiers ask for cannot be answered, as far as reading the source has shown
+        self._why_held: dict[WantedId, MigrationError] = {}
 
     def run(self) -> SchemasResult:
         """Run it."""
@@ -127,7 +138,7 @@ class _Pass:
         publish_id_map(self._record)
         document = self._record.schema_id_map()
         wanted = wanted_ids(self._record)
-        asked = unanswered(wanted, document)
+        asked = self._asked = unanswered(wanted, document)
         light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
         source = self._read_source(light)
         add_copied_for_records(
@@ -254,7 +265,7 @@ class _Pass:
                 next_step="register the schema under a subject of the source again: it gets its id back",
                 details={"context": key[0], "id": key[1]},
             )
-            self._unresolved.append(SchemaFailure(subject="", error=error.as_dict()))
+            self._why_held[WantedId(key[0], "id", key[1])] = error
         by_guid = {item.guid.lower(): item for item in everything.all_versions() if item.guid}
         for guid in sorted(guids):
             if guid in by_guid:
@@ -262,6 +273,20 @@ class _Pass:
             elif not everything.unread:
                 # The registry has listed all of its schemas, and none has this GUID.
                 new.absent_guids.add(guid)
+            else:
+                what, why = min(everything.unread.items())
+                self._note_unread_guid(guid, f"{what}: {why}")
+
+    def _note_unread_guid(self, guid: str, unread: str) -> None:
+        for item in self._asked:
+            if item.kind == "guid" and str(item.value).lower() == guid:
+                self._why_held[item] = SchemaIdUnknown(
+                    f"records wait for the schema GUID {guid}; no schema of the source registry that could be read has "
+                    f"it, and a part of the registry could not be read ({unread})",
+                    where=self._record.where(PHASE, cluster="source"),
+                    next_step="correct what keeps the registry from answering; the next pass reads it again",
+                    details={"context": item.context, "kind": item.kind, "id": item.value},
+                )
 
     # ---- writing
 
@@ -289,6 +314,7 @@ class _Pass:
             self._settings,
             normalize=self._section.normalize,
             parallel=self._parallel,
+            ids_ignored=self._pair.ids_ignored,
             report=self._report,
         )
         try:
@@ -298,6 +324,7 @@ class _Pass:
             raise
         self._settings.restore()
         applied = apply.applied
+        self._pair.ids_ignored = applied.ids_ignored
         copy_levels(self._record, self._pair.target, plan, target, self._selection, applied, parallel=self._parallel)
         result = self._write(plan, source, applied, new)
         if blocking and fails and self._reason == "final":
@@ -326,6 +353,7 @@ class _Pass:
         for (context, id_), error in conflicts:
             subject = Subject(context, f"schema id {id_}").qualified
             applied.fail(subject, 0, error)
+        held = Held(self._record, source, plan, applied, self._why_held).failures(unanswered(self._asked, document))
         digest = plan.digest()
         result = SchemasResult(
             migration_id=self._record.migration_id,
@@ -340,7 +368,7 @@ class _Pass:
             ids=len(document.ids),
             plan_digest=digest,
             conflicts=list(plan.conflicts),
-            failed=[*self._unresolved, *applied.failed],
+            failed=[*held, *applied.failed],
             unread=dict(plan.unread),
         )
         journal = self._record.journal
@@ -353,12 +381,25 @@ class _Pass:
         self._record.put_result(keys.SCHEMAS, result)
         if changed:
             self._journal(plan, document, result, applied)
+        self._report_held(held)
         return result
 
     def _names_more(self, plan: SchemaPlan) -> bool:
         """Whether a plan has versions that the last one which was carried out lacks."""
         last = last_plan(self._record)
         return last is None or bool(_versions(plan) - _versions(last))
+
+    def _report_held(self, held: list[SchemaFailure]) -> None:
+        """Show why partitions wait; the journal gets each id once, and at most some in one pass."""
+        if not held:
+            return
+        more = f" (and {len(held) - 1} more ids)" if len(held) > 1 else ""
+        self._progress(Progress(PHASE, f"{held[0].error['what']}{more}"))
+        journaled = {entry.step_key for entry in self._record.journal.steps(steps.SCHEMAS_FAILED)}
+        for item in [item for item in held if item.schema_id not in journaled][:_HELD_PER_PASS]:
+            self._record.journal.step_once(
+                steps.SCHEMAS_FAILED, key=item.schema_id, details={"error": item.error}, reason=item.error["what"]
+            )
 
     def _journal(self, plan: SchemaPlan, document: SchemaIdMap, result: SchemasResult, applied: Applied) -> None:
         counts = {

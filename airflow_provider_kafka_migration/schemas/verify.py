@@ -217,10 +217,12 @@ class _Mapped:
         return key in self._ids
 
     def guid_in_records(self, guid: str) -> str | None:
-        """Return the GUID that copied records have for one of the source; None: it is not known."""
-        if guid in self._absent_guids:
-            return guid
-        return self._guids.get(guid) if self._translates else self._guids.get(guid, guid)
+        """Return the GUID that copied records have for one of the source; None: it is not known.
+
+        Only ``translate`` rewrites records. Without it they keep their GUID, even if the schema has another one on the
+        target because its references were renamed.
+        """
+        return self._guids.get(guid) if self._translates and guid not in self._absent_guids else guid
 
 
 class _Comparison:
@@ -540,7 +542,8 @@ class _Comparison:
         place = self._places.get((here.subject, here.version))
         there = None if place is None else self._target.version(*place)
         if there is None or there.guid.lower() != wanted:
-            return self._unresolved(f"{name}, but no copied version has the GUID {wanted} on the target")
+            has = "" if there is None else f"; {_place(there)} has {there.guid or 'none'}"
+            return self._unresolved(f"{name}, but no copied version has the GUID {wanted} on the target{has}")
         return True
 
     def _unresolved(self, what: str) -> bool:

@@ -11,6 +11,7 @@ from phase_world.outside import Killed
 from phase_world.registries import SECTION, avro, with_id
 from phase_world.world import World, Worlds
 
+from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.proof import PartitionContent
 from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import (
@@ -24,8 +25,11 @@ from airflow_provider_kafka_migration.errors import (
     ValidationFailed,
 )
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.journal.entries import JournalEntry
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.registry.client import Registry
+from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
 from airflow_provider_kafka_migration.schemas import check, sync
 from airflow_provider_kafka_migration.state import State
 
@@ -216,6 +220,58 @@ def test_the_final_drain_answers_for_a_tail_whose_own_task_has_died(worlds: Worl
     assert 12 not in id_map(world)
     world.run("cutover.final_drain")
     assert ids_on_target(world, "orders") == [id_map(world)[number] for number in (1, 3, 3, 12)]
+
+
+def waiting_behind_a_conflict(world: World) -> None:
+    """A copier waits for the id 20, whose subject cannot be written on the target."""
+    world.registries.seed("source", "orders-value", avro("Order", "late"), id=20, version=4)
+    world.registries.stores["target"].modes["orders-value"] = "READONLY"
+
+
+def test_a_partition_that_waits_behind_a_conflict_has_its_reason_in_the_journal(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from phase_world import jobs
+
+    monkeypatch.setattr(jobs, "_PATIENCE", 3000)
+    world = worlds.at("tail", schemas={**TRANSLATE, "on_conflict": "report"})
+    waiting_behind_a_conflict(world)
+    world.source.log("orders").write(with_id(20))
+
+    def reasons() -> list[JournalEntry]:
+        return [item for item in world.steps(steps.SCHEMAS_FAILED) if item.step_key == "id 20 of context ."]
+
+    copy_once = world.copiers.copy
+
+    def copy(job: CopyJob) -> None:
+        copy_once(job)
+        if reasons():
+            world.copiers.held.clear()
+
+    monkeypatch.setattr(world.copiers, "copy", copy)
+    world.run("tail")
+    assert len(ids_on_target(world, "orders")) == 3
+    (entry,) = reasons()
+    assert "orders-value has mode READONLY" in entry.details["error"]["what"]
+
+
+def test_an_id_that_no_pass_can_answer_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
+    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "on_conflict": "report"})
+    waiting_behind_a_conflict(world)
+    world.context().journal_store.put_new(wanted_key(MIGRATION, ".", 20), b"{}")
+    with pytest.raises(SchemasIncomplete, match=r"schema id 20 of context \. in records: .* READONLY"):
+        world.run("cutover.freeze")
+    assert not world.denied
+
+
+def test_ids_that_the_target_cannot_keep_are_neither_registered_nor_accepted(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds.at("schemas", schemas={**SECTION, "ids": "keep", "on_conflict": "report"})
+    monkeypatch.setattr(Registry, "kind", lambda registry: "karapace" if registry.role == "target" else "confluent")
+    result = world.run("schemas")
+    assert world.registries.state("target")["subjects"] == {}
+    assert "1 conflicts" in result.summary
 
 
 # -- outages ----------------------------------------------------------------------------------------------------------
