@@ -437,6 +437,10 @@ class SchemaIdUnknown(Transient):
     """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
 
 
+class SchemaIdsAppeared(Terminal):
+    """Topics were copied with the source's schema ids, because no sample showed ids; their records have some now."""
+
+
 class SchemaIdUnresolved(Terminal):
     """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
 

@@ -217,10 +217,18 @@ def _ids_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
     unclear = {item.topic: item.note for item in schemas.topics if item.note}
     if unclear:
         yield finding("W119", some([f"{topic}: {note}" for topic, note in sorted(unclear.items())]), topics=unclear)
+    empty = [item.topic for item in schemas.topics if _is_open(item)] if schemas.id_mode == "translate" else []
+    if empty:
+        yield finding("W121", some(empty), topics=empty[:_MAX_DETAILS])
     for code, is_blind in (("B120", True), ("W117", False)):
         unread = {item.topic: item.unread for item in schemas.topics if _is_unread(item, schemas, is_blind=is_blind)}
         if unread:
             yield finding(code, some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)
+
+
+def _is_open(item: TopicIds) -> bool:
+    """Whether nothing has decided about a topic: it has no records, and no subject is named after it."""
+    return item.parts == "none" and item.decided_by == "sample" and not (item.sampled_records or item.unread)
 
 
 def _is_unread(item: TopicIds, schemas: SchemaPlan, *, is_blind: bool) -> bool:

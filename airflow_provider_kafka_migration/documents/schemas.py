@@ -138,6 +138,14 @@ class SchemaPlan(Document):
     )
 
 
+class SchemaTopics(Document):
+    """``schemas/topics-<digest>.json``: decisions about topics from a later sample than that of the plan."""
+
+    version: int = 1
+    migration_id: str
+    topics: list[TopicIds] = Field(default_factory=list, description="ascending by topic; they replace earlier ones")
+
+
 class SchemaIdMap(Document):
     """``schemas/id-map.json``: source ids to target ids. Copiers read it, and read it again for an unknown id.
 

@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
 from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
-from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.planning import follow, late_ids
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -83,6 +83,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     frozen.check_receiver(context)
     source_registry.check_before_freeze(context)
     final_schemas.before_freeze(context)
+    late_ids.check_before_freeze(context)
     status = lags.small_again(context)
     worst = status.worst
     if worst is not None and not status.is_small:

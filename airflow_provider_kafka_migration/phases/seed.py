@@ -10,6 +10,7 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
+from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
@@ -29,8 +30,12 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises CopyFailed: some partitions could not be copied; the error lists them.
     """
     record = context.record
-    job = record.job(PHASE) or _write_job(record, context.source)
+    job = record.job(PHASE)
+    if job is None:
+        late_ids.before_first_copy(context)
+        job = _write_job(record, context.source)
     recopy(context, PHASE, job)
+    late_ids.before_copied_again(context, PHASE, job)
     make_missing(context, PHASE, job)
     done = context.journal.find_step(steps.SEED_DONE)
     if done is not None and not _behind(record, context.target, job):

@@ -12,6 +12,7 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
+from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.record import jobs, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
@@ -44,6 +45,7 @@ def run(context: PhaseContext) -> PhaseResult:
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     written = _write_job(record, context.source, job)
     recopy(context, PHASE, written)
+    late_ids.before_copied_again(context, PHASE, written)
     make_missing(context, PHASE, written)
     progress, stop = _run_to_stop(context)
     job = record.job(PHASE)

@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.freeze.late_writes import read_late_writes
 from airflow_provider_kafka_migration.freeze.sentinel_records import sentinels_between
 from airflow_provider_kafka_migration.groups import offsets
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.planning import follow, late_ids
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends
@@ -640,6 +640,8 @@ def _validate(context: PhaseContext) -> ValidationResult:
     record = context.record
     started = iso(context.now())
     prepare(context)
+    # First: kept ids that have appeared are gathered while the contents are compared.
+    late = late_ids.judge_again(context)
     document, boundary = _document(record), record.boundary()
     ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)
@@ -661,7 +663,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
         sentinels,
         _groups(record, context.target),
         check(record, context.source, context.target),
-        check_schemas(context, contents),
+        check_schemas(context, contents, late.missed, late.unread),
     ]
     return ValidationResult(
         migration_id=context.migration_id,

@@ -145,14 +145,24 @@ def ids_of_new_topics(context: PhaseContext, topics: Iterable[str]) -> list[Topi
 
     :raises MigrationError: the source registry does not answer; until it does, nobody knows what these topics carry.
     """
+    if not context.spec.schemas.source or context.record.schema_plan() is None:
+        return []
+    return ids_of_topics(context, topics)
+
+
+def ids_of_topics(context: PhaseContext, topics: Iterable[str]) -> list[TopicIds]:
+    """Sample topics and return where their records carry schema ids, by what the source registry has now.
+
+    :raises MigrationError: the source registry does not answer.
+    """
     names = sorted(topics)
-    if not names or not context.spec.schemas.source or context.record.schema_plan() is None:
+    if not names:
         return []
     with closing(context.registry("source")) as source:
-        # The names of the subjects are enough: ids that occur in records are looked up one by one.
-        known = RegistrySnapshot(
-            contexts=source.contexts(), left_out=dict.fromkeys(source.subjects(deleted=True), "not asked for")
-        )
+        # The whole registry, as for the plan: GUIDs in headers cannot be looked up one by one.
+        everything = Selection(topics={name: name for name in names})
+        parallel = context.spec.schemas.max_parallel_requests
+        known = read_snapshot(source, everything, parallel=parallel, progress=_shown(context))
         return topic_ids(context, source, names, known)
 
 

@@ -255,6 +255,12 @@ _ALL = (
         "the sample does not clearly show where records carry schema ids",
         "look at the topic's figures in the plan, and decide in the spec: schemas.by_topic with rewrite or context",
     ),
+    Code(
+        "W121",
+        "ids are translated, and topics without records do not show whether theirs will carry any",
+        "say it in the spec (schemas.by_topic with rewrite); otherwise these topics are copied as they are, and if "
+        "ids appear there while the tail runs, the cutover stops until they are copied again",
+    ),
 )
 
 CODES: dict[str, Code] = {item.code: item for item in _ALL}

@@ -40,6 +40,11 @@ def schema_plan(digest: str) -> str:
     return f"schemas/plan-{digest[:16]}.json"
 
 
+def schema_topics(digest: str) -> str:
+    """Where records of topics carry schema ids, by a later sample than that of the plan."""
+    return f"schemas/topics-{digest[:16]}.json"
+
+
 def job(name: str) -> str:
     """The job document of a phase: what copiers are to do."""
     return f"jobs/{name}.json"

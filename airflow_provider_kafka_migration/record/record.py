@@ -42,6 +42,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaIdMap,
     SchemaPlan,
     SchemasResult,
+    SchemaTopics,
     TopicIds,
 )
 from airflow_provider_kafka_migration.documents.target import CopySettings
@@ -239,13 +240,27 @@ class MigrationRecord:
     def schema_topics(self) -> list[TopicIds]:
         """Return where the records of each topic carry schema ids: the plan's topics, and those that were added since.
 
-        :raises DocumentUnreadable: the schema plan or a supplement is missing, or is not what was recorded.
+        Later samples replace earlier decisions.
+
+        :raises DocumentUnreadable: the schema plan, a supplement or a later decision is missing, or is not what was
+            recorded.
         """
         plan = self.schema_plan()
         found = {} if plan is None else {item.topic: item for item in plan.topics}
         for supplement in self.supplements():
             # Partitions that a topic has gained carry ids where its others do.
             found.update({item.topic: item for item in supplement.schema_topics if item.topic not in found})
+        for entry in self.journal.steps(steps.SCHEMA_TOPICS_JUDGED):
+            key = self.key(str(entry.details["document"]))
+            data = self.journal_store.get(key)
+            document = None if data is None else SchemaTopics.parse(data)
+            if document is None or document.digest() != entry.details["digest"]:
+                raise DocumentUnreadable(
+                    f"{key} is {'missing' if document is None else 'not what was journaled'}",
+                    where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+                    next_step=_RESTORE,
+                )
+            found.update({item.topic: item for item in document.topics})
         return [found[name] for name in sorted(found)]
 
     def schema_id_map(self) -> SchemaIdMap | None:

@@ -59,6 +59,8 @@ SCHEMA_LEVELS_COPIED: Final = "schema_levels_copied"
 SCHEMAS_COPYING: Final = "schemas_copying"
 #: A synchronization of both registries that has changed something, and the first one; the details hold its counts.
 SCHEMAS_COPIED: Final = "schemas_copied"
+#: Topics whose records carry ids by a later sample than that of the plan; ``document`` has the decisions.
+SCHEMA_TOPICS_JUDGED: Final = "schema_topics_judged"
 #: A synchronization failed while the tail ran [error code].
 SCHEMAS_FAILED: Final = "schemas_failed"
 

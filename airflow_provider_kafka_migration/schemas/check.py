@@ -6,7 +6,7 @@ does not answer is no result at all: the error says so, and the validation is ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, PartitionContent, worst
@@ -34,6 +34,10 @@ NAME = "schemas"
 #: Unread things that are schemas; levels, modes and metadata that could not be read are warnings.
 _SCHEMAS = ("source: subject ", "target: subject ", "source: schema ", "target: schema ", "schema id ", "subject ")
 _MAX_UNKNOWN = 20
+_MISSED = (
+    "consumers cannot decode these records on the target. Copy the topic by a migration of its own: another "
+    "migration_id, topics.include, topics.rename to a name that is free, and schemas.by_topic"
+)
 
 
 def prepare(context: PhaseContext) -> None:
@@ -46,12 +50,19 @@ def prepare(context: PhaseContext) -> None:
         publish_id_map(context.record)
 
 
-def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckResult:
+def check_schemas(
+    context: PhaseContext,
+    contents: Sequence[PartitionContent],
+    missed: Mapping[str, str],
+    unsampled: Mapping[str, str],
+) -> CheckResult:
     """Compare both registries and resolve each id that occurs in copied records; journal what was found.
 
     Modes and levels of the target that the journal still has open are put back first.
 
     :param contents: the comparison of all partitions, with the ids that it has gathered.
+    :param missed: topics that were copied with the source's ids although ids are translated, with what shows it.
+    :param unsampled: topics without ids whose records could not be sampled again, with the reason.
     :raises MigrationError: a registry does not answer.
     """
     section, record = context.spec.schemas, context.record
@@ -80,7 +91,8 @@ def check_schemas(context: PhaseContext, contents: Sequence[PartitionContent]) -
             progress=lambda line: context.progress(Progress(PHASE, line)),
         )
     found = found.model_copy(update={"settings_left": left})
-    result = judge(found, plan.conflicts if section.on_conflict == "report" else ())
+    accepted = plan.conflicts if section.on_conflict == "report" else ()
+    result = with_late_ids(judge(found, accepted), missed, unsampled)
     record.put_result(keys.SCHEMAS_CHECK, found)
     details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
     record.journal.step(steps.SCHEMAS_CHECKED, details=details, reason=f"schemas {result.outcome}: {result.summary}")
@@ -152,6 +164,23 @@ def judge(found: SchemaCheck, accepted: Iterable[SchemaConflict] = ()) -> CheckR
     )
     findings = [f"{row['what']}: {row['why']}" for row in rows]
     return CheckResult(name=NAME, outcome=outcome, summary=summary, partitions=rows, findings=findings)
+
+
+def with_late_ids(result: CheckResult, missed: Mapping[str, str], unsampled: Mapping[str, str]) -> CheckResult:
+    """Return the check with topics that :func:`check_schemas` was given. Pure."""
+    failed = [_row(f"topic {name}", f"{why}: {_MISSED}", Outcome.FAILED) for name, why in sorted(missed.items())]
+    warned = [
+        _row(f"topic {name}", f"its records could not be sampled again for schema ids: {why}", Outcome.WARNING)
+        for name, why in sorted(unsampled.items())
+    ]
+    rows = [*failed, *result.partitions, *warned]
+    return result.model_copy(
+        update={
+            "outcome": worst([result.outcome, *(Outcome(row["outcome"]) for row in failed + warned)]),
+            "partitions": rows,
+            "findings": [f"{row['what']}: {row['why']}" for row in rows],
+        }
+    )
 
 
 def _difference(item: SchemaDifference, accepted: frozenset[tuple[str, int]]) -> dict[str, Any]:

@@ -342,6 +342,22 @@ def test_a_topic_without_a_sample_stops_a_migration_that_translates(make: Callab
     ]
 
 
+@pytest.mark.parametrize(("id_mode", "expected"), [("translate", ["W121"]), ("keep", []), ("topic", [])])
+def test_a_topic_without_records_is_a_warning_if_ids_are_translated(
+    make: Callable[..., PhaseContext], id_mode: str, expected: list[str]
+) -> None:
+    topics = [
+        TopicIds(topic="by-spec", parts="none", decided_by="spec"),
+        TopicIds(topic="empty", parts="none"),
+        TopicIds(topic="named", parts="value", decided_by="name"),
+        TopicIds(topic="plain", parts="none", sampled_records=3),
+    ]
+    found = planned(make(schema_plan(id_mode=id_mode, topics=topics)))
+    assert codes(found) == expected
+    assert [item.details["topics"] for item in found] == [["empty"]] * len(expected)
+    assert all("schemas.by_topic" in item.fix for item in found)
+
+
 def test_auto_that_became_translate_does_not_fit_a_split_seed(make: Callable[..., PhaseContext]) -> None:
     schemas = schema_plan(id_mode="translate", reason="ids cannot be kept")
     assert codes(planned(make(schemas, seed={"via": "split"}))) == ["B115"]
