@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import Role
 from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids
+from airflow_provider_kafka_migration.schemas.id_map_document import copied_ids
 from airflow_provider_kafka_migration.schemas.plan_schemas import PlanSettings, ids_to_ask, plan_schemas, target_names
 from airflow_provider_kafka_migration.schemas.plan_topic import plan_topic
 from airflow_provider_kafka_migration.schemas.selection import Selection
@@ -82,6 +83,7 @@ def _plan_of_both(
         normalize=section.normalize,
         topics_of_migration=dict(topics),
         topic_ids=topic_ids(context, source, topics, here) if sample else [],
+        copied_ids=copied_ids(record.schema_id_map()),
     )
     return plan_schemas(context.migration_id, here, there, settings)
 

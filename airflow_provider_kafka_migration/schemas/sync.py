@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.schema_ids.id_map import WantedId
 from airflow_provider_kafka_migration.schemas.apply import Applied, Apply
 from airflow_provider_kafka_migration.schemas.id_map_document import (
     NewIds,
+    copied_ids,
     unanswered,
     update_id_map,
     wanted_ids,
@@ -179,6 +180,7 @@ class _Pass:
             normalize=self._section.normalize,
             topics_of_migration=self._selection.topics,
             topic_ids=planned.topics if planned is not None else (),
+            copied_ids=copied_ids(document),
         )
 
     # ---- ids that copiers ask for

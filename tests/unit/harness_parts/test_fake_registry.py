@@ -181,7 +181,8 @@ class TestTexts:
         base = 'syntax = "proto3";\npackage b;\nmessage Addr { string city = 1; }'
         text = (
             'syntax = "proto3";\npackage t;\nimport "z.proto";\nimport "a.proto";\nmessage M {\n'
-            "  message In { int32 n = 1; }\n  repeated In list = 1;\n  b.Addr addr = 2;\n  map<string, In> by = 3;\n  string s = 4;\n}"
+            "  message In { int32 n = 1; }\n  repeated In list = 1;\n"
+            "  b.Addr addr = 2;\n  map<string, In> by = 3;\n  string s = 4;\n}"
         )
         referenced = {"a.proto": base, "z.proto": 'syntax = "proto3";'}
         assert canonical("PROTOBUF", text, referenced, normalize=True) == (
