@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import Role
 from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids
-from airflow_provider_kafka_migration.schemas.id_map_document import wanted_ids
+from airflow_provider_kafka_migration.schemas.id_map_document import copied_ids, wanted_ids
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
     ids_to_ask,
@@ -92,6 +92,7 @@ def _plan_of_both(
         topics_of_migration=dict(topics),
         topic_ids=topic_ids(context, source, topics, here) if sample else [],
         written=Written(record),
+        copied_ids=copied_ids(record.schema_id_map()),
     )
     return plan_schemas(context.migration_id, here, there, settings)
 

@@ -29,7 +29,7 @@ Auth = Literal["none", "basic", "bearer", "oauth"]
 
 #: One request, from connecting to the last byte of its answer.
 TIMEOUT_SECONDS = 30.0
-#: One call with all its retries.
+#: A call that has failed is tried again until this time is over.
 RETRY_SECONDS = 60.0
 PARALLEL_REQUESTS = 8
 #: No connection pool of the HTTP client holds more.
@@ -90,7 +90,8 @@ class RegistryAccess:
 
     :param urls: base URLs without a slash at the end; they may have a path and are tried in turn.
     :param timeout_seconds: bound of one request, from connecting to the last byte of its answer.
-    :param retry_seconds: bound of one call with all its retries; the last request may exceed it by ``timeout_seconds``.
+    :param retry_seconds: for so long a call is tried again. Its last round of tries may begin just before the end, and
+        takes up to ``timeout_seconds`` for each of the ``urls``, or several times that where an OAuth token is fetched.
     :param logical_cluster: header ``target-sr-cluster`` of Confluent Cloud, with a token.
     :param identity_pool: header ``Confluent-Identity-Pool-Id`` of Confluent Cloud, with a token.
     """

@@ -12,7 +12,7 @@ _NO_METADATA = frozenset({"apicurio", "karapace", "redpanda"})
 
 
 def keeps_metadata(kind: str) -> bool:
-    """Whether a kind of registry stores metadata and rule sets."""
+    """Whether a kind of registry stores metadata, and may store rule sets: that depends on its build."""
     return kind not in _NO_METADATA
 
 

@@ -68,6 +68,11 @@ class NewIds:
         return found
 
 
+def copied_ids(document: SchemaIdMap | None) -> dict[SourceId, int]:
+    """Return the ids of the document by (source context, source id); empty without a document."""
+    return {} if document is None else {(context, source): target for context, source, target in document.ids}
+
+
 def update_id_map(
     record: MigrationRecord, id_mode: IdMode, new: NewIds
 ) -> tuple[SchemaIdMap, list[tuple[SourceId, SchemaIdMapConflict]], bool]:

@@ -16,7 +16,7 @@ contexts concerned are in mode IMPORT already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -61,6 +61,8 @@ ImportScope = Literal["", "subject", "context", "registry", "apicurio"]
 _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject", "apicurio": "apicurio"}
 #: Modes in which a registry accepts no new schema.
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
+#: Notes name so many subjects, and count all.
+_NAMED_SUBJECTS = 10
 _BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
 
 
@@ -72,6 +74,7 @@ class PlanSettings:
     :param topics_of_migration: source topics to target topics.
     :param topic_ids: where the records of topics carry ids, see ``schemas.detect``.
     :param written: what the target has from this migration; None: nothing yet.
+    :param copied_ids: (source context, source id) to the id on the target, of what was copied before with new ids.
     """
 
     selection: Selection
@@ -81,6 +84,7 @@ class PlanSettings:
     topics_of_migration: Mapping[str, str] = field(default_factory=dict)
     topic_ids: Sequence[TopicIds] = ()
     written: Written | None = None
+    copied_ids: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 #: type, text and references: what Apicurio takes for the identity of a schema
@@ -431,9 +435,18 @@ class _Planner:
         ):
             there = self._equality.find(schema, target)
             same = [] if there is None else [there]
-        same = [other for other in same if item.deleted or not other.deleted]
+        same = [other for other in same if (item.deleted or not other.deleted) and not self._lacks_rules(item, other)]
         same.sort(key=lambda other: (other.version in used, other.deleted != item.deleted, other.version))
         return same[0] if same else None
+
+    def _lacks_rules(self, item: RegisteredSchema, there: RegisteredSchema) -> bool:
+        """Whether a version of the target has the schema, but not the rule set, which the target may be able to keep.
+
+        If the migration has registered it, the target has dropped the rule set, and would do so again.
+        """
+        if not self._metadata or not item.schema.rule_set or there.schema.rule_set:
+            return False
+        return self._settings.copied_ids.get((Subject.parse(item.subject).context, item.id)) != there.id
 
     def _level_conflicts(self, decided: _Decided) -> list[SchemaConflict]:
         """Find subjects whose schemas the target checks more strictly than the source did."""
@@ -634,13 +647,7 @@ class _Planner:
 
     def _all_notes(self, mode: IdMode, decided: _Decided) -> list[str]:
         notes = list(self._notes)
-        items = [self._item(key) for key in self._order]
-        with_metadata = sorted({item.subject for item in items if item.schema.metadata or item.schema.rule_set})
-        if with_metadata and not self._metadata:
-            notes.append(
-                f"the target registry ({self._target.kind}) keeps no metadata and no rule sets; "
-                f"{len(with_metadata)} subjects have some, the first is {with_metadata[0]}"
-            )
+        notes += self._dropped(decided)
         if not self._settings.global_config and self._source.global_config != self._target.global_config:
             notes.append(
                 f"the global compatibility level stays {_text(self._target.global_config)}; the source has "
@@ -692,6 +699,34 @@ class _Planner:
             "header need schemas.ids: translate"
         ]
 
+    def _dropped(self, decided: _Decided) -> list[str]:
+        """Name the subjects whose metadata or rule sets the target drops, as far as that can be known before."""
+        items = {key: self._item(key).schema for key in self._order}
+        if not self._metadata:
+            having = {key[0] for key, schema in items.items() if schema.metadata or schema.rule_set}
+            what = f"the target registry ({self._target.kind}) keeps no metadata and no rule sets"
+            return [f"{what}: it drops those of {_listed(having)}"] if having else []
+        with_rules = {key for key, schema in items.items() if schema.rule_set}
+        without = {key for key in with_rules if self._is_without_rules(key, decided.versions[key])}
+        notes = []
+        if without:
+            notes.append(
+                f"the target registry ({self._target.kind}) has schemas of {_listed({key[0] for key in without})} "
+                "without their rule sets (Confluent's community build drops them)"
+            )
+        unknown = {key[0] for key in with_rules if decided.versions[key].action == "register"}
+        if unknown and not any(item.schema.rule_set for item in self._target.all_versions()):
+            notes.append(
+                f"the target registry ({self._target.kind}) does not show before they are written whether it keeps the "
+                f"rule sets of {_listed(unknown)} (Confluent's community build drops them); validation names those "
+                "that are missing"
+            )
+        return notes
+
+    def _is_without_rules(self, key: VersionKey, decided: PlannedVersion) -> bool:
+        there = self._target.version(self._targets[key[0]], decided.target_version)
+        return decided.action == "exists" and there is not None and not there.schema.rule_set
+
     def _own_versions(self, decided: _Decided) -> list[str]:
         """Name subjects whose latest version on the target may be one that the source does not have."""
         if self._selection.versions != "all":
@@ -722,6 +757,12 @@ _IMPORT_WORDS: dict[ImportScope, str] = {
 
 def _by_topic(subject: str) -> bool:
     return Subject.parse(subject).name.endswith(("-key", "-value"))
+
+
+def _listed(subjects: Collection[str]) -> str:
+    """Count subjects, and name them, or the first of them."""
+    shown = ", ".join(sorted(subjects)[:_NAMED_SUBJECTS]) + (", ..." if len(subjects) > _NAMED_SUBJECTS else "")
+    return f"{len(subjects)} subject{'' if len(subjects) == 1 else 's'} ({shown})"
 
 
 def _text(config: Mapping[str, Any] | None) -> str:

@@ -45,8 +45,9 @@ LIST_ALL_FROM = 20
 _LIST_ALL_SHARE = 0.25
 
 Report = Callable[[str], None]
-#: Asks a registry which version of a subject holds a schema, deleted or not; None: none does.
-LookUp = Callable[[str, Schema], RegisteredSchema | None]
+#: Asks a registry which version of a subject holds a schema (normalized, if the last argument is True), deleted or not;
+#: None: none does.
+LookUp = Callable[[str, Schema, bool], RegisteredSchema | None]
 _Item = TypeVar("_Item")
 
 
@@ -130,14 +131,16 @@ class RegistrySnapshot:
     def find(self, subject: str, schema: Schema) -> int | None:
         """Ask the registry which version of a subject holds a schema, whatever its text looks like.
 
-        A refusal means that none does: the registry cannot even read the schema.
+        A registry compares a schema in the form in which it is given, so it is asked for the normalized form as well:
+        that is what it has if it was told to normalize what it registers. A refusal means that no version does: the
+        registry cannot even read the schema.
 
         :raises Transient: the registry does not answer.
         """
         if self.look_up is None or subject not in self.subjects:
             return None
         try:
-            found = self.look_up(subject, schema)
+            found = self.look_up(subject, schema, False) or self.look_up(subject, schema, True)
         except Terminal:
             return None
         return None if found is None else found.version
@@ -361,7 +364,10 @@ class _Reader:
         self._light = light
         self._calls = _Calls(parallel, progress)
         self._found = RegistrySnapshot(
-            kind=registry.kind(), look_up=lambda subject, schema: registry.lookup(subject, schema, deleted=True)
+            kind=registry.kind(),
+            look_up=lambda subject, schema, normalize: registry.lookup(
+                subject, schema, normalize=normalize, deleted=True
+            ),
         )
         #: versions to read by subject, with whether each is soft-deleted
         self._wanted: dict[str, dict[int, bool]] = {}

@@ -40,6 +40,7 @@ from airflow_provider_kafka_migration.schemas.apply import Applied, Apply
 from airflow_provider_kafka_migration.schemas.id_map_document import (
     Held,
     NewIds,
+    copied_ids,
     publish_id_map,
     unanswered,
     update_id_map,
@@ -206,6 +207,7 @@ class _Pass:
             topics_of_migration=self._selection.topics,
             topic_ids=planned.topics if planned is not None else (),
             written=Written(self._record),
+            copied_ids=copied_ids(document),
         )
 
     # ---- ids that copiers ask for

@@ -5,13 +5,14 @@
 'http://127.0.0.1:...'
 """
 
-from harness.fake_registry.habits import APICURIO, CONFLUENT, KARAPACE, REDPANDA, Habits
+from harness.fake_registry.habits import APICURIO, CONFLUENT, CONFLUENT_WITH_RULES, KARAPACE, REDPANDA, Habits
 from harness.fake_registry.server import DropConnection, FakeRegistry, Reply, Request
 from harness.fake_registry.store import Refused
 
 __all__ = [
     "APICURIO",
     "CONFLUENT",
+    "CONFLUENT_WITH_RULES",
     "KARAPACE",
     "REDPANDA",
     "DropConnection",

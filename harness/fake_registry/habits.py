@@ -20,11 +20,13 @@ class Habits:
     :param deleted_subjects_read: versions of a subject without live versions can be read with ``deleted=true``.
     :param json_references: JSON Schemas may have references.
     :param metadata: metadata is kept.
-    :param rule_sets: rule sets are kept (Confluent's community build drops them).
+    :param rule_sets: rule sets are kept. Confluent's community build, which was recorded, drops them; its other builds
+        keep them by their documents.
     :param ids_per_context: each context numbers its ids; else one sequence.
     :param default_level: the global compatibility level at the start.
     :param not_soft_deleted_status: status of a permanent deletion that was not preceded by a soft one.
     :param incompatible_code: error code of a schema that is refused as incompatible.
+    :param invalid_mode_code: error code of a mode that does not exist.
     :param context_in_messages: refusals name the context.
     :param server: the header ``Server``; empty: none.
     """
@@ -46,11 +48,14 @@ class Habits:
     default_level: str = "BACKWARD"
     not_soft_deleted_status: int = 404
     incompatible_code: int = 40901
+    invalid_mode_code: int = 42204
     context_in_messages: bool = True
     server: str = ""
 
 
 CONFLUENT = Habits()
+#: A build with data contracts. Not recorded.
+CONFLUENT_WITH_RULES = Habits(rule_sets=True)
 KARAPACE = Habits(
     name="karapace",
     contexts=None,
@@ -78,6 +83,7 @@ APICURIO = Habits(
     default_level="NONE",
     not_soft_deleted_status=409,
     incompatible_code=409,
+    invalid_mode_code=42201,
     context_in_messages=False,
 )
 REDPANDA = Habits(

@@ -151,13 +151,20 @@ class FakeRegistry:
         kind: str = "AVRO",
         references: list[dict[str, Any]] | None = None,
         metadata: dict[str, Any] | None = None,
+        rule_set: dict[str, Any] | None = None,
         deleted: bool = False,
     ) -> Version:
         """Put a version in place, whatever the mode is; the text is checked and brought into canonical form.
 
         :raises Refused: the text is invalid.
         """
-        body = {"schemaType": kind, "schema": text, "references": references, "metadata": metadata}
+        body = {
+            "schemaType": kind,
+            "schema": text,
+            "references": references,
+            "metadata": metadata,
+            "ruleSet": rule_set,
+        }
         with self._lock:
             content = self.store.read_content(subject, body)
             return self.store.put(subject, version, id, content, deleted=deleted)
@@ -210,6 +217,8 @@ class FakeRegistry:
             return Reply.error(error.status, error.code, str(error))
         except _Unknown as error:
             status = int(str(error))
+            if self.habits.name == "apicurio":
+                return Reply(status, b"", {})
             reason = {404: "Not Found", 405: "Method Not Allowed", 400: "Bad Request"}[status]
             return Reply.error(status, status, f"HTTP {status} {reason}")
 
@@ -234,6 +243,7 @@ def _stated(version: Version) -> dict[str, Any]:
         "text": content.text,
         "references": [list(each) for each in content.references],
         "metadata": content.metadata,
+        "rule_set": content.rule_set,
         "deleted": version.deleted,
     }
 
@@ -322,6 +332,7 @@ _ROUTES: list[tuple[re.Pattern[str], dict[str, str]]] = [
         (r"/compatibility/subjects/(?P<subject>[^/]+)/versions(?:/(?P<version>[^/]+))?", {"POST": "compatibility"}),
         (r"/config(?:/(?P<subject>[^/]+))?", {"GET": "config", "PUT": "set_config", "DELETE": "delete_config"}),
         (r"/mode(?:/(?P<subject>[^/]+))?", {"GET": "mode", "PUT": "set_mode", "DELETE": "delete_mode"}),
+        (r"/exporters", {"GET": "exporters"}),
         (r"/contexts", {"GET": "contexts"}),
         (r"/contexts/(?P<context>[^/]+)", {"DELETE": "delete_context"}),
         (r"/v1/metadata/(?P<part>id|version)", {"GET": "metadata"}),
@@ -401,6 +412,11 @@ class _Answers:
             raise _Unknown(404)
         return [":.:"] if self.habits.contexts == "apicurio" else self.store.contexts()
 
+    def exporters(self) -> Any:
+        if self.habits.name != "apicurio":
+            raise _Unknown(404)
+        return []
+
     def metadata(self, part: str) -> Reply:
         if self.habits.name != "confluent":
             raise _Unknown(404)
@@ -458,11 +474,16 @@ class _Answers:
         return self._page(chosen)
 
     def version(self, subject: str, version: str) -> Any:
-        return self._shown(self.store.version(subject, version, deleted=self._flag("deleted")))
+        return self._shown(self._read(subject, version))
 
     def text(self, subject: str, version: str) -> Reply:
-        found = self.store.version(subject, version, deleted=self._flag("deleted"))
-        return Reply(200, found.content.text.encode())
+        return Reply(200, self._read(subject, version).content.text.encode())
+
+    def _read(self, subject: str, version: str) -> Version:
+        deleted = self._flag("deleted")
+        if deleted and not self.habits.deleted_subjects_read:
+            self.store.find(subject)
+        return self.store.version(subject, version, deleted=deleted)
 
     def referenced_by(self, subject: str, version: str) -> Any:
         return self.store.referenced_by(subject, self.store.version(subject, version, deleted=True).version)
@@ -561,7 +582,8 @@ class _Answers:
             versions = [self.store.version(subject, version)]
         reasons = self.store.incompatible_with(subject, content, versions)
         answer: dict[str, Any] = {"is_compatible": not reasons}
-        return {**answer, "messages": reasons} if self._flag("verbose") else answer
+        verbose = self._flag("verbose") and (reasons or self.habits.full_answers)
+        return {**answer, "messages": reasons} if verbose else answer
 
     # -- levels and modes ---
 

@@ -67,7 +67,7 @@ class Content:
 
     @property
     def guid(self) -> str:
-        """As Confluent computes it: MD5 over text, references and metadata."""
+        """As Confluent computes it: MD5 over text, references and metadata. How rule sets count is not recorded."""
         digest = hashlib.md5(self.text.encode())
         for name, subject, version in self.references:
             digest.update(name.encode() + subject.encode() + struct.pack(">i", version))
@@ -77,6 +77,8 @@ class Content:
                 digest.update("".join([tag, *values]).encode())
             for name, value in self.metadata.get("properties", {}).items():
                 digest.update(f"{name}{value}".encode())
+        if self.rule_set:
+            digest.update(texts.compact(self.rule_set).encode())
         return str(uuid.UUID(bytes=digest.digest()))
 
 
@@ -160,8 +162,6 @@ class Store:
                 f"The specified version '{text}' is not a valid version id. Allowed values are between "
                 '[1, 2^31-1] and the string "latest"',
             )
-        if deleted and not self.habits.deleted_subjects_read:
-            self.find(subject)
         found = self.find(subject, deleted=deleted)
         number = max(found) if latest else int(text)
         if number not in found:
@@ -177,7 +177,10 @@ class Store:
         for context in self._candidates(number, hint):
             if content := self._contexts[context].contents.get(number):
                 users = self._contexts[context].uses[number].values()
-                ordered = sorted(users, key=lambda each: (_java_order(each.subject), each.subject, each.version))
+                java = self.habits.full_answers
+                ordered = sorted(
+                    users, key=lambda each: (_java_order(each.subject) if java else 0, each.subject, each.version)
+                )
                 return context, content, ordered
         raise Refused(404, 40403, f"Schema {number} not found")
 
@@ -259,7 +262,8 @@ class Store:
         """:raises Refused: 42204 for an unknown mode, 42205 for IMPORT over live subjects without force."""
         mode = mode.upper()
         if mode not in MODES:
-            raise Refused(422, 42204, "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD.")
+            message = "Invalid mode. Valid values are READWRITE, READONLY, IMPORT and FORWARD."
+            raise Refused(422, self.habits.invalid_mode_code, message)
         if self.habits.mode_enforced and mode == "IMPORT" and self._effective(subject) != "IMPORT" and not force:
             concerned = self._in_scope(subject)
             if any(not version.deleted for version in concerned):

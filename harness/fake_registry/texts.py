@@ -48,7 +48,7 @@ def canonical(kind: str, text: str, referenced: dict[str, str], *, normalize: bo
         return avro_names(text, list(referenced.values())).text
     if kind == "JSON":
         return compact(_sorted(_json(text)) if normalize else _json(text))
-    return _protobuf(text, set(referenced))
+    return _protobuf(text, referenced, normalize)
 
 
 def _json(text: str) -> Any:
@@ -290,17 +290,22 @@ def _kind(node: Any) -> str:
 _TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/|(?P<token>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[\w.+-]+|[{}=;<>,\[\]():])""", re.DOTALL
 )
+#: A field: what precedes its type, and the type.
+_FIELD = re.compile(r"^(?P<before>(?:(?:repeated|optional|required) )?(?:map<\w+, ?)?)(?P<type>[\w.]+)(?=>? \w+ = \d)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{8,}={0,2}")
 _NO_SPACE_BEFORE = frozenset(";,>])<:")
 _NO_SPACE_AFTER = frozenset("<[(")
 
 
-def _protobuf(text: str, references: set[str]) -> str:
+def _protobuf(text: str, referenced: dict[str, str], normalize: bool) -> str:
+    references = set(referenced)
     if _BASE64.fullmatch(text):
         return _descriptor(text, references)
-    statements, rest = _block(list(_tokens(text)), 0)
-    if rest != -1 or not statements:
-        raise InvalidSchema("Syntax error: a brace closes nothing" if statements else "Syntax error: no statement")
+    statements = _file(text)
+    if normalize:
+        statements = _normalized(
+            statements, [_file(each) for each in referenced.values() if not _BASE64.fullmatch(each)]
+        )
     groups: dict[str, list[str]] = {"syntax": [], "package": [], "import": [], "option": []}
     blocks: list[str] = []
     for head, inner in statements:
@@ -312,6 +317,63 @@ def _protobuf(text: str, references: set[str]) -> str:
     _check_imports((head.split('"')[1] for head in groups["import"] if '"' in head), references)
     parts = ["".join(groups["syntax"] + groups["package"]), "".join(groups["import"]), "".join(groups["option"])]
     return "\n".join(part for part in (*parts, *blocks) if part)
+
+
+def _file(text: str) -> _Statements:
+    statements, rest = _block(list(_tokens(text)), 0)
+    if rest != -1 or not statements:
+        raise InvalidSchema("Syntax error: a brace closes nothing" if statements else "Syntax error: no statement")
+    return statements
+
+
+def _normalized(statements: _Statements, referenced: list[_Statements]) -> _Statements:
+    """Imports sorted, and the types of fields by their full names, as Confluent's sources do it. Not recorded."""
+    known = {name for file in (statements, *referenced) for name in _type_names(file, _package(file))}
+    imports = sorted(head for head, _ in statements if head.startswith("import "))
+    others = [each for each in statements if not each[0].startswith("import ")]
+    return [*((head, None) for head in imports), *_with_full_names(others, _package(statements), known)]
+
+
+def _package(statements: _Statements) -> str:
+    return next((head.split()[1] for head, inner in statements if inner is None and head.startswith("package ")), "")
+
+
+def _type_names(statements: _Statements, scope: str) -> Iterator[str]:
+    for head, inner in statements:
+        if inner is not None and head.split()[0] in ("message", "enum"):
+            name = _full_name_in(head.split()[1], scope)
+            yield name
+            yield from _type_names(inner, name)
+
+
+def _with_full_names(statements: _Statements, scope: str, known: set[str]) -> _Statements:
+    found: _Statements = []
+    for head, inner in statements:
+        if inner is None:
+            found.append(
+                (_FIELD.sub(lambda match: match["before"] + _resolved(match["type"], scope, known), head), None)
+            )
+        elif head.split()[0] in ("message", "oneof"):
+            inside = _full_name_in(head.split()[1], scope) if head.startswith("message ") else scope
+            found.append((head, _with_full_names(inner, inside, known)))
+        else:
+            found.append((head, inner))
+    return found
+
+
+def _resolved(name: str, scope: str, known: set[str]) -> str:
+    """The full name of a type, which is searched for from the innermost scope outwards."""
+    while not name.startswith("."):
+        if (full := _full_name_in(name, scope)) in known:
+            return f".{full}"
+        if not scope:
+            break
+        scope = scope.rpartition(".")[0]
+    return name
+
+
+def _full_name_in(name: str, scope: str) -> str:
+    return f"{scope}.{name}" if scope else name
 
 
 def _check_imports(names: Iterable[str], references: set[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.fake_registry import DropConnection, FakeRegistry, Reply, Request
+from harness.fake_registry import CONFLUENT_WITH_RULES, DropConnection, FakeRegistry, Reply, Request
 from harness.fake_registry.texts import avro_names, canonical, incompatibilities
 
 INT, LONG, STRING = '"int"', '"long"', '"string"'
@@ -24,7 +24,7 @@ def ask(registry: FakeRegistry, method: str, path: str, body: Any = None, **head
         with urllib.request.urlopen(request, timeout=20) as reply:
             return reply.status, json.loads(reply.read() or b"null")
     except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+        return error.code, json.loads(error.read() or b"null")
 
 
 def code(answer: tuple[int, Any]) -> tuple[int, int]:
@@ -177,6 +177,25 @@ class TestConfig:
 
 
 class TestTexts:
+    def test_protobuf_is_normalized_on_demand(self) -> None:
+        base = 'syntax = "proto3";\npackage b;\nmessage Addr { string city = 1; }'
+        text = (
+            'syntax = "proto3";\npackage t;\nimport "z.proto";\nimport "a.proto";\nmessage M {\n'
+            "  message In { int32 n = 1; }\n  repeated In list = 1;\n"
+            "  b.Addr addr = 2;\n  map<string, In> by = 3;\n  string s = 4;\n}"
+        )
+        referenced = {"a.proto": base, "z.proto": 'syntax = "proto3";'}
+        assert canonical("PROTOBUF", text, referenced, normalize=True) == (
+            'syntax = "proto3";\npackage t;\n\nimport "a.proto";\nimport "z.proto";\n\nmessage M {\n'
+            "  message In {\n    int32 n = 1;\n  }\n"
+            "  repeated .t.M.In list = 1;\n  .b.Addr addr = 2;\n  map<string, .t.M.In> by = 3;\n  string s = 4;\n}\n"
+        )
+        plain = canonical("PROTOBUF", text, referenced)
+        assert "repeated In list" in plain
+        assert canonical("PROTOBUF", plain, referenced, normalize=True) == canonical(
+            "PROTOBUF", text, referenced, normalize=True
+        )
+
     @pytest.mark.parametrize(
         ("reader", "writer", "fits"),
         [
@@ -299,6 +318,16 @@ class TestHabits:
             ask(registry, "PUT", "/mode/a", {"mode": "IMPORT"})
             assert ask(registry, "POST", "/subjects/a/versions", body) == (200, {"id": 9})
             assert ask(registry, "GET", "/schemas/ids/9") == (200, {"schema": INT})
+
+    @pytest.mark.parametrize("keeps", [False, True])
+    def test_rule_sets_are_kept_by_a_build_that_has_them(self, keeps: bool) -> None:
+        rules = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]}
+        with FakeRegistry(CONFLUENT_WITH_RULES if keeps else "confluent") as registry:
+            plain = ask(registry, "POST", "/subjects/a/versions", {"schema": INT})[1]
+            ruled = ask(registry, "POST", "/subjects/a/versions", {"schema": INT, "ruleSet": rules})[1]
+            # What is dropped makes no other schema.
+            assert (ruled["id"] != plain["id"], ruled["guid"] != plain["guid"]) == (keeps, keeps)
+            assert ask(registry, "GET", "/subjects/a/versions/latest")[1].get("ruleSet") == (rules if keeps else None)
 
     @pytest.mark.parametrize("kind", ["confluent", "karapace", "apicurio", "redpanda"])
     def test_each_kind_can_be_recognized(self, kind: str) -> None:

@@ -1,13 +1,18 @@
-"""The fake registry answers every recorded call as Confluent Schema Registry 8.1.5 did, byte for byte."""
+"""The fake registry answers recorded calls as real ones did: Confluent Schema Registry 8.1.5, and Apicurio 3.3.3.
+
+Confluent's answers are equal byte for byte. With the habits of Apicurio, status, error codes and values are equal;
+the texts of errors are not.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -49,8 +54,8 @@ def calls_of(name: str) -> list[Call]:
     return [Call(*words[place : place + 3]) for place in range(0, len(words), 3)]
 
 
-def recorded_in(name: str) -> list[Answer]:
-    text = (PROBES / f"{name}-confluent-8.1.5.txt").read_text()
+def recorded_in(name: str, server: str = "confluent-8.1.5") -> list[Answer]:
+    text = (PROBES / f"{name}-{server}.txt").read_text()
     found = [_RECORDED.fullmatch(line) for line in text.splitlines() if not line.startswith("##")]
     assert all(found), "a line of the recording was not understood"
     return [Answer(match[1], match[2], int(match[3]), match[4]) for match in found if match]
@@ -97,3 +102,54 @@ def test_a_wrong_answer_is_noticed() -> None:
     right = Answer("GET", "/x", 200, '{"id":1,"ts":1795313048608}')
     assert comparable(right, 330) == comparable(right._replace(body='{"id":1,"ts":1795313048609}'), 330)
     assert comparable(right, 330) != comparable(right._replace(body='{"id":2,"ts":1795313048608}'), 330)
+
+
+# -- Apicurio ---
+
+
+class Ids:
+    """Ids of the recorded server as those of the fake: Apicurio leaves some out, so their numbers differ."""
+
+    def __init__(self) -> None:
+        self.ours: dict[int, int] = {}
+
+    def learn(self, call: Call, ours: Any, theirs: Any) -> None:
+        """Take the ids of a registration; one id must stand for the same schemas on both sides."""
+        if call.method == "POST" and call.path.endswith("/versions") and "id" in theirs and "id" in ours:
+            assert self.ours.setdefault(theirs["id"], ours["id"]) == ours["id"], call
+            assert len(set(self.ours.values())) == len(self.ours), call
+
+    def translated(self, call: Call, value: Any) -> Any:
+        if call.path.endswith("/referencedby"):
+            return [self.ours[number] for number in value]
+        return {**value, "id": self.ours[value["id"]]} if isinstance(value, dict) and "id" in value else value
+
+
+def values(body: str) -> Any:
+    """What a body says, without the text of an error; the order of fields means nothing. None: not JSON, or cut."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return None
+    return {name: each for name, each in value.items() if name != "message"} if isinstance(value, dict) else value
+
+
+def test_the_habits_of_apicurio_are_those_of_a_real_server() -> None:
+    calls, recorded = calls_of("probe"), recorded_in("probe", "apicurio-3.3.3")
+    assert [(call.method, call.path) for call in calls] == [(each.method, each.path) for each in recorded]
+    with FakeRegistry("apicurio") as registry:
+        answers = [ask(registry.url, call) for call in calls]
+    ids, differences, not_compared = Ids(), [], []
+    for call, our, their in zip(calls, answers, recorded, strict=True):
+        ours, theirs = values(our.body), values(their.body)
+        if theirs is None and their.body:
+            not_compared.append(call.path)
+            ours = None
+        elif theirs is not None:
+            ids.learn(call, ours, theirs)
+            theirs = ids.translated(call, theirs)
+        if (our.status, ours, not our.body) != (their.status, theirs, not their.body):
+            differences.append((call, our, their))
+    assert differences == []
+    # A page for people, and the only body that the recording has cut.
+    assert not_compared == ["/", "/schemas?latestOnly=true"]

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.schemas.plan_topic import plan_topic
 from airflow_provider_kafka_migration.schemas.references import registration_order, schema_for_target
 from airflow_provider_kafka_migration.schemas.selection import Selection, topics_of
 
+RULES = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]}
 A, B, C = avro("A", "x"), avro("B", "x"), avro("C", "x")
 
 
@@ -373,6 +374,51 @@ class TestLevels:
         assert actions(plan) == {("a", 1): "exists"}
         assert any("metadata" in note for note in plan.notes)
         assert kinds(plan_of(snapshot(item), snapshot(registered("a", 1, 1, A)), ids="keep")) == ["version"]
+
+    @pytest.mark.parametrize(("count", "named"), [(1, "1 subject (s00)"), (3, "3 subjects (s00, s01, s02)")])
+    def test_subjects_whose_metadata_or_rule_sets_the_target_drops_are_named(self, count: int, named: str) -> None:
+        items = [
+            registered(f"s{number:02}", 1, number + 1, avro(f"S{number}"), **{part: {"a": {}}})
+            for number, part in zip(range(count), ("metadata", "rule_set", "metadata"), strict=False)
+        ]
+        source = snapshot(*items, registered("plain", 1, 90, A))
+        assert [note for note in plan_of(source, snapshot(kind="redpanda")).notes if named in note] != []
+        assert "plain" not in " ".join(plan_of(source, snapshot(kind="redpanda")).notes)
+
+    def test_of_many_subjects_the_first_ten_are_named(self) -> None:
+        source = snapshot(*(registered(f"s{n:02}", 1, n + 1, avro(f"S{n}"), rule_set=RULES) for n in range(12)))
+        (note,) = plan_of(source, snapshot(kind="apicurio")).notes
+        assert "12 subjects (s00, s01, s02, s03, s04, s05, s06, s07, s08, s09, ...)" in note
+
+    def test_whether_confluent_keeps_rule_sets_is_unknown_until_one_is_seen(self) -> None:
+        source = snapshot(registered("a", 1, 1, A, rule_set=RULES), registered("b", 1, 2, B))
+        (note,) = plan_of(source).notes
+        assert "1 subject (a)" in note
+        assert "does not show before" in note
+        keeps = snapshot(registered("other", 1, 70, C, rule_set=RULES))
+        assert plan_of(source, keeps).notes == []
+        assert plan_of(snapshot(registered("b", 1, 2, B))).notes == []
+
+    def test_schemas_that_are_on_the_target_without_their_rule_sets_are_named(self) -> None:
+        source = snapshot(registered("a", 1, 1, A, rule_set=RULES), registered("b", 1, 2, B, rule_set=RULES))
+        target = snapshot(registered("a", 1, 1, A), registered("b", 1, 2, B, rule_set=RULES))
+        plan = plan_of(source, target, ids="keep")
+        assert set(actions(plan).values()) == {"exists"}
+        (note,) = plan.notes
+        assert "has schemas of 1 subject (a) without their rule sets" in note
+
+    def test_a_schema_without_its_rule_set_is_registered_with_it(self) -> None:
+        """Unless the migration has done so: then the target drops rule sets."""
+        source = snapshot(registered("a", 1, 1, A), registered("a", 2, 2, A, rule_set=RULES))
+        target = snapshot(registered("a", 1, 41, A))
+        plan = plan_of(source, target, ids="translate")
+        assert actions(plan) == {("a", 1): "exists", ("a", 2): "register"}
+        again = plan_of(source, target, ids="translate", copied_ids={(".", 1): 41, (".", 2): 41})
+        assert actions(again) == {("a", 1): "exists", ("a", 2): "exists"}
+        kept = snapshot(registered("a", 1, 41, A), registered("a", 2, 42, A, rule_set=RULES))
+        assert version(plan_of(source, kept, ids="translate"), "a", 2).target_id == 42
+        dropping = snapshot(registered("a", 1, 41, A), kind="karapace")
+        assert actions(plan_of(source, dropping, ids="translate")) == {("a", 1): "exists", ("a", 2): "exists"}
 
 
 class TestReferences:

@@ -10,13 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
-from registry_world import Gate, Killed, avro, client, reference, run_gated, world
+from registry_world import Gate, Killed, World, avro, client, reference, run_gated, world
 
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap
 from airflow_provider_kafka_migration.record.registry_settings import open_settings
-from harness.fake_registry import FakeRegistry
+from harness.fake_registry import FakeRegistry, Reply, Request
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +131,29 @@ run_gated(Path(sys.argv[2]), client(Remote(sys.argv[3]), "source"), client(Remot
 """
 
 
+def killed_child(folder: Path, at: World, kill_before: int, schemas: dict[str, Any]) -> None:
+    """A process that synchronizes and kills itself before one of its writes."""
+    child = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _CHILD,
+            json.dumps([item for item in sys.path if item]),
+            str(folder),
+            at.source.url,
+            at.target.url,
+            str(kill_before),
+            json.dumps(schemas),
+        ],
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+
+
 def test_a_true_kill_of_the_process(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -144,25 +168,57 @@ def test_a_true_kill_of_the_process(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     with world(folder, **schemas) as at:
         fill(at.source, at.target)
-        child = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                _CHILD,
-                json.dumps([item for item in sys.path if item]),
-                str(folder),
-                at.source.url,
-                at.target.url,
-                str(kill_before),
-                json.dumps(schemas),
-            ],
-            env={**os.environ},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert child.returncode == -signal.SIGKILL, child.stderr
+        killed_child(folder, at, kill_before, schemas)
         assert "IMPORT" in at.target.state()["modes"].values()
         assert not attempt(folder, at.source, at.target, Gate(None), schemas)
         assert outcome(folder, at.target) == expected
+
+
+def no_import_for_subjects(request: Request) -> Reply | None:
+    """A registry that takes mode IMPORT for contexts and for itself, but not for single subjects."""
+    scope = unquote(request.path).removeprefix("/mode")
+    if request.method == "PUT" and request.body == {"mode": "IMPORT"} and scope[:1] == "/" and scope[-1:] != ":":
+        return Reply.error(422, 42205, "Cannot import since found existing subjects")
+    return None
+
+
+@pytest.mark.parametrize(("scope", "former"), [("", "READWRITE"), (":.x:", None), (":.x:", "READWRITE")])
+def test_a_true_kill_with_a_wider_scope_in_mode_import(tmp_path: Path, scope: str, former: str | None) -> None:
+    """What is killed has opened a context, or the whole registry, to all clients; the next run closes it first."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    schemas = {key: value for key, value in section("keep").items() if key != "rename"}
+
+    def fill_scope(at: World) -> None:
+        at.target.before = no_import_for_subjects
+        at.source.seed(f"{scope}a-value", avro("A", "x"), id=5, version=3)
+        at.source.seed(f"{scope}a-value", avro("A", "x", "y", y=0), id=9, version=4, deleted=True)
+        at.source.seed(f"{scope}b-value", avro("B", "x"), id=6)
+        at.target.seed(f"{scope}foreign", avro("F", "x"), id=70)
+        if scope and former:
+            at.target.store.modes[scope] = former
+        # Another scope with a mode of its own, which nobody may touch.
+        at.target.store.modes[":.other:"] = "READONLY"
+
+    with world(tmp_path / "whole", **schemas) as at:
+        fill_scope(at)
+        before = at.target.state()["modes"]
+        whole = Gate(None)
+        assert not attempt(tmp_path / "whole", at.source, at.target, whole, schemas)
+        expected = outcome(tmp_path / "whole", at.target)
+    assert expected[0]["modes"] == before
+    registers = [number for number, line in enumerate(whole.log) if line.startswith("Registry.register")]
+    assert len(registers) == 3
+    folder = tmp_path / "killed"
+    with world(folder, **schemas) as at:
+        fill_scope(at)
+        killed_child(folder, at, random.Random(seed).choice(registers), schemas)
+        assert at.target.state()["modes"] == {**before, scope: "IMPORT"}
+        at.target.requests.clear()
+        assert not attempt(folder, at.source, at.target, Gate(None), schemas)
+        first = at.target.writes[0]
+        back = ("PUT", {"mode": former}) if former else ("DELETE", None)
+        assert (unquote(first.path), (first.method, first.body)) == (f"/mode/{scope}".rstrip("/"), back)
+        assert outcome(folder, at.target) == expected
+        at.context.journal.refresh()
+        assert not open_settings(at.context.journal, "target", "mode")

@@ -88,12 +88,19 @@ class World:
 
 
 @contextmanager
-def world(folder: Path, *, kind: Any = "confluent", state: State = State.TAIL, **schemas: Any) -> Iterator[World]:
+def world(
+    folder: Path,
+    *,
+    kind: Any = "confluent",
+    source_kind: Any = "confluent",
+    state: State = State.TAIL,
+    **schemas: Any,
+) -> Iterator[World]:
     """Two registries, and a migration whose section ``schemas`` has these settings.
 
     :param kind: of the target registry.
     """
-    with FakeRegistry() as one, FakeRegistry(kind) as other:
+    with FakeRegistry(source_kind) as one, FakeRegistry(kind) as other:
         section = {"source": "env:SOURCE_REGISTRY", "target": "env:TARGET_REGISTRY", **schemas}
         context = make_context(folder, state=state, schemas=section)
         yield World(one, other, context)

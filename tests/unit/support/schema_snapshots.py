@@ -34,9 +34,10 @@ def registered(
     type: SchemaType = "AVRO",
     deleted: bool = False,
     metadata: Mapping[str, Any] | None = None,
+    rule_set: Mapping[str, Any] | None = None,
 ) -> RegisteredSchema:
     """A version of a subject."""
-    schema = Schema(type, text, tuple(Reference(*item) for item in refs), dict(metadata or {}))
+    schema = Schema(type, text, tuple(Reference(*item) for item in refs), dict(metadata or {}), dict(rule_set or {}))
     return RegisteredSchema(subject, version, id, schema, deleted=deleted)
 
 
