@@ -48,7 +48,7 @@ def avro(number: int) -> fastavro.types.Schema:
 
 SCHEMAS = {number: avro(number) for number in (1, 2, 3, LATE)}
 #: What the target's registry has under its ids and GUIDs. The GUIDs are those of the first three schemas.
-TARGET_SCHEMAS = {
+TARGET_SCHEMAS: dict[int | str | None, fastavro.types.Schema] = {
     **{ON_TARGET[number]: schema for number, schema in SCHEMAS.items()},
     **{GUIDS[guid]: SCHEMAS[1 + place] for place, guid in enumerate(_GUIDS)},
 }
