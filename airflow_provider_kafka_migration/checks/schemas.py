@@ -23,6 +23,9 @@ from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.registry.glue import is_glue
 from airflow_provider_kafka_migration.registry.model import Schema
+from airflow_provider_kafka_migration.schemas.plan_topic import own_content
+from airflow_provider_kafka_migration.schemas.selection import Selection
+from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, read_snapshot
 
 Role = Literal["source", "target"]
 
@@ -82,7 +85,7 @@ def _checked(context: PhaseContext, plan: Plan, role: Role, registry: Registry) 
     if role == "source":
         return
     if context.spec.schemas.topic:
-        yield from _own_topic(registry, subjects, _source_subjects(context))
+        yield from _own_topic(registry, subjects, context)
         return
     if mode in _CLOSED_MODES:
         yield finding("B102", f"the target registry has mode {mode}", subject="target")
@@ -95,25 +98,28 @@ def _checked(context: PhaseContext, plan: Plan, role: Role, registry: Registry) 
         yield finding("B102", "the target registry has mode IMPORT, and ids are to be translated", subject="target")
 
 
-def _source_subjects(context: PhaseContext) -> set[str]:
-    """Return the source's subjects; none if it is not configured or does not answer, which has its own finding."""
-    if not context.spec.schemas.source:
-        return set()
-    try:
-        with context.registry("source") as registry:
-            return set(registry.subjects(deleted=True))
-    except (RegistryUnreachable, RegistryForbidden):
-        return set()
-
-
-def _own_topic(registry: Registry, subjects: list[str], known: set[str]) -> Iterator[Finding]:
+def _own_topic(registry: Registry, subjects: list[str], context: PhaseContext) -> Iterator[Finding]:
     """Report a target registry that already runs, although it is to be started on the copied topic."""
-    own = [name for name in subjects if name not in known]
+    own: list[str] = []
+    if subjects:
+        parallel = context.spec.schemas.max_parallel_requests
+        own = own_content(_of_source(context), read_snapshot(registry, Selection(), parallel=parallel))
     if own:
-        seen = f"{registry.url} has {len(own)} subjects that the source lacks: {some(own, 3)}"
+        seen = f"{registry.url} has what the source lacks, or has differently: {some(own, 3)}"
         yield finding("B112", seen, subject="target")
     else:
         yield finding("W113", f"{registry.url} answers, and has {len(subjects)} subjects", subject="target")
+
+
+def _of_source(context: PhaseContext) -> RegistrySnapshot | None:
+    """Read the source registry; None if it is not configured or cannot be used, which has its own finding."""
+    if not context.spec.schemas.source:
+        return None
+    try:
+        with context.registry("source") as registry:
+            return read_snapshot(registry, Selection(), parallel=context.spec.schemas.max_parallel_requests)
+    except (RegistryUnreachable, RegistryForbidden):
+        return None
 
 
 def _check_write(registry: Registry, schemas: SchemaPlan | None) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ def plan_topic(
             f"schemas.topic is {topic}, but this topic is not part of the migration",
             next_step=f"select it in topics.include with a pattern that names it, for instance {topic}",
         )
-    own = [] if target is None else _own_content(source, target)
+    own = [] if target is None else own_content(source, target)
     if own:
         named = ", ".join(own[:_NAMED]) + (f" and {len(own) - _NAMED} more" if len(own) > _NAMED else "")
         raise SchemaTopicRefused(
@@ -56,7 +56,7 @@ def plan_topic(
     if renamed != topic:
         notes.append(f"the topic is called {renamed} on the target: set kafkastore.topic (Confluent) or topic_name")
     if target is None:
-        notes.append("no target registry answers yet, so its content could not be checked")
+        notes.append("no target registry is configured, or it does not run yet: its content could not be checked")
     subjects = [] if source is None else [_subject(item, topics_of_migration) for item in source.subjects.values()]
     unread = {} if source is None else {f"source: {key}": why for key, why in source.unread.items()}
     unread |= {} if target is None else {f"target: {key}": why for key, why in target.unread.items()}
@@ -73,7 +73,7 @@ def plan_topic(
     )
 
 
-def _own_content(source: RegistrySnapshot | None, target: RegistrySnapshot) -> list[str]:
+def own_content(source: RegistrySnapshot | None, target: RegistrySnapshot) -> list[str]:
     """Return what the target has and the source lacks: subjects, or ``subject version n``. Both run on one content."""
     found: list[str] = []
     for name, there in sorted(target.subjects.items()):

@@ -388,7 +388,12 @@ class _Comparison:
                 )
 
     def _compare_planned(self) -> None:
-        """Find subjects that came to the source after the plan, or left it."""
+        """Find subjects that came to the source after the plan, or left it.
+
+        A registry that moves with its topic has them on the target as well: no plan is carried out for them.
+        """
+        if self._plan.id_mode == "topic":
+            return
         planned = {item.subject for item in self._plan.subjects}
         for name in self._source.subjects.keys() - planned:
             if name not in self._plan.left_out:
@@ -417,8 +422,9 @@ class _Comparison:
             self._compare_config(here, there, config, self._target.context_configs.get(target))
             mode = self._source.context_modes.get(context)
             self._compare_mode(here, there, mode, self._target.context_modes.get(target))
-        if self._plan.global_config:
+        if self._plan.global_config or self._plan.id_mode == "topic":
             self._compare_config("", "", self._source.global_config, self._target.global_config)
+        if self._plan.global_config:
             self._compare_mode("", "", self._source.global_mode, self._target.global_mode)
 
     def _compare_config(

@@ -175,8 +175,12 @@ def _registry_topic(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     for key in ("include", "exclude", "rename", "versions", "contexts", "normalize", "global_config"):
         if _differs(schemas, key):
             yield f"schemas.{key}", "has no effect with schemas.topic: the whole registry moves with its topic"
-    if schemas.source_registry == "readonly" and not schemas.source:
-        yield "schemas.source_registry", "readonly needs schemas.source: the registry to set"
+    if schemas.source_registry == "readonly":
+        yield (
+            "schemas.source_registry",
+            "readonly contradicts schemas.topic: the registry keeps its mode in the topic, so the target registry "
+            "would start read-only; the freeze stops writes to the topic anyway",
+        )
 
 
 def _no_registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:

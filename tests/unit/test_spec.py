@@ -142,7 +142,12 @@ SCHEMAS_CONFLICTS: list[tuple[dict[str, Any], str, str]] = [
     ({**TOPIC, "versions": "latest"}, "schemas.versions", "the whole registry moves"),
     ({**TOPIC, "include": ["a"]}, "schemas.include", "the whole registry moves"),
     ({**TOPIC, "normalize": True}, "schemas.normalize", "the whole registry moves"),
-    ({**TOPIC, "source_registry": "readonly"}, "schemas.source_registry", "needs schemas.source"),
+    ({**TOPIC, "source_registry": "readonly"}, "schemas.source_registry", "registry would start read-only"),
+    (
+        {**BOTH, **TOPIC, "source_registry": "readonly"},
+        "schemas.source_registry",
+        "registry would start read-only",
+    ),
     (
         {**BOTH, "include": ["b"], "rename": {"subjects": {"a": "c"}}},
         "schemas.rename.subjects.a",
@@ -199,7 +204,7 @@ def test_a_topic_of_the_registry_has_to_be_migrated() -> None:
     assert found == {
         "schemas.topic": "the topic is not migrated, so the registry cannot move with it: not in topics.include"
     }
-    both = parse_spec(minimal(schemas={**TOPIC, "source": "registry_source", "source_registry": "readonly"})).schemas
+    both = parse_spec(minimal(schemas={**TOPIC, "source": "registry_source"})).schemas
     assert both.configured
     assert not both.copies
 

@@ -98,7 +98,7 @@ def result(**more: Any) -> SchemasResult:
     )
 
 
-def body(kind: Any, made: SchemaPlan | None, synchronized: SchemasResult | None = None) -> str:
+def body(kind: Any, made: SchemaPlan | None, synchronized: SchemasResult | None = None, **section: Any) -> str:
     facts: dict[str, Any] = {
         **{name: [] for name in ("groups", "findings", "source_drift", "overtaken_tombstones", "left_out")},
         **dict.fromkeys(("tail", "cannot_fit", "not_fenced", "signing_key"), ""),
@@ -114,7 +114,7 @@ def body(kind: Any, made: SchemaPlan | None, synchronized: SchemasResult | None 
         "proof": None,
         "schemas": None if made is None else approval_facts(made, synchronized),
     }
-    return approval.render(spec(**BOTH), kind, "0a1b2c3d", facts)[1]
+    return approval.render(spec(**BOTH, **section), kind, "0a1b2c3d", facts)[1]
 
 
 def test_the_plan_shows_the_id_mode_with_its_reason_and_what_moves() -> None:
@@ -175,6 +175,24 @@ def test_approvals_before_the_first_synchronization_say_so() -> None:
     assert "| content | orders-value version 2 | another schema is there |" in shown
     assert "not been synchronized" not in body("cutover", schema_plan(id_mode="topic", subjects=[], conflicts=[]))
     assert "Schemas" not in body("cutover", None)
+
+
+def test_a_registry_that_moves_with_its_topic_is_started_before_clients() -> None:
+    orders = PlannedSubject(
+        subject="orders-value", target_subject="orders-value", versions=[version(1, action="exists")]
+    )
+    made = schema_plan(id_mode="topic", subjects=[orders], conflicts=[])
+    shown = body("client_switch", made, topic="_schemas")
+    assert "3. Start the target's schema registry on the copy of its topic `_schemas`" in shown
+    assert "\n4. Start consumers, then producers" in shown
+    assert "- 1 subjects, 1 versions: all in the topic\n" in shown
+    assert "already on the target" not in shown
+    steps = page("runbook.md", made, **BOTH, topic="_schemas")
+    assert "start the target's schema registry on its copied topic, then point clients to the target now" in steps
+    for others in (schema_plan(), None):
+        shown = body("client_switch", others)
+        assert "\n3. Start consumers, then producers" in shown
+        assert "schema registry on the copy" not in shown
 
 
 def test_an_approval_lists_some_subjects_and_says_how_many_more() -> None:

@@ -9,23 +9,26 @@ import pytest
 from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
 from phase_world.registries import SECTION, avro, with_id
-from phase_world.world import World, Worlds
+from phase_world.world import ORDER, World, Worlds
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.proof import PartitionContent
 from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdSettings, TopicIdSettings
 from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
+    PrecheckBlocked,
     RegistryRefused,
     RegistryUnreachable,
     SchemaConflicts,
     SchemaIdUnresolved,
     SchemasIncomplete,
+    SchemaTopicRefused,
     Terminal,
     ValidationFailed,
 )
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.journal.entries import JournalEntry
+from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.registry.client import Registry
@@ -34,8 +37,10 @@ from airflow_provider_kafka_migration.schemas import check, sync
 from airflow_provider_kafka_migration.state import State
 
 TRANSLATE = {**SECTION, "ids": "translate"}
+WITH_TOPIC = {"topic": "_schemas"}
 READONLY = {**SECTION, "source_registry": "readonly"}
 DOWN = RegistryUnreachable("nobody answers")
+ALL_CHECKS = dict(precheck.CHECKS)
 
 
 def modes(world: World, role: Any) -> dict[str, str]:
@@ -553,3 +558,127 @@ def test_a_policy_that_a_person_changes_reaches_the_seed(worlds: Worlds) -> None
     world.change_spec(schemas={**TRANSLATE, "strict": False})
     world.run("seed")
     assert ids_on_target(world, "orders")[-1] == 4711
+
+
+# -- a registry that moves with its topic -----------------------------------------------------------------------------
+
+
+def checking_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the precheck look at the registries."""
+    names = ("clusters", "schema registries", "schemas")
+    monkeypatch.setattr(precheck, "CHECKS", {name: ALL_CHECKS[name] for name in names})
+
+
+def register_on_source(world: World, version: int, id: int) -> None:
+    """Have a client register a schema, which the source registry keeps in its topic, and write a record with it."""
+    world.registries.seed("source", "new-value", avro("New", f"field{version}"), id=id, version=version)
+    world.registries.write_topic("source", world.source.log("_schemas"))
+    world.source.log("orders").write(with_id(id))
+
+
+def moved_with_its_topic(world: World) -> None:
+    """Run a migration until the clients have switched. The target registry does not run before that."""
+    world.outside.fail("target.registry.*", DOWN)
+    for phase in ORDER[: ORDER.index("validate")]:
+        world.clock.sleep(1)
+        if phase == "tail":
+            register_on_source(world, 1, 20)
+        world.run(phase)
+        if phase == "tail":
+            register_on_source(world, 2, 21)
+            world.run("tail")
+    world.outside.heal()
+
+
+def evidence_of(world: World) -> Any:
+    world.run("evidence")
+    data = world.evidence_store.get(f"{MIGRATION}/evidence.json")
+    assert data is not None
+    return verify_evidence(data).bundle
+
+
+def test_a_registry_moves_with_its_topic(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    checking_registries(monkeypatch)
+    world = worlds.at("plan", schemas={**SECTION, **WITH_TOPIC})
+    moved_with_its_topic(world)
+    assert world.target.log("_schemas").values() == world.source.log("_schemas").values()
+    assert ids_on_target(world, "orders") == [1, 3, 3, 20, 21]
+    assert world.registries.state("target")["subjects"] == {}
+    assert world.context().record.schema_id_map() is None
+    assert not [name for name in (steps.SCHEMAS_COPIED, steps.FINAL_SCHEMAS) if world.steps(name)]
+    assert world.evidence_store.get(f"{MIGRATION}/{keys.FINAL_SCHEMA_IDS}") is None
+
+    world.registries.start_on_topic("target", world.target.log("_schemas"))
+    for kind in ("subjects", "configs"):
+        assert world.registries.state("target")[kind] == world.registries.state("source")[kind]
+    result = world.run("validate")
+    assert result.details["checks"]["schemas"]["outcome"] == "PASSED", schema_check(world).findings
+    assert schema_check(world).summary == (
+        "5 subjects, 7 versions (1 deleted), ids kept; 4 of 4 ids in records resolve to the same schema"
+    )
+    assert not [change for change in world.outside.changes if ".registry." in change]
+    bundle = evidence_of(world)
+    assert world.state is State.FINALIZED
+    assert (bundle.schemas["plan"]["id_mode"], bundle.schemas["plan"]["subjects"]) == ("topic", 4)
+    assert (bundle.schemas["check"]["ids_resolved"], bundle.schemas["check"]["differences"]) == (4, [])
+    assert (bundle.schemas["final"], bundle.schemas["result"], bundle.schemas["settings"]) == ({}, {}, [])
+    assert {"schema_plan", "schemas_check"} <= bundle.artifacts.keys()
+    assert "schema_ids" not in bundle.artifacts
+    page = next(item for key, item in world.evidence_store.objects.items() if key.endswith(".html"))
+    assert b"the registry moves with its own topic" in page
+    assert b"Last synchronization" not in page
+
+
+def test_a_registry_that_was_started_on_something_else_fails_the_validation(worlds: Worlds) -> None:
+    world = worlds.at("plan", schemas={**SECTION, **WITH_TOPIC})
+    moved_with_its_topic(world)
+    world.registries.start_on_topic("target", world.target.log("state"))
+    world.registries.stores["target"].set_config(None, {"compatibility": "NONE"})
+    with pytest.raises(ValidationFailed, match="schemas"):
+        world.run("validate")
+    findings = "\n".join(schema_check(world).findings)
+    assert "orders-value version 3: orders-value on the target does not have it" in findings
+    assert "compatibilityLevel of the registry is NONE on the target and BACKWARD on the source" in findings
+    assert "id 21 of context . occurs in records (orders-0 at offset 9)" in findings
+
+
+def test_a_registry_that_is_not_started_yet_is_no_result(worlds: Worlds) -> None:
+    world = worlds.at("plan", schemas={**SECTION, **WITH_TOPIC})
+    moved_with_its_topic(world)
+    world.outside.fail("target.registry.*", DOWN)
+    with pytest.raises(RegistryUnreachable):
+        world.run("validate")
+    assert world.steps(steps.VALIDATED) == []
+
+
+def test_without_registries_only_the_topic_moves_and_the_evidence_says_so(worlds: Worlds) -> None:
+    world = worlds.at("validate", schemas=WITH_TOPIC)
+    assert world.target.log("_schemas").values() == world.source.log("_schemas").values()
+    assert world.target.log("_schemas").end > 5
+    result = world.run("validate")
+    assert result.details["checks"]["schemas"]["outcome"] == "WARNING"
+    bundle = evidence_of(world)
+    assert bundle.schemas["plan"]["id_mode"] == "topic"
+    assert bundle.schemas["check"] == {}
+    (row,) = [item for item in bundle.validation["checks"] if item["name"] == "schemas"]
+    assert "the registries were not compared" in row["findings"][0]
+
+
+@pytest.mark.parametrize("own", [("other-value", 1), ("orders-value", 2)], ids=["another subject", "another version"])
+def test_a_target_registry_with_content_of_its_own_is_refused(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, own: tuple[str, int]
+) -> None:
+    """Before the plan by the plan, after it by the precheck."""
+    checking_registries(monkeypatch)
+    section = {**SECTION, **WITH_TOPIC}
+    world = worlds.at("plan", schemas=section)
+    world.registries.seed("target", own[0], '"long"', id=50, version=own[1])
+    with pytest.raises(SchemaTopicRefused, match=own[0]):
+        world.run("plan")
+    world = worlds.at("precheck", schemas=section)
+    world.registries.seed("target", own[0], '"long"', id=50, version=own[1])
+    with pytest.raises(PrecheckBlocked, match="B112"):
+        world.run("precheck")
+    assert world.target.created == []
+    world.registries.start_on_topic("target", world.source.log("_schemas"))
+    world.run("precheck")

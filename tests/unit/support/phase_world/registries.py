@@ -7,10 +7,12 @@ import json
 import struct
 from typing import Any, Literal
 
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, records
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from harness.fake_registry import FakeRegistry
-from harness.fake_registry.store import Store
+from harness.fake_registry.store import Content, Store, Version
+from phase_world.logs import NOW_MS, Log
 from phase_world.outside import Outside
 
 Role = Literal["source", "target"]
@@ -97,6 +99,52 @@ class SimRegistries:
     def state(self, role: Role) -> dict[str, Any]:
         """Return everything that a registry holds."""
         return self._lent(role).state()
+
+    # -- a registry that keeps what it holds in a topic ---------------------------------------------------------------
+
+    def write_topic(self, role: Role, log: Log) -> None:
+        """Write everything that a registry holds to its topic, one record each, as Confluent's registry does."""
+        store = self.stores[role]
+        rows = [_schema_record(item) for versions in store.subjects.values() for item in versions.values()]
+        for subject, config in ((None, store.config), *store.configs.items()):
+            rows.append(({"keytype": "CONFIG", "subject": subject, "magic": 0}, config))
+        for key, value in rows:
+            log.append(encode_batch([Record(0, NOW_MS, json.dumps(key).encode(), json.dumps(value).encode(), [])]))
+
+    def start_on_topic(self, role: Role, log: Log) -> None:
+        """Start a registry: it has what the topic's records say. Keys that are not JSON are skipped, as it does."""
+        self.stores[role] = store = Store(_SERVERS[role].habits)
+        for batch in map(RawBatch, map(memoryview, log.batches)):
+            for item in () if batch.is_control else records(batch):
+                try:
+                    key, value = json.loads(item.key or b""), json.loads(item.value or b"")
+                except ValueError:
+                    continue
+                if key["keytype"] == "SCHEMA":
+                    references = tuple((each["name"], each["subject"], each["version"]) for each in value["references"])
+                    content = Content(value["schemaType"], value["schema"], references)
+                    store.put(key["subject"], key["version"], value["id"], content, deleted=value["deleted"])
+                elif key["subject"] is None:
+                    store.config = value
+                else:
+                    store.configs[key["subject"]] = value
+
+
+def _schema_record(item: Version) -> tuple[dict[str, Any], dict[str, Any]]:
+    references = [
+        {"name": name, "subject": subject, "version": number} for name, subject, number in item.content.references
+    ]
+    key = {"keytype": "SCHEMA", "subject": item.subject, "version": item.version, "magic": 1}
+    value = {
+        "subject": item.subject,
+        "version": item.version,
+        "id": item.id,
+        "schemaType": item.content.kind,
+        "references": references,
+        "schema": item.content.text,
+        "deleted": item.deleted,
+    }
+    return key, value
 
 
 def fill_source(registries: SimRegistries) -> None:

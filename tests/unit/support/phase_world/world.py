@@ -245,6 +245,10 @@ def new_world(**sections: Any) -> World:
         fill_source(world.registries)
         for log in orders.logs:
             log.write(with_id(1), with_id(3), with_id(3))
+    own_topic = world.spec.schemas.topic
+    if own_topic is not None and own_topic not in world.source.topics:
+        registry_log = world.source.create(own_topic, cleanup_policy="compact").logs[0]
+        world.registries.write_topic("source", registry_log)
     world.source.group("billing", orders_0=2, orders_1=10)
     world.source.group("audit", state_0=5)
     for cluster in (world.source, world.target):
