@@ -45,9 +45,8 @@ LIST_ALL_FROM = 20
 _LIST_ALL_SHARE = 0.25
 
 Report = Callable[[str], None]
-#: Asks a registry which version of a subject holds a schema (normalized, if the last argument is True), deleted or not;
-#: None: none does.
-LookUp = Callable[[str, Schema, bool], RegisteredSchema | None]
+#: Asks a registry which version of a subject holds a schema, as it is or normalized, deleted or not; None: none does.
+LookUp = Callable[[str, Schema], RegisteredSchema | None]
 _Item = TypeVar("_Item")
 
 
@@ -140,7 +139,7 @@ class RegistrySnapshot:
         if self.look_up is None or subject not in self.subjects:
             return None
         try:
-            found = self.look_up(subject, schema, False) or self.look_up(subject, schema, True)
+            found = self.look_up(subject, schema)
         except Terminal:
             return None
         return None if found is None else found.version
@@ -365,8 +364,9 @@ class _Reader:
         self._calls = _Calls(parallel, progress)
         self._found = RegistrySnapshot(
             kind=registry.kind(),
-            look_up=lambda subject, schema, normalize: registry.lookup(
-                subject, schema, normalize=normalize, deleted=True
+            look_up=lambda subject, schema: (
+                registry.lookup(subject, schema, deleted=True)
+                or registry.lookup(subject, schema, normalize=True, deleted=True)
             ),
         )
         #: versions to read by subject, with whether each is soft-deleted
