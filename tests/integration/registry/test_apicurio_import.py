@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApicurioRegistr
 
 @pytest.fixture
 def registry(server: ApicurioRegistry) -> Iterator[Registry]:
-    access = RegistryAccess.from_dict({"url": server.url}, timeout_seconds=60, retry_seconds=5)
+    access = RegistryAccess.from_dict({"url": server.url}, timeout_seconds=60, retry_seconds=60)
     with Registry(access, "target") as client:
         client.set_config(None, {"compatibilityLevel": "NONE"})
         yield client

@@ -49,7 +49,7 @@ def judged(at: World, ids: Iterable[int]) -> CheckResult:
         patch.object(check, "open_pair", lambda _context: at.pair()),
         patch.object(check, "found_in_records", lambda *_: found),
     ):
-        return check.check_schemas(at.context, [])
+        return check.check_schemas(at.context, [], {}, {})
 
 
 def answers(method: str, part: str, reply: Reply) -> Callable[[Request], Reply | None]:
