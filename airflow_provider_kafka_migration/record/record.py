@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_kafka_migration.copy.archive import joined, read_gaps
 from airflow_provider_kafka_migration.copy.read_watch import describe, read_overtaken
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
 
 _COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
+_D = TypeVar("_D", bound=Document)
 _RESTORE = "restore the object from an earlier version in the bucket"
 
 
@@ -130,16 +131,9 @@ class MigrationRecord:
         """
         found = []
         for entry in self.journal.steps(steps.PLAN_SUPPLEMENTED):
-            key = self.key(str(entry.details["document"]))
-            data = self.journal_store.get(key)
-            document = None if data is None else PlanSupplement.parse(data)
-            if document is None or document.digest() != entry.details["digest"]:
-                raise DocumentUnreadable(
-                    f"supplement {entry.step_key} of the plan is not what was journaled",
-                    where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
-                    next_step=_RESTORE,
-                )
-            found.append(document)
+            what = f"supplement {entry.step_key} of the plan is not what was journaled"
+            name, digest = str(entry.details["document"]), str(entry.details["digest"])
+            found.append(self._unaltered(PlanSupplement, name, digest, what=what))
         return found
 
     def measured_rates(self) -> MeasuredRates | None:
@@ -226,16 +220,13 @@ class MigrationRecord:
         summary = plan.schemas
         if summary is None:
             return None
-        key = self.key(summary.document)
-        data = self.journal_store.get(key)
-        found = None if data is None else SchemaPlan.parse(data)
-        if found is None or found.digest() != summary.digest:
-            raise DocumentUnreadable(
-                f"{key} is {'missing' if found is None else 'not the schema plan that the plan was made with'}",
-                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
-                next_step=f"{_RESTORE}; before anything was copied, run the plan phase again",
-            )
-        return found
+        return self._unaltered(
+            SchemaPlan,
+            summary.document,
+            summary.digest,
+            expected="the schema plan that the plan was made with",
+            next_step=f"{_RESTORE}; before anything was copied, run the plan phase again",
+        )
 
     def schema_topics(self) -> list[TopicIds]:
         """Return where the records of each topic carry schema ids: the plan's topics, and those that were added since.
@@ -251,15 +242,7 @@ class MigrationRecord:
             # Partitions that a topic has gained carry ids where its others do.
             found.update({item.topic: item for item in supplement.schema_topics if item.topic not in found})
         for entry in self.journal.steps(steps.SCHEMA_TOPICS_JUDGED):
-            key = self.key(str(entry.details["document"]))
-            data = self.journal_store.get(key)
-            document = None if data is None else SchemaTopics.parse(data)
-            if document is None or document.digest() != entry.details["digest"]:
-                raise DocumentUnreadable(
-                    f"{key} is {'missing' if document is None else 'not what was journaled'}",
-                    where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
-                    next_step=_RESTORE,
-                )
+            document = self._unaltered(SchemaTopics, str(entry.details["document"]), str(entry.details["digest"]))
             found.update({item.topic: item for item in document.topics})
         return [found[name] for name in sorted(found)]
 
@@ -571,6 +554,32 @@ class MigrationRecord:
         if data is None and self.journal.find_step(step) is not None:
             raise self._missing(self.key(keys.result(name)), step)
         return data
+
+    def _unaltered(
+        self,
+        kind: type[_D],
+        name: str,
+        digest: str,
+        *,
+        what: str = "",
+        expected: str = "what was journaled",
+        next_step: str = _RESTORE,
+    ) -> _D:
+        """Load a document of the journal store whose digest was recorded with its name.
+
+        :param what: what the error says; by default that the document is missing, or not what is ``expected``.
+        :raises DocumentUnreadable: it is missing, or has another digest.
+        """
+        key = self.key(name)
+        data = self.journal_store.get(key)
+        found = None if data is None else kind.parse(data)
+        if found is None or found.digest() != digest:
+            raise DocumentUnreadable(
+                what or f"{key} is {'missing' if found is None else f'not {expected}'}",
+                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+                next_step=next_step,
+            )
+        return found
 
     def _missing(self, key: str, step: str) -> DocumentUnreadable:
         return DocumentUnreadable(
