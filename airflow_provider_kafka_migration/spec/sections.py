@@ -386,6 +386,13 @@ class SparkSection(Section):
     """How the data plane's Spark jobs are submitted."""
 
     conn_id: str = Field("spark_default", description="Airflow connection of type spark.")
+    engine: str = Field(
+        "submit",
+        description="Where Spark jobs run: submit (spark-submit), or the name of another engine, see docs/spark.md.",
+    )
+    engine_args: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of the engine, without secrets; see docs/spark.md."
+    )
     conf: dict[str, str] = Field(default_factory=dict, description="Additional Spark conf; secrets are refused.")
     executor_references: Literal["file", "env", "airflow"] = Field(
         "file",
