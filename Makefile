@@ -21,6 +21,9 @@ PYTEST_ARGS ?=
 # Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Unit tests that wait for timers leave the processor to others: more workers than cores.
+FAST_WORKERS ?= 4
+FAST := -n $(FAST_WORKERS) --dist loadfile --no-loadscope-reorder
 # Random faults of `make soak`, on a target of one broker and of three.
 FAULTS ?= 300
 FAULTS_ON_THREE ?= 60
@@ -60,8 +63,8 @@ test: env java ## All tests but the soak runs
 	$(PYTEST) $(PARALLEL) -m "not soak" $(PYTEST_ARGS)
 
 .PHONY: test-fast
-test-fast: env ## Unit tests only: no broker, about three minutes; checks the coverage unless PYTEST_ARGS selects tests
-	$(PYTEST) $(PARALLEL) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE))
+test-fast: env ## Unit tests only: no broker, about two minutes; checks the coverage unless PYTEST_ARGS selects tests
+	$(PYTEST) $(FAST) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE))
 ifeq ($(PYTEST_ARGS),)
 	@$(foreach folder,$(COVERED),$(BIN)/python -m coverage report --include='*/$(folder)/*' \
 	  --fail-under=$(COVERED_PERCENT) &&) true

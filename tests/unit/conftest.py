@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -34,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         counts = item.path.is_relative_to(folder) and item.path.relative_to(folder).parts[0] in _COVERED
         if not counts or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("no_cover")
+
+
+@pytest.fixture(autouse=True)
+def _confirm_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask a second time about a missing schema id almost at once: no registry here lags behind itself."""
+    synchronization = sys.modules.get("airflow_provider_kafka_migration.schemas.sync")
+    if synchronization is not None:
+        monkeypatch.setattr(synchronization, "CONFIRM_SECONDS", 0.02)
 
 
 @dataclass(frozen=True)
