@@ -60,6 +60,11 @@ def find_connections_of_the_database() -> None:
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
+def spark_master(conn_id: str) -> str:
+    """Return Spark's master as the provider's hook reads it from a connection; without one it is ``yarn``."""
+    return str(SparkSubmitHook(conn_id=conn_id)._connection["master"])
+
+
 class OpenSparkSubmitHook(SparkSubmitHook):
     """The Spark provider's hook, with public names for what its subclasses need."""
 
@@ -115,10 +120,6 @@ class OpenSparkSubmitOperator(SparkSubmitOperator):
         """Make the next :meth:`execute` create a new hook from the operator's fields at that time."""
         self._conn_id = conn_id
         self._hook = None
-
-    def spark_master(self) -> str:
-        """Return Spark's master as the provider's hook reads it from the connection."""
-        return str(super()._get_hook()._connection["master"])
 
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
         """Return the hook to use instead of the provider's."""

@@ -15,9 +15,9 @@ from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOper
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
     private_directory,
-    public_sealing_key,
+    spark_place,
 )
-from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references, remove_directory
+from airflow_provider_kafka_migration.provider.job_references import job_references, remove_directory
 from airflow_provider_kafka_migration.provider.progress import (
     Callback,
     ProgressWatcher,
@@ -126,13 +126,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             journal.
         """
         self._private_directory = private_directory(run_owner(context), self.task_id)
-        # The master as the hook reads it from the connection.
-        self.new_submission(spec.spark.conn_id)
-        place = SparkPlace.of_master(self.spark_master(), public_sealing_key())
         with job_references(
             spec,
             airflow_resolver(),
-            place=place,
+            place=spark_place(spec),
             job=Path(job_key).stem,
             token=f"{self.phase}-{uuid.uuid4().hex[:20]}",
             folder=self._private_directory,
