@@ -27,6 +27,7 @@ from airflow_provider_kafka_migration.references.secret_stores import (
     CONNECT_SECONDS,
     READ_SECONDS,
     is_binary,
+    keep_silent,
     library_missing,
 )
 
@@ -91,6 +92,7 @@ class AwsSecrets:
             import botocore.exceptions
         except ImportError:
             raise library_missing(name, "boto3", "") from None
+        keep_silent("botocore.parsers")
         make = self._make_client or _machine_client
         try:
             return call(make(service, name.options.get("region") or _region_of_arn(name.name)))

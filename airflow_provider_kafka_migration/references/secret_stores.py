@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -145,6 +146,14 @@ def as_text(name: SecretName, data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise is_binary(name) from None
+
+
+def keep_silent(*loggers: str) -> None:
+    """Take away the level DEBUG from loggers of client libraries that write whole answers: secrets are in them."""
+    for name in loggers:
+        logger = logging.getLogger(name)
+        if logger.getEffectiveLevel() < logging.INFO:
+            logger.setLevel(logging.INFO)
 
 
 def is_binary(name: SecretName) -> SecretUnusable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import uuid
 from collections.abc import Iterator
@@ -397,6 +398,36 @@ def test_each_answer_of_google_has_its_name(
     monkeypatch.setattr(google_secrets, "_ALL_SECONDS", 1.0)
     google[0].error = error
     refused("gcp-sm:p1/kafka", kind)
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["secretsmanager", "ssm", "vault", "gcp-sm"])
+def test_no_level_of_logging_shows_a_secret(
+    store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """botocore writes whole answers at DEBUG, as Google's client does when it is told to."""
+    monkeypatch.setenv("GOOGLE_SDK_PYTHON_LOGGING_SCOPE", "google")
+    name = uuid.uuid4().hex
+    if store in ("secretsmanager", "ssm"):
+        aws = request.getfixturevalue("aws")
+        aws("secretsmanager").create_secret(Name=name, SecretString=json.dumps(KEYS))
+        aws("ssm").put_parameter(Name=f"/{name}", Value=json.dumps(KEYS), Type="SecureString")
+    else:
+        request.getfixturevalue({"vault": "vault", "gcp-sm": "google"}[store])
+    reference = {
+        "secretsmanager": f"secretsmanager:{name}",
+        "ssm": f"ssm:/{name}",
+        "vault": "vault:secret/kafka/source",
+        "gcp-sm": "gcp-sm:p1/kafka",
+    }[store]
+    for logger in ("botocore.parsers", "google.cloud.secretmanager_v1", "google.auth", "google.oauth2"):
+        logging.getLogger(logger).setLevel(logging.NOTSET)
+    caplog.set_level(logging.DEBUG)
+    assert Resolver().mapping(reference) == KEYS
+    assert caplog.records, "nothing was logged, so nothing was searched"
+    assert MARK not in "".join(f"{record.getMessage()} {record.__dict__}" for record in caplog.records)
 
 
 # --- libraries ------------------------------------------------------------------------------------------------------
