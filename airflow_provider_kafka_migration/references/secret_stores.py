@@ -68,13 +68,13 @@ _STORES = SecretStores()
 def handlers(readers: Mapping[str, ReadSecret] | None = None) -> dict[str, Callable[[str], str]]:
     """Return a handler for each scheme of a secret store.
 
-    :param readers: by scheme, instead of the plain clients; their answers are not kept.
+    :param readers: by scheme, instead of the plain clients. Their answers are kept by the handlers, not by the process.
     """
-    given = readers or {}
+    given, own = readers or {}, SecretStores()
 
     def handler(scheme: str) -> Callable[[str], str]:
         if scheme in given:
-            return lambda rest: SecretStores().text(scheme, rest, given[scheme])
+            return lambda rest: own.text(scheme, rest, given[scheme])
         return lambda rest: _STORES.text(scheme, rest, _reader(scheme))
 
     return {scheme: handler(scheme) for scheme in SECRET_STORES}
