@@ -13,9 +13,12 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_kafka_migration.state import State
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.record.job_phase import JobPhase
 
 _PACKAGE = "airflow_provider_kafka_migration.phases"
 
@@ -103,6 +106,11 @@ class Phase:
         """Import the phase's function. It takes a ``PhaseContext`` and options, and returns a ``PhaseResult``."""
         function: Callable[..., Any] = getattr(importlib.import_module(self.module), self.function.partition(":")[2])
         return function
+
+    def load_job_phase(self) -> JobPhase:
+        """Import the two halves of a phase whose work is a job: a ``record.job_phase.JobPhase``."""
+        found: JobPhase = importlib.import_module(self.module).JOB_PHASE
+        return found
 
 
 ROLLBACK_DOC = """\

@@ -150,7 +150,6 @@ class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
     """
 
     phase = "seed"
-    main = "seed.py"
 
 
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
@@ -163,7 +162,6 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
     """
 
     phase = "tail"
-    main = "tail.py"
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
@@ -287,7 +285,6 @@ class KafkaMigrationValidateOperator(SparkMigrationOperator):
     """
 
     phase = "validate"
-    main = "verify.py"
     runner_argument = "verifier"
 
 
