@@ -55,7 +55,7 @@ from airflow_provider_kafka_migration.record.context import (
     Progress,
 )
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.job_phase import JobRunner, Step, found_submission, submitted_ref
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, JobRunner, Step, found_submission, submitted_ref
 from airflow_provider_kafka_migration.record.submissions import Submission
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
@@ -445,14 +445,14 @@ class Migration:
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
         row = PHASES[phase]
-        job_phase, context = row.load_job_phase(), self._phase_context(row)
+        job_phase, context = _job_phase(row), self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
 
     def beside_job(self, phase: str) -> AbstractContextManager[object]:
         """Run what has to run while the job of a phase runs, in threads, until the ``with`` block ends."""
         row = PHASES[phase]
-        return row.load_job_phase().beside(self._phase_context(row))
+        return _job_phase(row).beside(self._phase_context(row))
 
     def _start_job(self, row: Phase) -> Submission | PhaseResult:
         context = self._phase_context(row)
@@ -460,7 +460,7 @@ class Migration:
         if done is not None:
             return done
         self._enter(row, context.journal)
-        job_phase, runner = row.load_job_phase(), self._job_runner(row)
+        job_phase, runner = _job_phase(row), self._job_runner(row)
         found = found_submission(runner, context.record, job_phase.jobs)
         step: Step = submitted_ref(context.record, found) if found is not None else job_phase.prepare(context)
         return self._next_job(row, step)
@@ -476,7 +476,7 @@ class Migration:
             # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
             return self._start_job(row)
         try:
-            step = row.load_job_phase().finish(context, submitted_ref(context.record, submission))
+            step = _job_phase(row).finish(context, submitted_ref(context.record, submission))
         except Transient:
             # The next attempt verifies the same job again.
             raise
@@ -729,6 +729,11 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+def _job_phase(row: Phase) -> JobPhase:
+    found: JobPhase = row.load_job_phase()
+    return found
 
 
 def done_before(row: Phase, journal: Journal) -> PhaseResult | None:

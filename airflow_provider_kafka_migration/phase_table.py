@@ -13,12 +13,9 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow_provider_kafka_migration.state import State
-
-if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.record.job_phase import JobPhase
 
 _PACKAGE = "airflow_provider_kafka_migration.phases"
 
@@ -107,10 +104,9 @@ class Phase:
         function: Callable[..., Any] = getattr(importlib.import_module(self.module), self.function.partition(":")[2])
         return function
 
-    def load_job_phase(self) -> JobPhase:
+    def load_job_phase(self) -> Any:
         """Import the two halves of a phase whose work is a job: a ``record.job_phase.JobPhase``."""
-        found: JobPhase = importlib.import_module(self.module).JOB_PHASE
-        return found
+        return importlib.import_module(self.module).JOB_PHASE
 
 
 ROLLBACK_DOC = """\

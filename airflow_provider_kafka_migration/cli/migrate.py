@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -86,6 +87,20 @@ class DataPlane:
     runner: RunnerOption = RunnerKind.local
     master: MasterOption = None
     threads: ThreadsOption = 4
+
+    def check(self, spec: MigrationSpec) -> None:
+        """Check that Spark's jobs can get their connections, before anything is written.
+
+        :raises ReferencesUnfit: they cannot. :raises SealingKeyMissing: there is no usable public sealing key.
+        """
+        from airflow_provider_kafka_migration.cli.runner import make_engine_of
+        from airflow_provider_kafka_migration.provider.engine_jobs import place_of
+        from airflow_provider_kafka_migration.provider.job_references import travel
+        from airflow_provider_kafka_migration.references.sealing import PUBLIC_KEY_VARIABLE
+
+        if self.runner is RunnerKind.spark:
+            engine = make_engine_of(spec, self.master)
+            travel(spec, place_of(engine, os.environ.get(PUBLIC_KEY_VARIABLE, "")))
 
     def make_runner(
         self, spec: MigrationSpec, known: Resolver, view: ProgressView, stop: Stop
@@ -183,6 +198,8 @@ def _drive(file: Path, course: Course, plane: DataPlane, *, may_start: bool, jso
     if course.until is not None and course.until not in STOPS:
         raise typer.BadParameter(f"{course.until} is not one of {', '.join(STOPS)}", param_hint="--until")
     with view, opener.open() as migration:
+        if migration.status().state is None:
+            plane.check(spec)
         driver = MigrationRunner(
             migration, opener.open_tail, opener.open_guard, person=person(), on_result=view.done, until=course.until
         )

@@ -453,10 +453,11 @@ def spark_runner(
     """
     from airflow_provider_kafka_migration.engines.run import EngineRunner
     from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
+    from airflow_provider_kafka_migration.references.sealing import PUBLIC_KEY_VARIABLE
 
-    engine = _make_engine(spec, master)
+    engine = make_engine_of(spec, master)
     folder = Path(tempfile.gettempdir()) / f"kafka-migration-{os.getuid()}-{uuid.uuid4().hex[:24]}"
-    make_job = JobMaker(spec, resolver, engine, folder)
+    make_job = JobMaker(spec, resolver, engine, folder, public_key=os.environ.get(PUBLIC_KEY_VARIABLE, ""))
 
     @contextlib.contextmanager
     def pump(read: ReadProgress) -> Iterator[None]:
@@ -474,7 +475,12 @@ def spark_runner(
     return EngineRunner(engine, make_job, pump=pump, stop=wait)
 
 
-def _make_engine(spec: MigrationSpec, master: str | None) -> SparkEngine:
+def make_engine_of(spec: MigrationSpec, master: str | None) -> SparkEngine:
+    """Return the Spark engine of a spec for the command line.
+
+    :raises EngineUnknown: no engine has the name in the spec.
+    :raises SpecInvalid: its arguments are wrong, or it takes no master.
+    """
     from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
 
     name, arguments = spec.spark.engine, dict(spec.spark.engine_args)

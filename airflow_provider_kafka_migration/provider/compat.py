@@ -61,6 +61,11 @@ def find_connections_of_the_database() -> None:
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
+def spark_master(conn_id: str) -> str:
+    """Return Spark's master as the provider's hook reads it from a connection; without one it is ``yarn``."""
+    return str(SparkSubmitHook(conn_id=conn_id)._connection["master"])
+
+
 class OpenSparkSubmitHook(SparkSubmitHook):
     """The Spark provider's hook, with public names for what its subclasses need."""
 

@@ -14,7 +14,12 @@ from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
 from airflow_provider_kafka_migration.engines.submit import Running, SubmitEngine
 from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, Transient
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
-from airflow_provider_kafka_migration.provider.connections import airflow_resolver, private_directory, remove_directory
+from airflow_provider_kafka_migration.provider.connections import (
+    airflow_resolver,
+    private_directory,
+    public_sealing_key,
+)
+from airflow_provider_kafka_migration.provider.job_references import remove_directory
 from airflow_provider_kafka_migration.provider.progress import (
     Callback,
     ProgressWatcher,
@@ -253,6 +258,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             environment=self.env_vars,
             mains=mains_folder(),
             ships_code=not self.py_files,
+            public_key=public_sealing_key(),
         )
 
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:

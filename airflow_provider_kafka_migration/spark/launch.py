@@ -31,13 +31,13 @@ def main_name(job: str) -> str:
     return f"{_MAINS.get(job, job)}.py"
 
 
-def job_arguments(job_location: str, job_key: str, references: Path | str, token: str | None = None) -> list[str]:
+def job_arguments(job_location: str, job_key: str, references: str, token: str | None = None) -> list[str]:
     """Return the arguments of a Spark main: pointers only.
 
-    :param references: file with the connections, or a reference to them.
+    :param references: how the job gets its connections (:mod:`..references.argument`).
     :param token: the submission, under whose name the driver writes how it has ended.
     """
-    arguments = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
+    arguments = ["--job-location", job_location, "--job-key", job_key, "--references", references]
     return [*arguments, "--token", token] if token else arguments
 
 

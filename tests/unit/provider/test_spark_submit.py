@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 from airflow.exceptions import AirflowException
+from airflow_provider_kafka_migration.operators.spark_job import spark_main
 
 from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSeedOperator,
     KafkaMigrationValidateOperator,
 )
-from airflow_provider_kafka_migration.provider.spark_job import spark_main
 from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, find_binary, kill_tree
 from airflow_provider_kafka_migration.spec import parse_spec
 
