@@ -37,6 +37,7 @@ from airflow_provider_kafka_migration.provider.task import (
     run_owner,
 )
 from airflow_provider_kafka_migration.spark.launch import FORCED_CONF, application_name, main_file
+from airflow_provider_kafka_migration.triggers.spark_job import WAKE, SparkJobTrigger, event_error
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -127,9 +128,8 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         :param memory: what the task remembers from one part to the next.
         """
         from airflow_provider_kafka_migration.record.submissions import Submission
-        from airflow_provider_kafka_migration.triggers import spark_job
 
-        error = spark_job.event_error(event)
+        error = event_error(event)
         if error is not None:
             # The job still runs; an attempt that follows finds it.
             raise error
@@ -138,7 +138,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         # A task that is killed in this part cancels the job as well.
         runner.watch(waited_for)
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
-            if event["status"] == spark_job.WAKE and not self._wake(context, migration, runner, waited_for, memory):
+            if event["status"] == WAKE and not self._wake(context, migration, runner, waited_for, memory):
                 self._wait(context, runner, waited_for, memory)
             self._starts(migration)
             step = migration.end_job(self.phase, waited_for)
@@ -169,8 +169,6 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
         """Give the slot away until the job has ended or it is time to wake up."""
-        from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
-
         spec = self.migration_spec(context)
         seconds = spec.topology.refresh_interval.total_seconds()
         self.defer(
