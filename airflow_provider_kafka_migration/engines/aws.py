@@ -9,6 +9,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,6 @@ from airflow_provider_kafka_migration.errors import (
     EngineAnswerInvalid,
     EngineCredentialsExpired,
     EngineForbidden,
-    EngineJobConflict,
     EngineJobUnknown,
     EngineNotFound,
     EngineQuotaExceeded,
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
 
 log = logging.getLogger(__name__)
+
+#: The connection that the Amazon provider takes for the machine's own identity if it does not exist.
+DEFAULT_CONNECTION = "aws_default"
 
 #: How to wait between attempts (seconds); tests replace it.
 _sleep = time.sleep
@@ -89,7 +92,7 @@ class AwsArguments(EngineArguments):
 
     execution_role_arn: Role = Field(description="Role of driver and executors.")
     aws_conn_id: str | None = Field(
-        "aws_default", description="Airflow connection of type aws; null uses the machine's own identity."
+        DEFAULT_CONNECTION, description="Airflow connection of type aws; null uses the machine's own identity."
     )
     region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None = Field(
         None, description="AWS region; null takes the connection's."
@@ -111,6 +114,11 @@ class AwsArguments(EngineArguments):
         description="Environment variables of driver and executors whose value is a reference to a secret, for "
         "instance KAFKA_MIGRATION_SEALING_KEY: secretsmanager:NAME.",
     )
+
+
+def wait(seconds: float) -> None:
+    """Wait."""
+    _sleep(seconds)
 
 
 # -- ids --------------------------------------------------------------------------------------------------------------
@@ -203,6 +211,8 @@ _BAD_CREDENTIALS = frozenset(
 )
 _FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "Forbidden", "403"})
 _QUOTA = frozenset({"ServiceQuotaExceededException", "LimitExceededException", "QuotaExceededException"})
+#: The state of the place does not permit it now, or another request with the same token is being executed.
+_CONFLICT = frozenset({"ConflictException"})
 _ABSENT = frozenset({"ResourceNotFoundException", "NoSuchBucket"})
 
 #: The request may or may not have been executed.
@@ -267,30 +277,53 @@ def as_ours(error: BaseException, doing: str, *, where: Where | None = None) -> 
     return kind(what, where=where, next_step=next_step, details=details)
 
 
+#: Errors with a code of their own, and what to do; the first row that has the code or the status counts.
+_KINDS: tuple[tuple[frozenset[str], int, type[MigrationError], str], ...] = (
+    (_THROTTLING, 429, EngineThrottled, "clear the task later, or ask AWS for a higher request rate"),
+    (
+        _EXPIRED,
+        0,
+        EngineCredentialsExpired,
+        "give the connection a role, whose keys are renewed, or put a new token into it; then clear the task",
+    ),
+    (_BAD_CREDENTIALS, 0, EngineForbidden, "correct the keys of the connection in spark.engine_args.aws_conn_id"),
+    (
+        _FORBIDDEN,
+        0,
+        EngineForbidden,
+        "allow the action to the identity of the connection; docs/spark-engines.md lists them",
+    ),
+    (
+        _QUOTA,
+        402,
+        EngineQuotaExceeded,
+        "end other jobs, or have the quota raised in Service Quotas; then clear the task",
+    ),
+    (
+        _ABSENT,
+        0,
+        EngineNotFound,
+        "correct the id, the region or the account in spark.engine_args and its connection",
+    ),
+    (
+        _CONFLICT,
+        409,
+        EngineUnreachable,
+        "clear the task: a job that was started with this token is found then, and is not started twice",
+    ),
+    (frozenset({"NoRegionError"}), 0, EngineRefused, "set spark.engine_args.region, or region_name in the connection"),
+)
+
+
 def _kind_of(error: BaseException) -> tuple[type[MigrationError], str]:
-    code = code_of(error)
-    if code in _THROTTLING or _status(error) == 429:
-        return EngineThrottled, "clear the task later, or ask AWS for a higher request rate"
-    if code in _EXPIRED:
-        return EngineCredentialsExpired, (
-            "give the connection a role, whose keys are renewed, or put a new token into it; then clear the task"
-        )
-    if code in _BAD_CREDENTIALS:
-        return EngineForbidden, "correct the keys of the connection in spark.engine_args.aws_conn_id"
-    if code in _FORBIDDEN:
-        return EngineForbidden, "allow the action to the identity of the connection; docs/spark-engines.md lists them"
-    if code in _QUOTA or _status(error) == 402:
-        return EngineQuotaExceeded, "end other jobs, or have the quota raised in Service Quotas; then clear the task"
-    if code in _ABSENT:
-        return EngineNotFound, "correct the id, the region or the account in spark.engine_args and its connection"
-    if code == "ConflictException":
-        return EngineJobConflict, "look at the job runs of the place; then clear the task"
+    code, status = code_of(error), _status(error)
+    for codes, row_status, kind, next_step in _KINDS:
+        if code in codes or (row_status and status == row_status):
+            return kind, next_step
     if isinstance(error, UnreadableAnswerError):
         return EngineAnswerInvalid, "check that no proxy answers in place of AWS; then clear the task"
     if is_retriable(error):
         return EngineUnreachable, "check the network and the AWS health dashboard, then clear the task"
-    if code == "NoRegionError":
-        return EngineRefused, "set spark.engine_args.region, or region_name in the connection"
     return EngineRefused, "correct spark.engine_args or the settings that AWS names; then clear the task"
 
 
@@ -320,23 +353,60 @@ class Aws:
 
     @cached_property
     def hook(self) -> AwsBaseHook:
-        """The hook of the service."""
-        return self._make_hook(aws_conn_id=self._arguments.aws_conn_id, region_name=self._region)
+        """The hook of the service.
+
+        :raises EngineRefused: the connection does not exist, or cannot be used.
+        """
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        conn_id = self._arguments.aws_conn_id
+        hook = self._make_hook(aws_conn_id=conn_id, region_name=self._region)
+        with self._connection_errors():
+            if conn_id is not None and conn_id != DEFAULT_CONNECTION:
+                try:
+                    # The hook itself would take the machine's identity instead, with rights that nobody has meant.
+                    hook.get_connection(conn_id)
+                except AirflowNotFoundException:
+                    raise self._unusable("does not exist") from None
+        return hook
+
+    @contextmanager
+    def _connection_errors(self) -> Iterator[None]:
+        """Translate what the provider raises about a connection of which it can make nothing."""
+        try:
+            yield
+        except (MigrationError, *REQUEST_ERRORS):
+            raise
+        except Exception as error:  # the provider takes the connection's extra for granted
+            # The text may quote a part of the connection.
+            raise self._unusable(f"cannot be used: {type(error).__name__}") from None
+
+    def _unusable(self, why: str) -> EngineRefused:
+        return EngineRefused(
+            f"the Airflow connection {why}",
+            where=Where(path=f"airflow:{self._arguments.aws_conn_id}"),
+            next_step="correct spark.engine_args.aws_conn_id, or the connection; then clear the task",
+        )
+
+    def _forget(self) -> None:
+        """Make all clients again, from the connection as it is now."""
+        self._clients.clear()
+        self.__dict__.pop("hook", None)
 
     def _client(self, service: str) -> Any:
         if service not in self._clients:
-            if service == self.hook.client_type:
-                hook = self.hook
-            else:
-                from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
-
-                hook = AwsBaseHook(
-                    aws_conn_id=self._arguments.aws_conn_id, region_name=self._region, client_type=service
-                )
-            # What the connection says about proxies and the like stays as it is.
-            config = hook.config.merge(_CLIENT_CONFIG)
-            self._clients[service] = hook.get_client_type(region_name=self._region, config=config)
+            with self._connection_errors():
+                self._clients[service] = self._new_client(service)
         return self._clients[service]
+
+    def _new_client(self, service: str) -> Any:
+        hook = self.hook
+        if service != hook.client_type:
+            from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+
+            hook = AwsBaseHook(aws_conn_id=self._arguments.aws_conn_id, region_name=self._region, client_type=service)
+        # What the connection says about proxies and the like stays as it is.
+        return hook.get_client_type(region_name=self._region, config=hook.config.merge(_CLIENT_CONFIG))
 
     def call(self, service: str, operation: str, **request: Any) -> Any:
         """Send one request, again if that may help, and return the answer.
@@ -344,13 +414,19 @@ class Aws:
         :raises BotoCoreError: the last error.
         """
         started = time.monotonic()
+        renewed = False
         for attempt in range(MAX_ATTEMPTS):
             try:
                 return self._send(service, operation, request)
             except REQUEST_ERRORS as error:
+                stale = not renewed and code_of(error) in _EXPIRED | _BAD_CREDENTIALS
                 late = time.monotonic() - started > MAX_SECONDS
-                if not is_retriable(error) or late or attempt + 1 == MAX_ATTEMPTS:
+                if not (is_retriable(error) or stale) or late or attempt + 1 == MAX_ATTEMPTS:
                     raise
+                if stale:
+                    # The keys in the connection may have been replaced since this process has read them.
+                    renewed = True
+                    self._forget()
                 log.info("AWS %s %s: %s; asking again", service, operation, code_of(error))
             delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**attempt)
             _sleep(delay * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.engines.aws import (
     first_tail,
     is_absent,
     s3_console,
+    wait,
 )
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.engines.service import (
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 #: How far back a job run that has ended is looked up by its token. A batch run of EMR Serverless ends after 7 days.
 LOOK_BACK = timedelta(days=8)
+
+#: Seconds between two questions about a run that seems not to exist.
+ABSENT_WAITS = (2.0, 5.0)
 
 #: What the services allow in one ``spark-defaults`` classification.
 MAX_PROPERTIES, MAX_PROPERTY_LENGTH = 100, 1024
@@ -124,6 +128,7 @@ class EmrEngine:
         try:
             return str(arn_of(aws.call(self.service, "start_job_run", **request), self.service))
         except REQUEST_ERRORS as error:
+            # The token may be in use with other settings, after a new release or a change of the spec.
             if code_of(error) == "ConflictException" and (found := self._found_again(aws, job)) is not None:
                 return str(found)
             raise self._failure(error, f"start a job run in {self._place()}", job) from None
@@ -195,7 +200,7 @@ class EmrEngine:
         variables |= arguments.secrets
         conf = {**service_conf(job), "spark.app.name": job.application_name}
         if arguments.archives:
-            conf["spark.archives"] = ",".join(arguments.archives)
+            conf["spark.archives"] = ",".join(filter(None, [conf.get("spark.archives", ""), *arguments.archives]))
         for name in sorted(variables):
             conf[f"{self.driver_variable}{name}"] = variables[name]
             if name != "PYSPARK_DRIVER_PYTHON":
@@ -235,7 +240,7 @@ class EmrEngine:
         run = JobRun.parse(job_id, self.service)
         aws = self._aws(run.region)
         try:
-            answer = self._describe(aws, run)
+            answer = self._described(aws, run)
         except REQUEST_ERRORS as error:
             if is_absent(error):
                 return self._absent(aws, run)
@@ -252,6 +257,17 @@ class EmrEngine:
             return JobStatus(JobState.UNKNOWN, f"this version does not know the state {one_line(given)}")
         tail = self._tail(aws, run, described) if state is JobState.FAILED else ()
         return JobStatus(state, self._reason(described), tail)
+
+    def _described(self, aws: Aws, run: JobRun) -> Mapping[str, Any]:
+        """Ask for a run, again while it seems not to exist: a service may not show yet what it has just accepted."""
+        for seconds in ABSENT_WAITS:
+            try:
+                return self._describe(aws, run)
+            except REQUEST_ERRORS as error:
+                if not is_absent(error):
+                    raise
+            wait(seconds)
+        return self._describe(aws, run)
 
     def _absent(self, aws: Aws, run: JobRun) -> JobStatus:
         """Decide what it means that the service has no such run: another account has none of ours either."""
@@ -305,7 +321,7 @@ class EmrEngine:
         except REQUEST_ERRORS:
             return pages
         uri, group = self._log_places(described if isinstance(described, Mapping) else {})
-        if uri:
+        if uri.startswith("s3://"):
             pages["Logs on S3"] = s3_console(run, uri, self._log_folder(run))
         if group:
             pages["Logs in CloudWatch"] = cloudwatch_console(run, group, self._log_folder(run))

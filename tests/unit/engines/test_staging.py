@@ -97,5 +97,5 @@ def test_what_a_command_line_would_interpret_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StagingRefused, match="seed.py"):
+    with pytest.raises(StagingRefused, match=r"seed\.py"):
         staging(LocalStore(tmp_path / "s")).put(tmp_path / "seed.py")

@@ -44,7 +44,7 @@ class World:
         """Write a log to the bucket."""
         self.client("s3").put_object(Bucket=self.bucket, Key=key, Body=content)
 
-    def keys(self) -> list[str]:
+    def stored(self) -> list[str]:
         """The keys in the bucket."""
         found = self.client("s3").list_objects_v2(Bucket=self.bucket)
         return [item["Key"] for item in found.get("Contents", ())]

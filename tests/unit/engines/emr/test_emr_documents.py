@@ -157,23 +157,23 @@ def test_the_tail_has_no_time_limit_and_no_second_attempt(world: Any) -> None:
 
 def test_the_files_are_uploaded_once_and_are_what_the_job_had(world: Any) -> None:
     world.engine().submit(world.job)
-    first = world.keys()
+    first = world.stored()
     assert len(first) == 2
     for key in first:
         body = world.client("s3").get_object(Bucket=world.bucket, Key=key)["Body"].read()
         assert body in (world.job.main.read_bytes(), world.job.py_files.read_bytes())
     world.engine().submit(replace(world.job, token="seed-again"))
-    assert world.keys() == first
+    assert world.stored() == first
     world.job.main.write_text("print('a new release')\n", encoding="utf-8")
     world.engine().submit(replace(world.job, token="seed-third"))
-    assert len(world.keys()) == 3
+    assert len(world.stored()) == 3
 
 
 def test_a_job_whose_package_is_installed_ships_none(world: Any) -> None:
     world.engine().submit(replace(world.job, py_files=None))
     (driver,) = without_lists(world)["jobDriver"].values()
     assert "sparkSubmitParameters" not in driver
-    assert len(world.keys()) == 1
+    assert len(world.stored()) == 1
 
 
 def test_the_longest_names_fit(world: Any) -> None:
@@ -286,7 +286,7 @@ def test_secret_variables_are_refused_unless_the_platform_has_them(world: Any) -
     assert "SEALING_KEY" not in caught.value.what
     assert SECRET not in str(caught.value)
     assert world.emr.requests == []
-    assert world.keys() == []
+    assert world.stored() == []
 
 
 def test_credentials_of_aws_are_no_environment(world: Any) -> None:
@@ -308,11 +308,11 @@ def test_no_secret_reaches_the_service_the_bucket_or_the_log(world: Any, caplog:
     status = engine.status(job_id)
     engine.links(job_id)
     engine.cancel(job_id)
-    bodies = [world.client("s3").get_object(Bucket=world.bucket, Key=key)["Body"].read() for key in world.keys()]
+    bodies = [world.client("s3").get_object(Bucket=world.bucket, Key=key)["Body"].read() for key in world.stored()]
     seen = [
         json.dumps(world.emr.requests),
         *(body.decode("utf-8", "replace") for body in bodies),
-        *world.keys(),
+        *world.stored(),
         # The server of moto logs no bodies; botocore logs whole requests when asked to.
         *(record.getMessage() for record in caplog.records),
         *(repr(item) for item in (engine, job, status, job_id, caught.value, caught.value.as_dict())),

@@ -17,7 +17,6 @@ from airflow_provider_kafka_migration.errors import (
     EngineAnswerInvalid,
     EngineCredentialsExpired,
     EngineForbidden,
-    EngineJobConflict,
     EngineJobUnknown,
     EngineNotFound,
     EngineQuotaExceeded,
@@ -234,9 +233,9 @@ def test_a_token_with_other_settings_gives_the_first_job(world: Any) -> None:
     assert world.engine().submit(other) == job_id
     world.emr.list_is_late = True
     if world.emr.is_serverless:
-        with pytest.raises(EngineJobConflict) as caught:
+        with pytest.raises(EngineUnreachable, match="ConflictException") as caught:
             world.engine().submit(other)
-        assert isinstance(caught.value, Terminal)
+        assert "not started twice" in caught.value.next_step
     else:
         assert world.engine().submit(other) == job_id
     assert len(world.emr.runs) == 1
@@ -360,7 +359,7 @@ def test_no_right_to_list_job_runs_stops_before_anything_is_started(world: Any) 
     with pytest.raises(EngineForbidden, match="list the job runs"):
         world.engine().submit(world.job)
     assert world.emr.started() == []
-    assert world.keys() == []
+    assert world.stored() == []
 
 
 def test_a_connection_without_keys_or_region_is_named(world: Any, connection: Any, monkeypatch: Any) -> None:
@@ -377,6 +376,44 @@ def test_a_connection_without_keys_or_region_is_named(world: Any, connection: An
         world.engine(aws_conn_id="aws_empty", region="eu-west-1").submit(world.job)
 
 
+def test_another_connection_than_the_named_one_is_never_used(world: Any) -> None:
+    with pytest.raises(EngineRefused, match="does not exist") as caught:
+        world.engine(aws_conn_id="aws_production").submit(world.job)
+    assert caught.value.where.path == "airflow:aws_production"
+    assert world.emr.requests == []
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"config_kwargs": ["the-secret"]},
+        {"service_config": {"emr-serverless": "the-secret", "emr-containers": "the-secret"}},
+        {"role_arn": "arn:aws:iam::123456789012:role/x", "assume_role_method": "the-secret"},
+    ],
+    ids=["config", "services", "role"],
+)
+def test_a_connection_that_cannot_be_read_is_named_without_its_content(
+    world: Any, connection: Any, extra: dict[str, Any]
+) -> None:
+    connection("aws_broken", conn_type="aws", login="AKIA", password="x", extra=extra)
+    with pytest.raises(EngineRefused) as caught:
+        world.engine(aws_conn_id="aws_broken", region="eu-west-1").submit(world.job)
+    assert "the-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["ExpiredTokenException", "UnrecognizedClientException"])
+def test_keys_that_were_replaced_in_the_connection_are_read_again(world: Any, code: str) -> None:
+    engine = world.engine()
+    job_id = engine.submit(world.job)
+    hook = engine._aws().hook
+    for operation in ("GetJobRun", "DescribeJobRun", "StartJobRun"):
+        world.emr.refuse(operation, 403, code, "The security token is expired", times=1)
+    assert engine.status(job_id).state is JobState.PENDING
+    engine.submit(replace(world.job, token="seed-other"))
+    assert engine._aws().hook is not hook
+    assert len(world.emr.runs) == 2
+
+
 # -- lost -------------------------------------------------------------------------------------------------------------
 
 
@@ -389,6 +426,15 @@ def test_a_run_is_lost_only_if_its_own_account_says_so(world: Any, monkeypatch: 
     status = engine.status(foreign)
     assert status.state is JobState.UNKNOWN
     assert "999999999999" in status.reason
+
+
+def test_a_run_that_the_service_does_not_show_yet_is_not_lost(world: Any) -> None:
+    engine = world.engine()
+    job_id = engine.submit(world.job)
+    for operation in ("GetJobRun", "DescribeJobRun"):
+        status = 404 if world.emr.is_serverless else 400
+        world.emr.refuse(operation, status, "ResourceNotFoundException", "not yet", times=2)
+    assert engine.status(job_id).state is JobState.PENDING
 
 
 def test_a_run_is_not_lost_while_the_account_is_not_known(world: Any) -> None:
@@ -482,6 +528,11 @@ def test_links_lead_to_the_console_and_contain_no_credential(world: Any) -> None
     assert all(link.startswith("https://console.aws.amazon.com/") for link in links.values())
     assert world.emr.only().id in links["Logs on S3"]
     assert "GetDashboardForJobRun" not in world.emr.operations()
+    hostile = {"s3MonitoringConfiguration": {"logUri": "ftp://x"}}
+    answer = {"jobRun": {"state": "FAILED", "configurationOverrides": {"monitoringConfiguration": hostile}}}
+    world.emr.instead |= {"GetJobRun": answer, "DescribeJobRun": answer}
+    assert list(engine.links(job_id)) == ["EMR"]
+    assert engine.status(job_id).state is JobState.FAILED
     world.emr.refuse("GetJobRun", 403, "AccessDeniedException")
     world.emr.refuse("DescribeJobRun", 403, "AccessDeniedException")
     assert list(engine.links(job_id)) == ["EMR"]
