@@ -245,12 +245,11 @@ def _is_service_trouble(error: BaseException) -> bool:
 
 def is_retriable(error: BaseException) -> bool:
     """Return whether the same request may succeed a moment later."""
-    # ResponseParserError is not a BotoCoreError: the body is no JSON, whatever the status says.
     return (
         code_of(error) in _THROTTLING
         or _status(error) == 429
         or _is_service_trouble(error)
-        or code_of(error) == "ResponseParserError"
+        or isinstance(error, UnreadableAnswerError)
     )
 
 
@@ -286,6 +285,8 @@ def _kind_of(error: BaseException) -> tuple[type[MigrationError], str]:
         return EngineNotFound, "correct the id, the region or the account in spark.engine_args and its connection"
     if code == "ConflictException":
         return EngineJobConflict, "look at the job runs of the place; then clear the task"
+    if isinstance(error, UnreadableAnswerError):
+        return EngineAnswerInvalid, "check that no proxy answers in place of AWS; then clear the task"
     if is_retriable(error):
         return EngineUnreachable, "check the network and the AWS health dashboard, then clear the task"
     if code == "NoRegionError":
@@ -293,11 +294,12 @@ def _kind_of(error: BaseException) -> tuple[type[MigrationError], str]:
     return EngineRefused, "correct spark.engine_args or the settings that AWS names; then clear the task"
 
 
-def request_errors() -> tuple[type[BaseException], ...]:
-    """Return the classes that a request may raise: botocore's, and what its parsers raise for an answer of no sense."""
-    from botocore.parsers import ResponseParserError
+class UnreadableAnswerError(Exception):
+    """An answer that botocore cannot read: HTML, or JSON of another shape than the service's model says."""
 
-    return (aws_errors.BotoCoreError, aws_errors.ClientError, ResponseParserError)
+
+#: What a request may raise.
+REQUEST_ERRORS = (aws_errors.BotoCoreError, aws_errors.ClientError, UnreadableAnswerError)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -344,8 +346,8 @@ class Aws:
         started = time.monotonic()
         for attempt in range(MAX_ATTEMPTS):
             try:
-                return getattr(self._client(service), operation)(**request)
-            except request_errors() as error:
+                return self._send(service, operation, request)
+            except REQUEST_ERRORS as error:
                 late = time.monotonic() - started > MAX_SECONDS
                 if not is_retriable(error) or late or attempt + 1 == MAX_ATTEMPTS:
                     raise
@@ -353,6 +355,15 @@ class Aws:
             delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**attempt)
             _sleep(delay * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
         raise AssertionError("unreachable")
+
+    def _send(self, service: str, operation: str, request: dict[str, Any]) -> Any:
+        method = getattr(self._client(service), operation)
+        try:
+            return method(**request)
+        except (aws_errors.BotoCoreError, aws_errors.ClientError):
+            raise
+        except Exception as error:  # botocore's parsers take answers for granted, and fail in many ways
+            raise UnreadableAnswerError(type(error).__name__) from error
 
     def account(self) -> str:
         """Return the account of the connection's identity, which anybody may ask for."""
@@ -369,8 +380,7 @@ class Aws:
             verify=self.hook.verify,
             read_keys=credentials.get_frozen_credentials if credentials is not None else None,
         )
-        bucket, prefix = split_s3_uri(location)
-        return S3Store(config, bucket, prefix)
+        return S3Store(config, *split_s3_uri(location))
 
     def pages(self, service: str, operation: str, **request: Any) -> Iterator[Mapping[str, Any]]:
         """Yield the pages of a list, until there are no more.

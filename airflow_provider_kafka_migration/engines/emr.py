@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_kafka_migration.engines.aws import (
+    REQUEST_ERRORS,
     TAG_JOB,
     TAG_MIGRATION,
     TAG_TOKEN,
@@ -22,7 +23,6 @@ from airflow_provider_kafka_migration.engines.aws import (
     code_of,
     first_tail,
     is_absent,
-    request_errors,
     s3_console,
 )
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
@@ -74,8 +74,11 @@ class EmrEngine:
     detached = True
 
     def __init__(self, **arguments: Any) -> None:
+        self._regions: dict[str | None, Aws] = {}
         self._read_arguments(
-            check_arguments(self.arguments_class, self.name, arguments, references=frozenset({"secrets"}))
+            check_arguments(
+                self.arguments_class, self.name, arguments, references=frozenset({"secrets", "kubernetes_secrets"})
+            )
         )
 
     @abstractmethod
@@ -88,10 +91,12 @@ class EmrEngine:
         """The arguments that both engines have."""
 
     def _aws(self, region: str | None = None) -> Aws:
-        hook = load(
-            "airflow.providers.amazon.aws.hooks.emr", self.hook_name, "apache-airflow-providers-amazon", "spark"
-        )
-        return Aws(self._common, hook, region=region)
+        """Return the clients for a region; None: that of the arguments, or of the connection."""
+        if region not in self._regions:
+            module, provider = "airflow.providers.amazon.aws.hooks.emr", "apache-airflow-providers-amazon"
+            hook = load(module, self.hook_name, provider, "spark")
+            self._regions[region] = Aws(self._common, hook, region=region)
+        return self._regions[region]
 
     # -- submit -------------------------------------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class EmrEngine:
         aws = self._aws()
         try:
             found = self._find(aws, job)
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if not is_absent(error):
                 raise self._failure(error, f"list the job runs of {self._place()}", job) from None
             found = None  # the request that starts the job says with certainty whether the place exists
@@ -118,7 +123,7 @@ class EmrEngine:
         request = self._request(job, properties, Staging(job.staging, opener=aws.store))
         try:
             return str(arn_of(aws.call(self.service, "start_job_run", **request), self.service))
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if code_of(error) == "ConflictException" and (found := self._found_again(aws, job)) is not None:
                 return str(found)
             raise self._failure(error, f"start a job run in {self._place()}", job) from None
@@ -127,7 +132,7 @@ class EmrEngine:
         """Look for the job of a token that the service says is taken."""
         try:
             return self._find(aws, job)
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             raise self._failure(error, f"list the job runs of {self._place()}", job) from None
 
     def _find(self, aws: Aws, job: SparkJob) -> JobRun | None:
@@ -231,7 +236,7 @@ class EmrEngine:
         aws = self._aws(run.region)
         try:
             answer = self._describe(aws, run)
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             if is_absent(error):
                 return self._absent(aws, run)
             failure = as_ours(error, f"read the job run {run.run}")
@@ -252,7 +257,7 @@ class EmrEngine:
         """Decide what it means that the service has no such run: another account has none of ours either."""
         try:
             account = aws.account()
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             return JobStatus(JobState.UNKNOWN, f"the run was not found, and the account is not known: {code_of(error)}")
         if account != run.account:
             return JobStatus(
@@ -270,7 +275,7 @@ class EmrEngine:
         aws = self._aws(run.region)
         try:
             self._cancel(aws, run)
-        except request_errors() as error:
+        except REQUEST_ERRORS as error:
             # A run that is over cannot be cancelled, and the services say so with errors that have other causes, too.
             if is_absent(error) or code_of(error) in ("ValidationException", "ConflictException"):
                 status = self.status(job_id)
@@ -282,7 +287,7 @@ class EmrEngine:
         """Return whether the service is already ending the run."""
         try:
             answer = self._describe(aws, run)
-        except request_errors():
+        except REQUEST_ERRORS:
             return False
         described = answer.get("jobRun")
         return isinstance(described, Mapping) and described.get("state") in ("CANCELLING", "CANCEL_PENDING")
@@ -297,7 +302,7 @@ class EmrEngine:
         pages = {"EMR": f"{run.console}/emr/home?region={run.region}"}
         try:
             described = self._describe(self._aws(run.region), run).get("jobRun")
-        except request_errors():
+        except REQUEST_ERRORS:
             return pages
         uri, group = self._log_places(described if isinstance(described, Mapping) else {})
         if uri:

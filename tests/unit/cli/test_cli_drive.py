@@ -170,7 +170,7 @@ def test_the_spark_command_line_holds_no_secret(
     monkeypatch.setenv("TARGET", '{"bootstrap.servers": "b:1", "sasl.password": "s3cret"}')
     spec = load_spec(spec_file)
     assert references(spec, Resolver())["source"]["sasl.password"] == "s3cret"
-    command = spark_runner(Stop())._command(spec, "tail", "file:///x", "k/jobs/tail.json", tmp_path / "r")
+    command = spark_runner(Stop())._command(spec, "tail", "file:///x", "k/jobs/tail.json", str(tmp_path / "r"))
     assert "s3cret" not in " ".join(command)
     assert command[command.index("--master") + 1] == "local[2,4]"
     assert any(part.endswith("spark_jobs/tail.py") for part in command)
