@@ -190,13 +190,13 @@ class DatabricksEngine:
 
         The same token has to come with the same secrets: a cluster that still starts would get the later ones.
         """
-        if job.secret_environment and self.arguments.secret_scope is None:
+        if (own := self._own_secrets(job)) and self.arguments.secret_scope is None:
             raise EngineSecretsUnsafe(
-                f"the job needs the secret variables {', '.join(sorted(job.secret_environment))}, and Databricks shows "
-                "plain variables of a cluster to everybody who may see the run",
+                f"the job needs the secret variables {', '.join(own)}, and Databricks shows plain variables of a "
+                "cluster to everybody who may see the run",
                 where=service.place(job),
-                next_step="set spark.engine_args.secret_scope to a secret scope in which the connection's login may "
-                "write, or set spark.executor_references to env and name existing secrets in secret_variables",
+                next_step="store each in a secret scope and name it in spark.engine_args.secret_variables, or set "
+                "secret_scope to a scope in which the connection's login may write; see docs/spark-engines.md",
             )
         document = self.document(job, *self._code(job))
         self._put_secrets(job)
@@ -281,7 +281,7 @@ class DatabricksEngine:
         arguments = self.arguments
         given = arguments.new_cluster
         secrets = {name: f"{{{{secrets/{place}}}}}" for name, place in sorted(arguments.secret_variables.items())}
-        for name in sorted(job.secret_environment):
+        for name in self._own_secrets(job):
             secrets[name] = f"{{{{secrets/{arguments.secret_scope}/{_key(job, name)}}}}}"
         return {
             "data_security_mode": "SINGLE_USER",
@@ -331,8 +331,13 @@ class DatabricksEngine:
         self._post(doing, "2.0/workspace/import", _Unlogged(body))
         return path
 
+    def _own_secrets(self, job: SparkJob) -> list[str]:
+        """Return the job's secret variables that the arguments do not name."""
+        return sorted(set(job.secret_environment) - set(self.arguments.secret_variables))
+
     def _put_secrets(self, job: SparkJob) -> None:
-        for name, value in sorted(job.secret_environment.items()):
+        for name in self._own_secrets(job):
+            value = job.secret_environment[name]
             body = {"scope": self.arguments.secret_scope, "key": _key(job, name), "string_value": value}
             self._post("store the job's secrets", "2.0/secrets/put", _Unlogged(body), quote=False)
 

@@ -1,8 +1,8 @@
 """The engine ``dataproc``: a PySpark batch of Dataproc Serverless (Serverless for Apache Spark) per job.
 
 The batch's id is the job's token, and so is the request's id: Google answers a second request with the first batch.
-A batch has no environment variables that only its processes see, so this engine takes no secrets; references like
-``gcp-sm:`` let driver and executors read secrets as the batch's service account.
+A batch has no environment variables that only its processes see, so this engine passes no secrets, only references
+(``gcp-sm:``) to them, which driver and executors resolve as the batch's service account.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ _PROJECT = r"[a-z][a-z0-9.:-]{4,61}[a-z0-9]"
 _REGION = r"[a-z]+-[a-z]+[0-9]+"
 _BATCH = r"[a-z][a-z0-9-]{2,61}[a-z0-9]"
 _JOB_ID = re.compile(rf"projects/(?P<project>{_PROJECT})/locations/(?P<region>{_REGION})/batches/(?P<batch>{_BATCH})")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"(?:gcp-sm|vault):[^\s/]\S*")
 _BUCKET_URI = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/(?P<prefix>[A-Za-z0-9._=+@/-]*))?")
 
 #: The longest time that Dataproc lets a batch run. Its own default is 4 hours, which would end every tail.
@@ -86,6 +88,14 @@ class DataprocArguments(service.EngineArguments):
     network_tags: list[str] = Field(default_factory=list, description="Network tags, for firewall rules.")
     kms_key: str | None = Field(None, description="Key that encrypts the batch's data on disks.")
     staging_bucket: str | None = Field(None, description="Bucket for the batch's own files and the driver's log.")
+    code: str | None = Field(
+        None, description="gs://bucket/prefix to which the engine uploads the code; default: next to the journal."
+    )
+    secrets: dict[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of driver and executors whose value is a reference to a secret: "
+        "KAFKA_MIGRATION_SEALING_KEY: gcp-sm:PROJECT/SECRET.",
+    )
     labels: dict[str, str] = Field(default_factory=dict, description="More labels of the batch.")
     timeout: Duration = Field("14d", description="Dataproc ends a batch after this time: 10m to 14d.")  # type: ignore[assignment]
 
@@ -105,6 +115,21 @@ class DataprocArguments(service.EngineArguments):
             raise ValueError("Dataproc takes 10m to 14d")
         return value
 
+    @field_validator("code")
+    @classmethod
+    def _is_bucket(cls, value: str | None) -> str | None:
+        if value is not None and not _BUCKET_URI.fullmatch(value):
+            raise ValueError("write gs://bucket/prefix")
+        return value
+
+    @field_validator("secrets")
+    @classmethod
+    def _are_references(cls, value: dict[str, str]) -> dict[str, str]:
+        for variable, reference in value.items():
+            if not _VARIABLE.fullmatch(variable) or not _REFERENCE.fullmatch(reference):
+                raise ValueError("write VARIABLE: gcp-sm:PROJECT/SECRET (or vault:...), never the secret itself")
+        return value
+
     @field_validator("archives")
     @classmethod
     def _are_on_google(cls, value: list[str]) -> list[str]:
@@ -120,19 +145,21 @@ class DataprocEngine:
     detached = True
 
     def __init__(self, **arguments: Any) -> None:
-        self.arguments = service.check_arguments(DataprocArguments, self.name, arguments)
+        self.arguments = service.check_arguments(
+            DataprocArguments, self.name, arguments, references=frozenset({"secrets"})
+        )
 
     # -- the protocol ---------------------------------------------------------------------------------------------
 
     def submit(self, job: SparkJob) -> str:
         """Create the batch, or find the one with the same token. Returns the batch's full name."""
-        if job.secret_environment:
+        if missing := sorted(set(job.secret_environment) - set(self.arguments.secrets)):
             raise EngineSecretsUnsafe(
-                f"the job needs the secret variables {', '.join(sorted(job.secret_environment))}, and Dataproc shows a "
-                "batch's variables to everybody who may see the batch",
+                f"the job needs the secret variables {', '.join(missing)}, and Dataproc shows a batch's variables to "
+                "everybody who may see the batch",
                 where=service.place(job),
-                next_step="set spark.executor_references to env, and give the connections as gcp-sm: references, which "
-                "driver and executors read from Secret Manager as the batch's service account",
+                next_step="store each in Secret Manager and name it in spark.engine_args.secrets as "
+                "gcp-sm:PROJECT/SECRET; driver and executors read it as the batch's service account",
             )
         batch_id, project, region = job.token, self._project, self.arguments.region
         if not re.fullmatch(_BATCH, batch_id):
@@ -148,7 +175,7 @@ class DataprocEngine:
                     batch=document,
                     batch_id=batch_id,
                     request_id=job.token,
-                    retry=None,  # type: ignore[arg-type]
+                    retry=None,
                     timeout=service.REQUEST_SECONDS,
                 ),
             )
@@ -209,6 +236,7 @@ class DataprocEngine:
         variables = service.service_environment(job)
         if arguments.python:
             variables["PYSPARK_PYTHON"] = arguments.python
+        variables |= dict(sorted(arguments.secrets.items()))
         for variable, value in variables.items():
             properties[f"spark.dataproc.driverEnv.{variable}"] = value
             properties[f"spark.executorEnv.{variable}"] = value
@@ -243,12 +271,12 @@ class DataprocEngine:
 
     def _code(self, job: SparkJob) -> tuple[str, str | None]:
         """Upload the main and this package to Cloud Storage and return where they are."""
-        found = _BUCKET_URI.fullmatch(job.staging)
+        found = _BUCKET_URI.fullmatch(self.arguments.code or job.staging)
         if found is None:
             raise StagingRefused(
                 "the job has no staging location that Dataproc can read",
                 where=service.place(job),
-                next_step="set the staging location to gs://bucket/prefix",
+                next_step="set spark.engine_args.code to gs://bucket/prefix",
             )
         main_uri = self._upload(found["bucket"], found["prefix"] or "", job.main)
         return main_uri, self._upload(found["bucket"], found["prefix"] or "", job.py_files) if job.py_files else None
@@ -260,7 +288,7 @@ class DataprocEngine:
             part for part in (prefix.strip("/"), hashlib.sha256(content).hexdigest()[:16], path.name) if part
         )
         doing = "upload the job's code"
-        if not self._call(doing, lambda: self._storage.exists(bucket, key, retry=None)):  # type: ignore[arg-type]
+        if not self._call(doing, lambda: self._storage.exists(bucket, key, retry=None)):
             self._call(
                 doing,
                 lambda: self._storage.upload(bucket, key, data=content, timeout=service.REQUEST_SECONDS),
@@ -328,7 +356,7 @@ class DataprocEngine:
                     batch_id=batch_id,
                     region=region,
                     project_id=project,
-                    retry=None,  # type: ignore[arg-type]
+                    retry=None,
                     timeout=service.REQUEST_SECONDS,
                 ),
             )

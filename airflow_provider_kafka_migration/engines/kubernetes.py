@@ -152,7 +152,7 @@ class KubernetesEngine:
             self._put_secret(namespace, job)
             found = self._create(namespace, document)
         uid = _uid_of(found, job)
-        if job.secret_environment:
+        if self._own_secrets(job):
             self._give_secret_to(namespace, job.token, uid)
         return f"{namespace}/{job.token}/{uid}"
 
@@ -268,7 +268,7 @@ class KubernetesEngine:
         for name, place in sorted(self.arguments.secret_variables.items()):
             secret, _, key = place.partition("/")
             variables[name] = _from_secret(name, secret, key)
-        for name in sorted(job.secret_environment):
+        for name in self._own_secrets(job):
             variables[name] = _from_secret(name, job.token, name)
         return list(variables.values())
 
@@ -343,9 +343,13 @@ class KubernetesEngine:
             raise _refused_path(error, "submit the job") from None
         return _checked(created, "SparkApplication", name, "submit the job")
 
+    def _own_secrets(self, job: SparkJob) -> list[str]:
+        """Return the job's secret variables that the arguments do not name."""
+        return sorted(set(job.secret_environment) - set(self.arguments.secret_variables))
+
     def _put_secret(self, namespace: str, job: SparkJob) -> None:
         """Write the job's secrets into a Secret with the job's name."""
-        if not job.secret_environment:
+        if not (own := self._own_secrets(job)):
             return
         body = {
             "apiVersion": "v1",
@@ -356,7 +360,7 @@ class KubernetesEngine:
                 "namespace": namespace,
                 "labels": service.labels(job, prefix=_PREFIX, managed_by="app.kubernetes.io/managed-by"),
             },
-            "stringData": dict(job.secret_environment),
+            "stringData": {name: job.secret_environment[name] for name in own},
         }
         # The client logs the answers that it parses, at level DEBUG, and this answer contains the secrets.
         unread = {"_preload_content": False, "_request_timeout": service.REQUEST_SECONDS}

@@ -38,9 +38,12 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def all_logs(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def all_logs(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """Capture everything that any library logs, however detailed."""
-    caplog.set_level(logging.DEBUG)
-    for name in ("", "urllib3", "kubernetes", "requests", "airflow", "airflow.task", "google"):
+    from airflow.sdk import BaseHook
+
+    for name in ("", "urllib3", "kubernetes", "requests", "google", "hooks"):
         caplog.set_level(logging.DEBUG, logger=name)
+    # Hooks log through structlog, which drops what is below its own level.
+    monkeypatch.setattr(BaseHook, "log", logging.getLogger("hooks"))
     return caplog

@@ -148,12 +148,12 @@ class SimulatedStorage(RestService):
             return self._download(found[1], found[2], request)
         if found := re.fullmatch(r"/storage/v1/b/([^/]+)/o", request.path):
             prefix = request.query.get("prefix", "")
-            items = [_about(*key, data) for key, data in self.objects.items() if key[1].startswith(prefix)]
+            items = [_about(self.url, *key, data) for key, data in self.objects.items() if key[1].startswith(prefix)]
             return Answer(200, {"kind": "storage#objects", "items": items})
         if found := re.fullmatch(r"/storage/v1/b/([^/]+)/o/(.+)", request.path):
             data = self.objects.get((found[1], found[2]))
             if data is not None:
-                return Answer(200, _about(found[1], found[2], data))
+                return Answer(200, _about(self.url, found[1], found[2], data))
         return Answer(404, {"error": {"code": 404, "message": f"No such object: {request.path}"}})
 
     def _upload(self, bucket: str, request: Request) -> Answer:
@@ -165,7 +165,7 @@ class SimulatedStorage(RestService):
         name = json.loads(about.get_payload(decode=True))["name"]  # type: ignore[union-attr]
         data = content.get_payload(decode=True)  # type: ignore[union-attr]
         self.objects[(bucket, name)] = data
-        return Answer(200, _about(bucket, name, data))
+        return Answer(200, _about(self.url, bucket, name, data))
 
     def _download(self, bucket: str, name: str, request: Request) -> Answer:
         data = self.objects.get((bucket, name))
@@ -180,7 +180,7 @@ class SimulatedStorage(RestService):
         return Answer(206, data[start:], span)
 
 
-def _about(bucket: str, name: str, data: bytes) -> dict[str, Any]:
+def _about(url: str, bucket: str, name: str, data: bytes) -> dict[str, Any]:
     return {
         "kind": "storage#object",
         "id": f"{bucket}/{name}/1",
@@ -188,5 +188,5 @@ def _about(bucket: str, name: str, data: bytes) -> dict[str, Any]:
         "name": name,
         "size": str(len(data)),
         "generation": "1",
-        "mediaLink": f"http://unused/{quote(name, safe='')}",
+        "mediaLink": f"{url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}?generation=1&alt=media",
     }

@@ -144,6 +144,7 @@ def test_secrets_are_only_in_the_scope_until_the_job_is_over(
     assert api.scopes["kafka-jobs"] == {"somebody-elses": "kept"}
     others = [item for item in api.requests if not item.path.endswith("/secrets/put")]
     assert_hidden(all_logs.text, api.runs, [(item.path, item.query, item.body) for item in others])
+    assert "2.0/secrets/put with payload: (not logged)" in all_logs.text, "the hook's own log has to be searched"
     assert "api-token" not in all_logs.text
 
 
@@ -170,6 +171,11 @@ def test_without_a_scope_secrets_are_refused_before_anything_is_written(
     assert_hidden(str(caught.value))
     assert api.requests == []
     assert engine.submit(make_job(tmp_path, secret_environment={})) == ID
+    named = {**ARGUMENTS, "secret_scope": None, "secret_variables": {SECRET_VARIABLE: "kafka/key"}}
+    assert DatabricksEngine(**named).submit(make_job(tmp_path, token="km-other-token")) == "101@127.0.0.1"
+    assert api.sent("POST", "secrets/put") == []
+    variables = api.runs[101]["tasks"][0]["new_cluster"]["spark_env_vars"]
+    assert variables[SECRET_VARIABLE] == "{{secrets/kafka/key}}"
 
 
 def test_no_error_of_a_secret_quotes_the_request(

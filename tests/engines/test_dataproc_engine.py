@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_jobs import SECRET_VARIABLE, TOKEN, assert_hidden, make_job
+from engine_jobs import SECRET, SECRET_VARIABLE, TOKEN, assert_hidden, make_job
 from rest_service import Answer
 from simulated_google import SimulatedDataproc, SimulatedStorage
 
@@ -106,7 +106,7 @@ def test_the_whole_document(
     (main, archive) = (f"gs://{bucket}/{name}" for bucket, name in storage.objects)
     assert main.startswith("gs://code/spark/")
     assert main.endswith("/seed.py")
-    assert Batch.to_dict(request.batch, including_default_value_fields=False) == {
+    assert Batch.to_dict(request.batch, always_print_fields_with_no_presence=False) == {
         "labels": {
             "team": "streaming",
             "managed-by": "airflow-provider-kafka-migration",
@@ -143,17 +143,28 @@ def test_the_whole_document(
             }
         },
     }
-    assert list(storage.objects.values())[0] == b"print('main')\n"
+    assert next(iter(storage.objects.values())) == b"print('main')\n"
 
 
 def test_secrets_are_refused_before_anything_is_written(
-    api: SimulatedDataproc, storage: SimulatedStorage, engine: DataprocEngine, tmp_path: Path
+    api: SimulatedDataproc,
+    storage: SimulatedStorage,
+    engine: DataprocEngine,
+    tmp_path: Path,
+    all_logs: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(EngineSecretsUnsafe, match=SECRET_VARIABLE) as caught:
         engine.submit(make_job(tmp_path, staging="gs://code/spark"))
     assert_hidden(str(caught.value), caught.value.as_dict())
     assert "gcp-sm:" in caught.value.next_step
     assert (api.requests, storage.requests) == ([], [])
+    reference = "gcp-sm:data-platform/kafka-migration-key"
+    named = DataprocEngine(**{**ARGUMENTS, "secrets": {SECRET_VARIABLE: reference}})
+    assert named.submit(make_job(tmp_path, staging="gs://code/spark")) == ID
+    properties = dict(api.batches[ID].runtime_config.properties)
+    assert properties[f"spark.dataproc.driverEnv.{SECRET_VARIABLE}"] == reference
+    assert properties[f"spark.executorEnv.{SECRET_VARIABLE}"] == reference
+    assert_hidden(str(api.requests), [(item.path, repr(item.body)) for item in storage.requests], all_logs.text)
 
 
 def test_the_same_token_is_the_same_batch(
@@ -341,6 +352,15 @@ def test_code_needs_a_place_on_google(engine: DataprocEngine, tmp_path: Path, st
         engine.submit(job_for(tmp_path, staging=staging))
 
 
+def test_code_has_a_place_of_its_own_where_the_journal_is_elsewhere(
+    api: SimulatedDataproc, storage: SimulatedStorage, tmp_path: Path
+) -> None:
+    engine = DataprocEngine(**{**ARGUMENTS, "code": "gs://spark-code"})
+    engine.submit(job_for(tmp_path, staging="s3://journal/orders/spark"))
+    assert api.batches[ID].pyspark_batch.main_python_file_uri.startswith("gs://spark-code/")
+    assert {bucket for bucket, _ in storage.objects} == {"spark-code"}
+
+
 def test_storage_that_refuses(
     api: SimulatedDataproc, storage: SimulatedStorage, engine: DataprocEngine, tmp_path: Path
 ) -> None:
@@ -364,6 +384,8 @@ def test_a_connection_that_is_not_there(api: SimulatedDataproc, tmp_path: Path) 
         ({"timeout": "15d"}, "spark.engine_args.timeout"),
         ({"timeout": "1m"}, "spark.engine_args.timeout"),
         ({"archives": ["s3://bucket/x"]}, "spark.engine_args.archives"),
+        ({"code": "s3://bucket/x"}, "spark.engine_args.code"),
+        ({"secrets": {"KEY": SECRET}}, "spark.engine_args.secrets"),
         ({"project": "Not A Project"}, "spark.engine_args.project"),
     ],
 )
@@ -371,3 +393,4 @@ def test_arguments_are_checked_at_once(changes: dict[str, Any], path: str) -> No
     with pytest.raises(SpecInvalid) as caught:
         DataprocEngine(**{**ARGUMENTS, **changes})
     assert [mistake["path"] for mistake in caught.value.details["mistakes"]] == [path]
+    assert_hidden(str(caught.value), caught.value.as_dict())

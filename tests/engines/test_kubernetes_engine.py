@@ -121,6 +121,7 @@ def test_secrets_are_only_in_the_secret_which_the_job_owns(
 ) -> None:
     engine.submit(make_job(tmp_path))
     secret = api.secrets[("spark", TOKEN)]
+    assert "response body" in all_logs.text, "the client's own log has to be among what is searched"
     assert secret["metadata"]["ownerReferences"] == [
         {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "name": TOKEN, "uid": "uid-1"}
     ]
@@ -129,6 +130,15 @@ def test_secrets_are_only_in_the_secret_which_the_job_owns(
     assert_hidden(all_logs.text, api.applications[("spark", TOKEN)], [(item.path, item.body) for item in others])
     engine.cancel(ID)
     assert api.secrets == {}
+
+
+def test_a_secret_that_the_arguments_name_is_not_written(api: SimulatedKubernetes, tmp_path: Path) -> None:
+    engine = KubernetesEngine(**{**ARGUMENTS, "secret_variables": {SECRET_VARIABLE: "kafka-migration/key"}})
+    assert engine.submit(make_job(tmp_path)) == ID
+    assert [item.path for item in api.requests if "/secrets" in item.path] == []
+    variables = api.applications[("spark", TOKEN)]["spec"]["driver"]["env"]
+    reference = {"secretKeyRef": {"name": "kafka-migration", "key": "key"}}
+    assert {"name": SECRET_VARIABLE, "valueFrom": reference} in variables
 
 
 def test_no_error_of_a_secret_quotes_the_request(
