@@ -1,7 +1,7 @@
 """The engine ``databricks``: a one-time run with one Spark Python task on a job cluster of its own.
 
 Serverless compute and standard (shared) access mode do not fit: copiers open sockets to brokers from Spark's Python
-workers, need environment variables and a streaming query without end, and serverless compute has none of these.
+workers, which Databricks does not let user code do there, and serverless compute has no environment variables.
 
 The run's idempotency token is the job's token, so Databricks itself returns the existing run for a token. Secrets of a
 job go into a secret scope, and the cluster's environment names them as ``{{secrets/scope/key}}``, which Databricks
