@@ -17,6 +17,9 @@ BUILT_IN: Mapping[str, str] = {
     "submit": f"{_PACKAGE}.submit:SubmitEngine",
     "emr_serverless": f"{_PACKAGE}.emr_serverless:EmrServerlessEngine",
     "emr_containers": f"{_PACKAGE}.emr_containers:EmrContainersEngine",
+    "dataproc": f"{_PACKAGE}.dataproc:DataprocEngine",
+    "databricks": f"{_PACKAGE}.databricks:DatabricksEngine",
+    "kubernetes": f"{_PACKAGE}.kubernetes:KubernetesEngine",
 }
 
 #: The engine of a spec that names none.

@@ -105,7 +105,7 @@ def call(request: Callable[[], Result], explain: Callable[[Exception], Migration
 
     :param request: contains nothing but the call of the hook, since any exception of it is an answer of the service.
     :param explain: translates an exception of the hook.
-    :raises MigrationError: what ``explain`` returned. It has no cause: a client library's exception may quote a request.
+    :raises MigrationError: what ``explain`` returned. It has no cause: a library's exception may quote a request.
     """
     for wait in (*WAIT_SECONDS, None):
         try:
@@ -136,7 +136,7 @@ def http_failure(status: int, service: str, doing: str, text: str, *, rights: st
     if status in (408, 425, 429) or status >= 500:
         return (EngineThrottled if status == 429 else EngineUnreachable)(
             f"{service} could not {doing} now (HTTP {status}){words}",
-            next_step="clear the task once the service answers again; a job that already runs is found, not started twice",
+            next_step="clear the task once the service answers again; a job that already runs is found, not repeated",
         )
     return EngineRefused(
         f"{service} refuses to {doing} (HTTP {status}){words}",
