@@ -78,6 +78,20 @@ test-integration: env java ## Tests against real brokers
 test-e2e: env java ## The DAG in a real Airflow
 	$(PYTEST) -m "e2e and not soak" $(PYTEST_ARGS)
 
+# The hooks of the Google provider, without its more than a hundred other libraries: they contradict the lock.
+ENGINES_VENV ?= .venv-engines
+ENGINES_STAMP := $(ENGINES_VENV)/.kafka-migration-engines
+
+$(ENGINES_STAMP): requirements.lock pyproject.toml scripts/bootstrap.sh tests/engines/requirements.txt
+	@bash scripts/bootstrap.sh $(ENGINES_VENV) $(PYTHON)
+	@$(ENGINES_VENV)/bin/uv pip install --quiet --python $(ENGINES_VENV)/bin/python --no-deps --require-hashes \
+	  -r tests/engines/requirements.txt
+	@touch $@
+
+.PHONY: test-engines
+test-engines: $(ENGINES_STAMP) ## Spark engines on the real hooks of all providers, in an environment of their own
+	$(ENGINES_VENV)/bin/python -m pytest tests/engines $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: env java ## Compare the copiers on the same brokers and data; results in benchmarks/results
 	$(BIN)/python -m benchmarks
@@ -100,6 +114,7 @@ soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N c
 	$(BIN)/python -m harness.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
 	  --summary build/soak/summary-3-brokers.json
 	$(PYTEST) -m soak $(PYTEST_ARGS)
+	$(MAKE) test-engines
 	$(PYTEST) $(PARALLEL) -m hypothesis --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 .PHONY: lint
@@ -125,6 +140,9 @@ lock: ## Resolve pyproject.toml again into requirements.lock (UPGRADE=1 takes ne
 	@test -x $(BIN)/uv || bash scripts/bootstrap.sh $(VENV) $(PYTHON)
 	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade) -o requirements.lock
+	$(BIN)/uv pip compile tests/engines/requirements.in --quiet --no-deps --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade) \
+	  -o tests/engines/requirements.txt
 
 .PHONY: clean
 clean: ## Remove what builds and runs leave behind
@@ -133,4 +151,4 @@ clean: ## Remove what builds and runs leave behind
 
 .PHONY: distclean
 distclean: clean ## Remove the environment too
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(ENGINES_VENV)

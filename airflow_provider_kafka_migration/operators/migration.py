@@ -10,10 +10,10 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink, Conte
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
+from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import recorded_run_spec
-from airflow_provider_kafka_migration.provider.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -162,7 +162,6 @@ class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
     """
 
     phase = "seed"
-    main = "seed.py"
 
 
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
@@ -175,7 +174,6 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
     """
 
     phase = "tail"
-    main = "tail.py"
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
@@ -299,7 +297,6 @@ class KafkaMigrationValidateOperator(SparkMigrationOperator):
     """
 
     phase = "validate"
-    main = "verify.py"
     runner_argument = "verifier"
 
 

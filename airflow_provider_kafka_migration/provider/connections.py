@@ -432,13 +432,18 @@ def private_directory(owner: str, task_id: str) -> Path:
     return Path(base) / f"kafka-migration-{os.getuid()}-{name}"
 
 
-def spark_place(spec: MigrationSpec) -> SparkPlace:
-    """Return where the spec's Spark jobs run, as far as it matters for connections."""
+def public_sealing_key() -> str:
+    """Return the public key for sealed references in Airflow's configuration; empty: there is none."""
     from airflow.sdk.configuration import conf
 
+    return str(conf.get("kafka_migration", "sealing_key", fallback="") or "")
+
+
+def spark_place(spec: MigrationSpec) -> SparkPlace:
+    """Return where the spec's Spark jobs run, as far as it matters for connections."""
     from airflow_provider_kafka_migration.provider.compat import spark_master
 
-    public_key = str(conf.get("kafka_migration", "sealing_key", fallback="") or "")
+    public_key = public_sealing_key()
     if spec.spark.engine != "submit":
         return SparkPlace(False, f"engine {spec.spark.engine}", public_key)
     return SparkPlace.of_master(spark_master(spec.spark.conn_id), public_key)

@@ -74,10 +74,9 @@ def test_the_lock_has_all_direct_dependencies() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [
-        *project["dependencies"],
-        *(item for group in project["optional-dependencies"].values() for item in group),
-    ]
+    groups = project["optional-dependencies"]
+    # The Google provider's requirements contradict the lock's; tests/engines/requirements.txt has what its tests need.
+    wanted = [*project["dependencies"], *(item for name in groups if name != "google" for item in groups[name])]
     locked = set(
         re.findall(r"^([a-z0-9._-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE)
     )

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk.exceptions import DownstreamTasksSkipped
+from airflow_provider_kafka_migration.operators.spark_job import SparkSubmitRunner
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
-from airflow_provider_kafka_migration.provider.spark_job import SparkSubmitRunner
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
 KILLS = Path(os.environ["KILLS"])

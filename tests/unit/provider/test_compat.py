@@ -134,7 +134,7 @@ PROVIDER_PRIVATE = {
 } | {"_submit_sp", "_connection", "_py_files", "_last_submit_log_lines"}
 
 
-@pytest.mark.parametrize("path", ["provider/spark_job.py", "provider/spark_submit.py", "operators/migration.py"])
+@pytest.mark.parametrize("path", ["operators/spark_job.py", "provider/spark_submit.py", "operators/migration.py"])
 def test_spark_classes_use_public_names(path: str) -> None:
     tree = ast.parse((PACKAGE / path).read_text())
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

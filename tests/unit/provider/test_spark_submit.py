@@ -16,13 +16,13 @@ from typing import Any
 import psutil
 import pytest
 from airflow.exceptions import AirflowException
+from airflow_provider_kafka_migration.operators.spark_job import spark_main
 
 from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSeedOperator,
     KafkaMigrationValidateOperator,
 )
-from airflow_provider_kafka_migration.provider.spark_job import spark_main
 from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, find_binary, kill_tree
 from airflow_provider_kafka_migration.spec import parse_spec
 
@@ -217,7 +217,7 @@ def test_driver_dies_with_a_task_that_is_killed_without_warning(tmp_path: Path) 
     """The task is SIGKILLed; its driver, which ignores SIGTERM, must not go on."""
     task = f"""
 import os, subprocess, sys
-launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", str(os.getpid())]
+launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.engines.bound_process", str(os.getpid())]
 subprocess.Popen([*launcher, sys.executable, "-c", {STUBBORN!r}, {str(tmp_path)!r}]).wait()
 """
     with subprocess.Popen([sys.executable, "-c", task]) as process:
@@ -232,7 +232,7 @@ subprocess.Popen([*launcher, sys.executable, "-c", {STUBBORN!r}, {str(tmp_path)!
 
 
 def test_launcher_refuses_to_start_for_a_dead_task() -> None:
-    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", "1", "true"]
+    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.engines.bound_process", "1", "true"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "has ended before Spark was started" in done.stderr
@@ -241,7 +241,7 @@ def test_launcher_refuses_to_start_for_a_dead_task() -> None:
 def test_launcher_keeps_the_process_id_and_exit_status() -> None:
     """The hook kills by process id, so it has to be the driver's."""
     code = "import os; print(os.getpid()); raise SystemExit(7)"
-    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", str(os.getpid())]
+    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.engines.bound_process", str(os.getpid())]
     with subprocess.Popen([*argv, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 7

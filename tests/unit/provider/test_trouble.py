@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow_provider_kafka_migration.operators.spark_job import SparkSubmitRunner
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.provider.progress import TROUBLE, TroubleNotices
-from airflow_provider_kafka_migration.provider.spark_job import SparkSubmitRunner
 from airflow_provider_kafka_migration.record.context import Progress
 from airflow_provider_kafka_migration.spec import parse_spec
 
@@ -110,7 +110,7 @@ def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_runner_calls_whoever_wants_to_hear(
     minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_kafka_migration.provider.spark_job.interval_seconds", lambda: 0.01)
+    monkeypatch.setattr("airflow_provider_kafka_migration.operators.spark_job.interval_seconds", lambda: 0.01)
     heard: list[Any] = []
 
     def broken(_context: Any) -> None:
