@@ -198,18 +198,16 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             with runner.renewed(migration.context.record, submission):
                 progress = migration.follow_job(self.phase, submission, memory)
             if progress is not None:
-                self._show(context, memory)(progress)
+                self.progress_taker(context, migration.spec.migration_id, memory)(progress)
             return runner.has_ended(migration.context.record, submission)
         except (Transient, *CREDENTIALS_REFUSED) as error:
             self.log.warning("What runs beside the job has failed this time, the next part tries again: %s", error)
             return False
 
-    def _show(self, context: Context, memory: dict[str, Any]) -> Callable[[Progress], None]:
+    def progress_taker(self, context: Context, migration_id: str, memory: dict[str, Any]) -> Callable[[Progress], None]:
         """Return what shows progress and notifies people, as the parts before left it."""
         show = self.progress_sink(context)
-        notices = TroubleNotices(
-            self.migration_spec(context).migration_id, lambda text: call_all(self.on_trouble, context, text)
-        )
+        notices = TroubleNotices(migration_id, lambda text: call_all(self.on_trouble, context, text))
         notices.recall(memory.get("notices") or {})
 
         def take(progress: Progress) -> None:
@@ -260,7 +258,9 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         )
 
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
-            return ProgressWatcher(read, self._show(context, {}), every_seconds=interval_seconds())
+            return ProgressWatcher(
+                read, self.progress_taker(context, spec.migration_id, {}), every_seconds=interval_seconds()
+            )
 
         self._runner = EngineRunner(engine, make_job, pump=pump)
         return self._runner
