@@ -90,12 +90,13 @@ class KafkaCluster(ClusterAdmin):
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError("brokers: 1 or 3")
-        if host is not None and (proxied or tls or mode == "zookeeper" or not folder.is_relative_to(host.disk)):
-            # The proxy runs here, and the certificates are made for localhost.
-            raise ValueError("on a host: neither a proxy nor TLS nor ZooKeeper, and a folder on the host's disk")
         self.folder = folder
         self.version = version
         self.mode: Mode = mode or ("zookeeper" if int(version.split(".")[0]) < 4 else "kraft")
+        if host is not None and (
+            proxied or tls or self.mode == "zookeeper" or not folder.is_relative_to(host.disk)
+        ):  # the proxy runs on this machine, the certificates are made for localhost, and ZooKeeper listens there
+            raise ValueError("on a host: neither a proxy nor TLS nor ZooKeeper, and a folder on the host's disk")
         self.brokers = brokers
         self.users = dict(users or {})
         self.users.setdefault("admin", secrets.token_urlsafe(12))

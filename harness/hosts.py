@@ -35,7 +35,7 @@ from types import TracebackType
 
 import psutil
 
-from harness import kafka_jars
+from harness import maven
 from harness.processes import HarnessError, Process, start, tail_of, wait_for
 
 #: The root of this checkout: what a host needs in order to have this package, its tests and its harness.
@@ -359,9 +359,13 @@ class Lab:
 
 
 def _image() -> list[Path]:
-    """What every host may read besides the operating system: Python, this environment, Java, Kafka's jars."""
-    java = Path(kafka_jars.java()).resolve().parents[1]
-    folders = [Path(sys.base_prefix), Path(sys.prefix), java, kafka_jars.cache_folder()]
+    """What every host may read besides the operating system: Python, this environment, Java, Kafka's and Hadoop's jars.
+
+    Jars must be in the cache before: a host has no internet.
+    """
+    java = Path(maven.java()).resolve().parents[1]
+    jars = [maven.cache_folder(name) for name in ("kafka", "hadoop")]
+    folders = [Path(sys.base_prefix), Path(sys.prefix), java, *jars]
     return [folder for folder in folders if folder.is_dir() and not any(map(folder.is_relative_to, _SYSTEM))]
 
 
