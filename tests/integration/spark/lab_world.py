@@ -96,7 +96,7 @@ class World:
         self,
         copy: Copying,
         main: str,
-        references: Path,
+        references: Path | str,
         master: str,
         *,
         conf: Mapping[str, str] | None = None,
