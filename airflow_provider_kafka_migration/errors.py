@@ -463,3 +463,50 @@ class SchemaIdMapConflict(Terminal):
 
 class SchemasIncomplete(Terminal):
     """Some schemas, levels or modes are not on the target registry: it refused them, or they could not be read."""
+
+
+# -- references -------------------------------------------------------------------------------------------------------
+
+
+class SecretNotFound(ConnectionInvalid):
+    """The secret store has no such secret, or no such version of it."""
+
+
+class SecretAccessDenied(ConnectionInvalid):
+    """The secret store does not let this machine read the secret."""
+
+
+class SecretUnusable(ConnectionInvalid):
+    """The secret exists, but is binary, is not the JSON that the reference needs, or lacks the key it names."""
+
+
+class SecretLibraryMissing(ConnectionInvalid):
+    """This Python lacks the client library of a secret store."""
+
+
+class SecretStoreUnavailable(Transient):
+    """The secret store did not answer within the bounded wait, or asked to be called less often."""
+
+
+class ReferencesUnfit(ConnectionInvalid):
+    """With these references, Spark's driver or executors could not get the connections of a job."""
+
+
+class SealingKeyMissing(ConnectionInvalid):
+    """This machine has no private sealing key, or a text that is none."""
+
+
+class SealingKeyWrong(ConnectionInvalid):
+    """This machine's private sealing keys do not belong to the public key that the references were sealed for."""
+
+
+class SealedReferencesAltered(ConnectionInvalid):
+    """The sealed references were altered or cut off on their way."""
+
+
+class SealedReferencesForeign(ConnectionInvalid):
+    """The sealed references belong to another migration, job or submission."""
+
+
+class SealedReferencesExpired(ConnectionInvalid):
+    """The sealed references are older than they may be."""

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 #: (path in the spec, reason)
 Finding = tuple[str, str]
 
-REFERENCE = re.compile(r"(?:env|file|airflow):[^\s/]\S*|file:/(?!/)\S+")
+REFERENCE = re.compile(r"(?:env|file|airflow|secretsmanager|ssm|gcp-sm|vault):[^\s/]\S*|(?:file|ssm):/(?!/)\S+")
 
 #: How to give a secret instead of writing it into the spec.
 _REFERENCE_FORMS = "write it into an environment variable, a file of mode 0600 or an Airflow connection, and give its "
@@ -42,7 +42,7 @@ _SPARK_NAMES = re.compile(r"spark\.kubernetes\.(?:driver|executor)\.(?:secrets|s
 
 _KNOWN_TOKENS = re.compile(
     r"xox[abeprs]-[\w-]{10}|gh[pousr]_\w{20}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10}|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|\b[Bb]earer [\w.~+/=-]{12}|\b[Bb]asic [\w+/=-]{12}"
+    r"|kmpriv1_|\b[Bb]earer [\w.~+/=-]{12}|\b[Bb]asic [\w+/=-]{12}"
 )
 #: ``-Dx.password=...`` and ``{"sasl.password": "..."}``
 _NAMED_INSIDE = re.compile(

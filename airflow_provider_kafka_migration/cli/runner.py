@@ -10,13 +10,13 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from typing import Any
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.cli.frame import Stop
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
-from airflow_provider_kafka_migration.copy.clients import Clients, write_references
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts, ApprovalKind, Responder
 from airflow_provider_kafka_migration.documents.proof import ContentJob
@@ -45,13 +45,14 @@ from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references, references_of
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.references.sealing import PUBLIC_KEY_VARIABLE
 from airflow_provider_kafka_migration.spark import launch
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
 
 log = logging.getLogger(__name__)
 
@@ -361,24 +362,14 @@ ReadProgress = Callable[[], Progress | None]
 ShowProgress = Callable[[Progress], None]
 
 
-#: Jobs that get only one of the clusters; all others get both.
-_ONE_SIDED = {"backup": ("source",), "restore": ("target",), "verify-archive": ("target",)}
-
-
 def references(spec: MigrationSpec, resolver: Resolver, job: str = "") -> dict[str, Any]:
-    """Return the connections of a spec, with their secrets: for this process, or for a file of mode 0600.
+    """Return the connections of a spec for this process, with their secrets.
 
     :param job: name of the job document; a job that may know only one cluster gets only that one.
-
     :raises ConnectionInvalid: a connection cannot be resolved.
     """
-    storage = spec.storage.conn_id
-    known = {"source": spec.source.conn_id, "target": spec.target.conn_id}
-    sides = _ONE_SIDED.get(job, tuple(known))
-    return {
-        **{side: resolver.mapping(known[side]) for side in sides},
-        "storage": resolver.mapping(storage) if storage else None,
-    }
+    given = references_of(spec, job)
+    return {role: resolver.mapping(reference) if reference else None for role, reference in given.items()}
 
 
 class ProgressPump:
@@ -453,7 +444,7 @@ class InProcessRunner:
 
 
 class SparkRunner:
-    """Runs jobs through ``spark-submit`` on a master, with connections in a file of mode 0600 while the job runs.
+    """Runs jobs through ``spark-submit`` on a master, and gives them the connections as the spec says.
 
     :param master: for instance ``local[4,4]`` or ``spark://host:7077``.
     """
@@ -470,31 +461,27 @@ class SparkRunner:
         :raises SparkJobFailed: Spark ended with an error; the job's own errors are in its progress document.
         """
         name = Path(job_key).stem
-        folder = Path(tempfile.mkdtemp(prefix="kafka-migration-"))
-        try:
-            file = folder / "references.json"
-            given = references(spec, self._resolver, name)
-            renew = self._resolver.renewal(spec.storage.conn_id) if spec.storage.conn_id else None
-            keys: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if renew is not None:
-                path = folder / "storage-keys.json"
-                given["storage"] = with_keys_file(given["storage"], path)
-                keys = keys_kept_in(path, renew)
-            write_references(str(file), given)
-            command = self._command(spec, name, job_location, job_key, file)
-            with self._stop.heeded(), keys, ProgressPump(read_progress, self._show):
-                self._run(spec, name, command, folder / "spark.log")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        place = SparkPlace.of_master(self._master, os.environ.get(PUBLIC_KEY_VARIABLE, ""))
+        token = f"{name}-{uuid.uuid4().hex[:20]}"
+        with (
+            tempfile.TemporaryDirectory(prefix="kafka-migration-") as base,
+            job_references(
+                spec, self._resolver, place=place, job=name, token=token, folder=Path(base) / "job"
+            ) as given,
+            self._stop.heeded(),
+            ProgressPump(read_progress, self._show),
+        ):
+            command = self._command(spec, name, job_location, job_key, given)
+            self._run(spec, name, command, Path(base) / "spark.log")
 
-    def _command(self, spec: MigrationSpec, name: str, job_location: str, job_key: str, file: Path) -> list[str]:
+    def _command(self, spec: MigrationSpec, name: str, job_location: str, job_key: str, given: str) -> list[str]:
         conf = {**spec.spark.conf, **launch.FORCED_CONF}
         return [
             str(Path(sys.executable).with_name("spark-submit")),
             *("--master", self._master, "--name", launch.application_name(spec.migration_id, name)),
             *(part for key in sorted(conf) for part in ("--conf", f"{key}={conf[key]}")),
             str(launch.main_file(f"{_MAINS.get(name, name)}.py")),
-            *launch.job_arguments(job_location, job_key, file),
+            *launch.job_arguments(job_location, job_key, given),
         ]
 
     def _run(self, spec: MigrationSpec, name: str, command: list[str], log: Path) -> None:

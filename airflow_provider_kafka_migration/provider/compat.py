@@ -116,6 +116,10 @@ class OpenSparkSubmitOperator(SparkSubmitOperator):
         self._conn_id = conn_id
         self._hook = None
 
+    def spark_master(self) -> str:
+        """Return Spark's master as the provider's hook reads it from the connection."""
+        return str(super()._get_hook()._connection["master"])
+
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
         """Return the hook to use instead of the provider's."""
         return hook

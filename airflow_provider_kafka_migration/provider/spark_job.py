@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,11 +15,9 @@ from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOper
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
     private_directory,
-    references_document,
-    references_file,
-    remove_directory,
-    storage_renewal,
+    public_sealing_key,
 )
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references, remove_directory
 from airflow_provider_kafka_migration.provider.progress import (
     Callback,
     ProgressWatcher,
@@ -127,10 +126,17 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             journal.
         """
         self._private_directory = private_directory(run_owner(context), self.task_id)
-        resolver = airflow_resolver()
-        document = references_document(spec, resolver)
-        renew = storage_renewal(spec, resolver)
-        with references_file(document, self._private_directory, renew=renew) as references:
+        # The master as the hook reads it from the connection.
+        self.new_submission(spec.spark.conn_id)
+        place = SparkPlace.of_master(self.spark_master(), public_sealing_key())
+        with job_references(
+            spec,
+            airflow_resolver(),
+            place=place,
+            job=Path(job_key).stem,
+            token=f"{self.phase}-{uuid.uuid4().hex[:20]}",
+            folder=self._private_directory,
+        ) as references:
             self._prepare(spec, job_location, job_key, references)
             try:
                 # It creates the hook itself, from the conf to which it has added OpenLineage's settings.
@@ -142,7 +148,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
                     raise
                 raise failure from error
 
-    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> None:
+    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: str) -> None:
         self.application = str(spark_main(self.main))
         self.application_args = job_arguments(job_location, job_key, references)
         self.conf = {**DEFAULT_CONF, **spec.spark.conf, **(self.conf or {}), **FORCED_CONF}

@@ -22,12 +22,12 @@ def application_name(migration_id: str, job: str) -> str:
     return f"kafka-migration-{migration_id}-{job}"
 
 
-def job_arguments(job_location: str, job_key: str, references: Path) -> list[str]:
+def job_arguments(job_location: str, job_key: str, references: str) -> list[str]:
     """Return the arguments of a Spark main: pointers only.
 
-    :param references: file with the connections.
+    :param references: how the job gets its connections (:mod:`..references.argument`).
     """
-    return ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
+    return ["--job-location", job_location, "--job-key", job_key, "--references", references]
 
 
 def python_environment() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The shared part of the mains of ``spark_jobs/``: arguments, logging, signals, and how a job ends.
 
-``seed.py --job-location URI --job-key KEY --references FILE``. No argument contains a secret: the references file (mode
-0600) contains connections, or references to them.
+``seed.py --job-location URI --job-key KEY --references REFERENCES``. No argument contains a secret: REFERENCES is a
+file (mode 0600), references to connections, or encrypted connections (:mod:`..references.argument`).
 
 Exit status: 0: the job is done; 1: a person must act (Terminal); 75: trying again may help (Transient, and any
 unexpected error); 143: terminated. The last line on stderr is the error in one line.
@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import FrameType
 from typing import Any
 
@@ -26,6 +27,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from airflow_provider_kafka_migration.errors import MigrationError, SparkJobFailed, Terminal
+from airflow_provider_kafka_migration.references.sealing import Binding
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences, ParentWatch
 
 log = logging.getLogger(__name__)
@@ -60,12 +62,21 @@ def parse_arguments(argv: Sequence[str], description: str) -> JobArguments:
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--job-location", required=True, help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--job-key", required=True, help="key of the job document below the location")
-    parser.add_argument("--references", required=True, help="file (mode 0600), env:NAME or file:PATH")
+    parser.add_argument(
+        "--references", required=True, help="file (mode 0600), env:NAME, file:PATH, inline:... or sealed:..."
+    )
     parser.add_argument("--master", help="Spark master, only without spark-submit; local mode needs local[N,4]")
     found = parser.parse_args(list(argv))
-    references = JobReferences.open(found.references)
-    pointer = JobPointer(found.job_location.rstrip("/"), found.job_key, references)
+    location = found.job_location.rstrip("/")
+    references = JobReferences.open(found.references, location=location, binding=_binding(found.job_key))
+    pointer = JobPointer(location, found.job_key, references)
     return JobArguments(pointer, references.resolve(), found.master)
+
+
+def _binding(job_key: str) -> Binding:
+    """Return the job that a key names: ``<migration_id>/jobs/<name>.json``."""
+    path = PurePosixPath(job_key)
+    return Binding(path.parent.parent.as_posix(), path.stem)
 
 
 def run_main(job: Callable[[JobArguments], None], description: str, argv: Sequence[str] | None = None) -> int:
