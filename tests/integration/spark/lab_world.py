@@ -16,7 +16,11 @@ from typing import Any
 import psutil
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE, PrivateKey
 from airflow_provider_kafka_migration.spark.launch import build_py_files
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from harness import kafka_jars
 from harness.brokers import KafkaCluster
 from harness.hosts import CHECKOUT, Host, Lab
@@ -60,6 +64,7 @@ class World:
     target: KafkaCluster
     storage: S3Server
     bucket: str
+    key: PrivateKey
     driver: Host
     workers: list[Host]
     submissions: list[Process] = field(default_factory=list)
@@ -85,6 +90,32 @@ class World:
             location=f"s3://{self.bucket}/{migration_id}",
         )
 
+    @staticmethod
+    def spec(copy: Copying, **spark: Any) -> MigrationSpec:
+        """A spec with connections of Airflow."""
+        return parse_spec(
+            {
+                "migration_id": copy.migration_id,
+                "source": {"conn_id": "kafka_source"},
+                "target": {"conn_id": "kafka_target"},
+                "storage": {"journal": copy.journal, "conn_id": "kafka_storage"},
+                "topics": {"include": [".*"]},
+                "spark": spark,
+            }
+        )
+
+    @contextmanager
+    def sealed(self, copy: Copying, job: str, master: str) -> Iterator[str]:
+        """Yield the argument ``--references`` as Airflow's task makes it: its connections, encrypted for this job."""
+        resolver = Resolver({"airflow": lambda conn_id: json.dumps(self.connections[conn_id.removeprefix("kafka_")])})
+        place = SparkPlace.of_master(master, self.key.public.text)
+        # A folder of the machine that submits, which is not the driver's; nothing is in it in this mode.
+        folder = copy.folder / "for-references"
+        with job_references(
+            self.spec(copy), resolver, place=place, job=job, token=f"{job}-1", folder=folder
+        ) as argument:
+            yield argument
+
     def references(self, document: Mapping[str, Any], name: str = "references.json") -> Path:
         """Write a references file on the driver's disk, and nowhere else."""
         path = self.driver.disk / name
@@ -96,7 +127,7 @@ class World:
         self,
         copy: Copying,
         main: str,
-        references: Path | str,
+        references: str,
         master: str,
         *,
         conf: Mapping[str, str] | None = None,
@@ -115,7 +146,7 @@ class World:
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]
         command += [str(CHECKOUT / "spark_jobs" / f"{main}.py")]
-        command += ["--job-location", copy.journal, "--job-key", copy.job_key(main), "--references", str(references)]
+        command += ["--job-location", copy.journal, "--job-key", copy.job_key(main), "--references", references]
         name = f"submission-{len(self.submissions)}-{main}"
         self.submissions.append(self.driver.start(name, command, env=env))
         return self.submissions[-1]
@@ -168,7 +199,7 @@ class World:
 
     def check_no_secret_leaked(self) -> None:
         """No secret is on a disk but the brokers' own, in an object, or in a command line."""
-        secrets = [*PASSWORDS.values(), STORAGE_SECRET]
+        secrets = [*PASSWORDS.values(), STORAGE_SECRET, self.key.text]
         marks = [secret.encode() for secret in secrets]
         holders = []
         for name, host in self.lab.hosts.items():
@@ -219,12 +250,15 @@ def lab_world(folder: Path, *, workers: int = 2) -> Iterator[World]:
         storage.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
         world_connections = connections(source, target, storage)
         environment = {f"LAB_{role.upper()}": json.dumps(value) for role, value in world_connections.items()}
+        key = PrivateKey.new()
+        environment[KEY_VARIABLE] = key.text
         world = World(
             lab,
             source,
             target,
             storage,
             bucket,
+            key,
             driver=lab.host("driver", has_product=True, environment=environment),
             workers=[lab.host(f"worker-{number + 1}", environment=environment) for number in range(workers)],
         )

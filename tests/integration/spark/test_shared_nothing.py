@@ -5,6 +5,7 @@ Workers have no code of this package but what Spark ships, and no file with secr
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.documents.proof import ContentJob
+from airflow_provider_kafka_migration.errors import ReferencesUnfit
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, travel
+from airflow_provider_kafka_migration.references.argument import inline_argument
 from harness.clients import LiveProducer
 from harness.hosts import PACKAGE, why_not
 from harness.processes import Process, tail_of
@@ -30,7 +34,7 @@ pytestmark = [
 ]
 
 #: References that mean something only where they are resolved.
-FROM_ENVIRONMENT = {role: f"env:LAB_{role.upper()}" for role in ("source", "target", "storage")}
+FROM_ENVIRONMENT = inline_argument({role: f"env:LAB_{role.upper()}" for role in ("source", "target", "storage")})
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +103,16 @@ def test_a_machine_lost_in_the_middle_of_a_seed_costs_no_record(
     copy = world.copying("lost", tmp_path)
     # Slow enough that a lane is still in its middle when the machine is lost.
     copy.write_job("seed", max_bytes_per_second=40_000, segment_max_bytes=30_000, slice_seconds=5)
-    references = world.references(FROM_ENVIRONMENT)
-    run = world.submit(copy, "seed", references, spark.url, conf=IMPATIENT)
-    lost = wait_for_owner(world, copy, run, "seed")
-    host = world.lab.hosts[lost.host]
-    host.kill()
-    try:
-        assert world.wait(run) == 0, tail_of(run.log, 60)
-    finally:
-        host.boot()
-        spark.restart_worker(world.workers.index(host))
+    with world.sealed(copy, "seed", spark.url) as references:
+        run = world.submit(copy, "seed", references, spark.url, conf=IMPATIENT)
+        lost = wait_for_owner(world, copy, run, "seed")
+        host = world.lab.hosts[lost.host]
+        host.kill()
+        try:
+            assert world.wait(run) == 0, tail_of(run.log, 60)
+        finally:
+            host.boot()
+            spark.restart_worker(world.workers.index(host))
     copy.compare().check()
     world.check_leases(copy)
     following = [lease for lease in world.leases(copy) if lease.lane == lost.lane]
@@ -118,7 +122,7 @@ def test_a_machine_lost_in_the_middle_of_a_seed_costs_no_record(
     job = content_job(copy)
     store = copy.clients.store(copy.journal)
     store.put(copy.job_key("verify"), job.canonical())
-    verify = world.submit(copy, "verify", references, spark.url)
+    verify = world.submit(copy, "verify", FROM_ENVIRONMENT, spark.url)
     assert world.wait(verify) == 0, tail_of(verify.log, 60)
     found = ContentResults(ContentJob.parse(job.canonical()), store).read_all()
     assert len(found) == len(copy.partitions)
@@ -133,8 +137,11 @@ def test_a_machine_cut_off_beyond_its_slice_is_no_second_owner_when_it_is_back(
     stop_key = f"{copy.migration_id}/control/tail-stop.json"
     copy.write_job("tail", stop_key=stop_key, slice_seconds=4, max_bytes_per_second=60_000, segment_max_bytes=30_000)
     places = {topic: [0, 1, 2] for topic in copy.topics[:2]}
-    with LiveProducer(world.source.client_config(), places, records_per_second=50) as producer:
-        run = world.submit(copy, "tail", world.references(FROM_ENVIRONMENT), spark.url, conf=IMPATIENT)
+    with (
+        LiveProducer(world.source.client_config(), places, records_per_second=50) as producer,
+        world.sealed(copy, "tail", spark.url) as references,
+    ):
+        run = world.submit(copy, "tail", references, spark.url, conf=IMPATIENT)
         cut = wait_for_owner(world, copy, run, "tail")
         host = world.lab.hosts[cut.host]
         host.cut()
@@ -154,16 +161,22 @@ def test_a_machine_cut_off_beyond_its_slice_is_no_second_owner_when_it_is_back(
     world.check_no_secret_leaked()
 
 
-def test_a_file_that_only_the_driver_has_is_missed_by_name(world: World, spark: SparkCluster, tmp_path: Path) -> None:
+def test_a_file_that_only_the_driver_has_is_refused_and_missed_by_name(
+    world: World, spark: SparkCluster, tmp_path: Path
+) -> None:
     copy = world.copying("file", tmp_path, records=400)
     copy.write_job("seed")
+    with pytest.raises(ReferencesUnfit, match="other machines cannot read a file of this one"):
+        travel(world.spec(copy, executor_references="file"), SparkPlace.of_master(spark.url), "seed")
+
+    # Who submits by hand is not asked by anybody: the executors' own message has to say it.
     document = world.references(world.connections, "with-secrets.json")
     try:
-        run = world.submit(copy, "seed", document, spark.url)
+        run = world.submit(copy, "seed", str(document), spark.url)
         assert world.wait(run) == 1, tail_of(run.log, 60)
     finally:
         document.unlink()
     last = tail_of(run.log, 1)
     assert "COPY_FAILED" in last, last
-    assert "the file cannot be read: No such file or directory" in last, last
+    assert re.search(r"the file cannot be read on worker-[12]\b.*: No such file or directory", last), last
     world.check_no_secret_leaked()

@@ -1,12 +1,11 @@
 """Cluster deploy mode on a real YARN: the driver runs on a machine that Airflow never sees, and machines share nothing.
 
-The machine that submits has the package; NodeManagers have neither code nor files of it. Containers inherit the
-connections from the environment of their NodeManager.
+The machine that submits has the package; NodeManagers have neither code nor files of it. Containers inherit the key of
+sealed references from the environment of their NodeManager.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 
 from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.documents.proof import ContentJob
+from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE
 from harness.clients import LiveProducer
 from harness.hosts import why_not
 from harness.processes import Process, tail_of
@@ -53,25 +53,22 @@ _CONF = {
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     sets().ensure(VERSION)  # before there is no way out
     with lab_world(tmp_path_factory.mktemp("lab")) as made:
-        for worker in made.workers:
-            # The document of references itself comes from the environment, too: a driver has no file either.
-            worker.environment["LAB_REFERENCES"] = json.dumps(FROM_ENVIRONMENT)
         yield made
 
 
 @pytest.fixture(scope="module")
 def yarn(world: World) -> Iterator[YarnCluster]:
     master = world.lab.host("hadoop-master")
-    passed_on = ["LAB_SOURCE", "LAB_TARGET", "LAB_STORAGE", "LAB_REFERENCES"]
+    passed_on = ["LAB_SOURCE", "LAB_TARGET", "LAB_STORAGE", KEY_VARIABLE]
     with YarnCluster(master, world.workers, [world.driver], passed_on=passed_on) as cluster:
         yield cluster
 
 
-def submit(world: World, yarn: YarnCluster, copy: Copying, main: str) -> Process:
+def submit(world: World, yarn: YarnCluster, copy: Copying, main: str, references: str) -> Process:
     return world.submit(
         copy,
         main,
-        "env:LAB_REFERENCES",
+        references,
         "yarn",
         conf=_CONF,
         options=["--deploy-mode", "cluster"],
@@ -106,22 +103,26 @@ def test_seed_tail_and_content_check_with_the_driver_on_a_node(world: World, yar
     copy = world.copying("yarn", tmp_path, records=4_000)
     copy.write_job("seed")
     began = time.monotonic()
-    check_success(world, yarn, submit(world, yarn, copy, "seed"))
+    with world.sealed(copy, "seed", "yarn") as references:
+        check_success(world, yarn, submit(world, yarn, copy, "seed", references))
     print(f"seed in cluster mode: {time.monotonic() - began:.0f} s")
     copy.compare().check()
 
     job = content_job(copy)
     store = copy.clients.store(copy.journal)
     store.put(copy.job_key("verify"), job.canonical())
-    check_success(world, yarn, submit(world, yarn, copy, "verify"))
+    check_success(world, yarn, submit(world, yarn, copy, "verify", FROM_ENVIRONMENT))
     found = ContentResults(ContentJob.parse(job.canonical()), store).read_all()
     assert len(found) == len(copy.partitions)
     assert all(content.is_equal for content in found)
 
     places = {topic: [0, 1, 2] for topic in copy.topics[:2]}
-    with LiveProducer(world.source.client_config(), places, records_per_second=50) as producer:
+    with (
+        LiveProducer(world.source.client_config(), places, records_per_second=50) as producer,
+        world.sealed(copy, "tail", "yarn") as references,
+    ):
         copy.write_job("tail", stop_key=f"{copy.migration_id}/control/tail-stop.json", slice_seconds=4)
-        run = submit(world, yarn, copy, "tail")
+        run = submit(world, yarn, copy, "tail", references)
         target = copy.clients.wire("target")
         before = sum(target.list_offsets(list(copy.partitions), "latest").values())
 
@@ -145,7 +146,15 @@ def test_the_machine_of_the_driver_is_lost_and_the_next_attempt_takes_the_job_up
 ) -> None:
     copy = world.copying("driverless", tmp_path)
     copy.write_job("seed", max_bytes_per_second=40_000, segment_max_bytes=30_000, slice_seconds=5)
-    run = submit(world, yarn, copy, "seed")
+    with world.sealed(copy, "seed", "yarn") as references:
+        _lose_the_driver(world, yarn, copy, references)
+    copy.compare().check()
+    world.check_leases(copy)
+    world.check_no_secret_leaked()
+
+
+def _lose_the_driver(world: World, yarn: YarnCluster, copy: Copying, references: str) -> None:
+    run = submit(world, yarn, copy, "seed", references)
     application = application_of(run)
     lost = wait_for_owner(world, copy, run, "seed")
     driver_host = yarn.driver_host(application)
@@ -159,16 +168,12 @@ def test_the_machine_of_the_driver_is_lost_and_the_next_attempt_takes_the_job_up
         print(f"the loss of the driver was noticed after {time.monotonic() - killed:.0f} s (lease of {lost.host})")
         with pytest.raises(AssertionError):
             copy.compare().check()
-        second = submit(world, yarn, copy, "seed")
-        check_success(world, yarn, second)
+        check_success(world, yarn, submit(world, yarn, copy, "seed", references))
         print(f"and all was copied {time.monotonic() - killed:.0f} s after it")
     finally:
         host.boot()
         yarn.nodes[host.name].kill()
         yarn.start_node(host)
-    copy.compare().check()
-    world.check_leases(copy)
-    world.check_no_secret_leaked()
 
 
 def test_a_file_of_references_that_the_driver_host_lacks_is_named(
@@ -178,17 +183,9 @@ def test_a_file_of_references_that_the_driver_host_lacks_is_named(
     copy.write_job("seed")
     document = world.references(world.connections, "with-secrets.json")
     try:
-        run = world.submit(
-            copy,
-            "seed",
-            str(document),
-            "yarn",
-            conf=_CONF,
-            options=["--deploy-mode", "cluster"],
-            env={"HADOOP_CONF_DIR": str(yarn.conf(world.driver))},
-        )
+        run = submit(world, yarn, copy, "seed", str(document))
         assert world.wait(run, 900) != 0, tail_of(run.log, 30)
     finally:
         document.unlink()
     said = "".join(path.read_text(errors="replace") for worker in world.workers for path in yarn.container_logs(worker))
-    assert "the file cannot be read: No such file or directory" in said
+    assert re.search(r"the file cannot be read on worker-[12]\b.*: No such file or directory", said), said[-2000:]
