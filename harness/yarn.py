@@ -145,10 +145,6 @@ class YarnCluster:
         found = re.search(r"AM Host : (\S+)", output)
         return found[1] if found and found[1] in self.nodes else None
 
-    def kill_application(self, application: str) -> None:
-        """Ask the ResourceManager to end an application."""
-        self.command("org.apache.hadoop.yarn.client.cli.ApplicationCLI", "-kill", application)
-
     def command(self, main: str, *arguments: str) -> str:
         """Run a client program on the ResourceManager's host; return its output, empty if it fails."""
         done = self._host.run(self._java(self._host, main, *arguments), check=False, timeout_seconds=_READY_SECONDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,7 +109,10 @@ def test_a_machine_lost_in_the_middle_of_a_seed_costs_no_record(
         lost = wait_for_owner(world, copy, run, "seed")
         host = world.lab.hosts[lost.host]
         host.kill()
+        killed = time.monotonic()
         try:
+            wait_for_successor(world, copy, run, lost)
+            print(f"lane {lost.lane} stood still for {time.monotonic() - killed:.0f} s after its machine was lost")
             assert world.wait(run) == 0, tail_of(run.log, 60)
         finally:
             host.boot()
@@ -145,8 +149,10 @@ def test_a_machine_cut_off_beyond_its_slice_is_no_second_owner_when_it_is_back(
         cut = wait_for_owner(world, copy, run, "tail")
         host = world.lab.hosts[cut.host]
         host.cut()
+        began = time.monotonic()
         try:
             successor = wait_for_successor(world, copy, run, cut)
+            print(f"lane {cut.lane} stood still for {time.monotonic() - began:.0f} s after its machine was cut off")
         finally:
             host.join()
         # What the zombie still holds, its own and in its kernel's send buffers, goes out now.
