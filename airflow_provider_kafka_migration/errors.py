@@ -510,3 +510,70 @@ class SealedReferencesForeign(ConnectionInvalid):
 
 class SealedReferencesExpired(ConnectionInvalid):
     """The sealed references are older than they may be."""
+
+
+# -- spark engines ----------------------------------------------------------------------------------------------------
+
+
+class EngineProviderMissing(Terminal):
+    """The Airflow provider package that an engine of Spark jobs needs is not installed."""
+
+
+class EngineUnreachable(Transient):
+    """The service that runs Spark jobs did not answer, was busy, or limited the number of requests."""
+
+
+class EngineAnswerInvalid(Transient):
+    """The service that runs Spark jobs answered something that its documentation does not describe."""
+
+
+class EngineForbidden(Terminal):
+    """The service that runs Spark jobs rejected the login, or the login may not do what was asked."""
+
+
+class EngineRefused(Terminal):
+    """The service that runs Spark jobs refused a job or a request: a wrong setting, or a quota is used up."""
+
+
+class EngineJobConflict(Terminal):
+    """The name of a Spark job is taken by something else, or the job belongs to another account or workspace."""
+
+
+class EngineSecretsUnsafe(Terminal):
+    """The engine has no way of passing secrets to a Spark job that does not show them to others."""
+
+
+class EngineThrottled(EngineUnreachable):
+    """The service that runs Spark jobs kept refusing requests, also when they were repeated more slowly."""
+
+
+class EngineCredentialsExpired(EngineUnreachable):
+    """The credentials for the service that runs Spark jobs have expired; their renewal may be a moment away."""
+
+
+class EngineNotFound(EngineRefused):
+    """The place where the job was to run (an application, a virtual cluster) does not exist."""
+
+
+class EngineQuotaExceeded(EngineRefused):
+    """A quota of the account is used up; only its owner can raise it or end other jobs."""
+
+
+class EngineJobUnknown(Terminal):
+    """A journaled job id is not one that this engine has written."""
+
+
+class StagingRefused(Terminal):
+    """A file of a job cannot be put where the machines that run it could read it."""
+
+
+class EngineUnknown(Terminal):
+    """No installed package has an engine of Spark jobs with this name."""
+
+
+class EngineNeedsAirflow(Terminal):
+    """The engine of Spark jobs needs an Airflow connection, and this process runs without Airflow."""
+
+
+class SparkJobCancelled(Transient):
+    """Somebody has cancelled the Spark job."""

@@ -26,6 +26,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, travel
 from airflow_provider_kafka_migration.references import Resolver, split_reference
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage import s3_credentials
@@ -402,7 +403,30 @@ def private_directory(owner: str, task_id: str) -> Path:
 
 
 def public_sealing_key() -> str:
-    """Return the public sealing key of Airflow's configuration; empty if there is none."""
+    """Return the public key for sealed references in Airflow's configuration; empty: there is none."""
     from airflow.sdk.configuration import conf
 
     return str(conf.get("kafka_migration", "sealing_key", fallback="") or "")
+
+
+def spark_place(spec: MigrationSpec) -> SparkPlace:
+    """Return where the spec's Spark jobs run, as far as it matters for connections."""
+    from airflow_provider_kafka_migration.provider.compat import spark_master
+
+    public_key = public_sealing_key()
+    if spec.spark.engine != "submit":
+        return SparkPlace(False, f"engine {spec.spark.engine}", public_key)
+    return SparkPlace.of_master(spark_master(spec.spark.conn_id), public_key)
+
+
+def check_references(spec: MigrationSpec) -> None:
+    """Check that Spark's jobs can get their connections, before anything is written. Reads no connection but Spark's.
+
+    :raises ReferencesUnfit: they cannot. :raises SealingKeyMissing: the public sealing key is missing or malformed.
+    """
+    if spec.spark.engine == "submit":
+        try:
+            BaseHook.get_connection(spec.spark.conn_id)
+        except AirflowNotFoundException:
+            return  # nothing is known about Spark; the first Spark task says so
+    travel(spec, spark_place(spec))

@@ -126,7 +126,8 @@ def travel(spec: MigrationSpec, place: SparkPlace, job: str = "") -> Travel:
     if wanted == "file":
         raise _unfit(
             spec,
-            "spark.executor_references is file, but other machines cannot read a file of this one",
+            f"spark.executor_references is file, but Spark ({place.name}) runs on other machines, which cannot read a "
+            "file of this one",
             "remove spark.executor_references (auto), or write sealed and configure a sealing key",
         )
     of_airflow = {role: name for role, name in references_of(spec, job).items() if name and not is_self_contained(name)}
@@ -138,7 +139,7 @@ def travel(spec: MigrationSpec, place: SparkPlace, job: str = "") -> Travel:
     named = ", ".join(f"{role} ({name})" for role, name in sorted(of_airflow.items()))
     raise _unfit(
         spec,
-        f"Airflow connections cannot be read by processes of other machines: {named}",
+        f"Spark ({place.name}) runs on other machines, which cannot read Airflow's connections: {named}",
         "make a sealing key (`kafka-migration sealing-key`), give its public part as spark.sealing_key and its private "
         "part to Spark's driver and executors; or name secrets that they can read themselves (secretsmanager:, ssm:, "
         "gcp-sm:, vault:); or set spark.executor_references to env",
