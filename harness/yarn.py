@@ -10,11 +10,13 @@ against ``harness/checksums/hadoop``.
 from __future__ import annotations
 
 import argparse
-import re
+import json
 import sys
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from xml.sax.saxutils import escape
 
 from harness import maven
@@ -36,7 +38,6 @@ _MODULES = (
 _READY_SECONDS = 180.0
 _JVM = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-_NODES = re.compile(r"^(\S+):\d+\s+(\w+)", re.MULTILINE)
 
 
 def sets() -> JarSets:
@@ -54,7 +55,7 @@ def _fetch(version: str, work: Path) -> Path:
 
 
 class YarnCluster:
-    """YARN and HDFS on hosts, from ``start()`` (or ``with``) to ``stop()``.
+    """YARN and HDFS on hosts, from ``start()`` (or ``with``) to ``stop()``. Its caller is on their lab's network.
 
     :param host: for ResourceManager, NameNode and DataNode.
     :param node_hosts: for a NodeManager each.
@@ -131,24 +132,37 @@ class YarnCluster:
         stop_all([*self.nodes.values(), *self._processes])
         self.nodes, self._processes = {}, []
 
+    @property
+    def resource_manager(self) -> str:
+        """The address of the ResourceManager's REST interface, as the hosts name it."""
+        return f"http://{self._host.name}:8088"
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def running_nodes(self) -> list[str]:
         """The hosts whose NodeManagers the ResourceManager counts on, sorted."""
         self._check()
-        output = self.command("org.apache.hadoop.yarn.client.cli.NodeCLI", "-list", "-all")
-        return sorted(name for name, state in _NODES.findall(output) if state == "RUNNING")
+        nodes = (self._ask(8088, "/ws/v1/cluster/nodes").get("nodes") or {}).get("node") or []
+        return sorted(node["nodeHostName"] for node in nodes if node["state"] == "RUNNING")
 
     def driver_host(self, application: str) -> str | None:
         """The host on which the driver of an application in cluster mode runs; None before it has one."""
-        output = self.command("org.apache.hadoop.yarn.client.cli.ApplicationCLI", "-status", application)
-        found = re.search(r"AM Host : (\S+)", output)
-        return found[1] if found and found[1] in self.nodes else None
+        app = self._ask(8088, f"/ws/v1/cluster/apps/{application}").get("app") or {}
+        host = str(app.get("amHostHttpAddress", "")).partition(":")[0]
+        return host if host in self.nodes else None
 
-    def command(self, main: str, *arguments: str) -> str:
-        """Run a client program on the ResourceManager's host; return its output, empty if it fails."""
-        done = self._host.run(self._java(self._host, main, *arguments), check=False, timeout_seconds=_READY_SECONDS)
-        return done.stdout if done.returncode == 0 else ""
+    def applications(self) -> dict[str, str]:
+        """The ids of all applications, in the order in which they were started, with their final states."""
+        apps = (self._ask(8088, "/ws/v1/cluster/apps").get("apps") or {}).get("app") or []
+        return {app["id"]: app["finalStatus"] for app in sorted(apps, key=lambda app: int(app["startedTime"]))}
+
+    def _ask(self, port: int, path: str) -> dict[str, Any]:
+        """An answer of a server's REST interface; empty while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://{self._host.address}:{port}{path}", timeout=10) as answer:
+                return dict(json.load(answer))
+        except (OSError, ValueError):
+            return {}
 
     def container_logs(self, host: Host) -> list[Path]:
         """The files that containers have written on a host."""
@@ -174,13 +188,8 @@ class YarnCluster:
 
     def _hdfs_takes_files(self) -> bool:
         self._check()
-        conf = str(self.conf(self._host) / "core-site.xml")
-        done = self._host.run(
-            self._java(self._host, "org.apache.hadoop.fs.FsShell", "-put", "-f", conf, "/ready"),
-            check=False,
-            timeout_seconds=_READY_SECONDS,
-        )
-        return done.returncode == 0
+        beans = self._ask(9870, "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState").get("beans") or [{}]
+        return bool(beans[0].get("NumLiveDataNodes") and beans[0].get("FSState") == "Operational")
 
     def _java(self, host: Host, main: str, *arguments: str) -> list[str]:
         logs = self._folder(host) / "logs"
