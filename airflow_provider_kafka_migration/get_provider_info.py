@@ -67,6 +67,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "example": "/opt/airflow/kafka_migrations",
         "default": "",
     },
+    "secrets_aws_conn_id": {
+        "description": "Airflow connection of type aws with which references like secretsmanager:NAME and ssm:NAME are "
+        "read in Airflow's own processes. Empty: the identity of the machine. Spark's machines always use their own.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "aws_secrets",
+        "default": "",
+    },
     "secrets_directory": {
         "description": "Where connections for Spark are written while a job runs, as files that only Airflow's user "
         "may read. Preferably in memory. Empty: the system's temporary folder.",

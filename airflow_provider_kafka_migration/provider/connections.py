@@ -27,7 +27,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
 from airflow_provider_kafka_migration.provider.job_references import SparkPlace, travel
-from airflow_provider_kafka_migration.references import Resolver, split_reference
+from airflow_provider_kafka_migration.references import Handler, Resolver, aws_secrets, secret_stores, split_reference
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage import s3_credentials
 from airflow_provider_kafka_migration.storage.s3 import S3Config
@@ -66,10 +66,39 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
     # Connections that were passed in stay unchanged: a triggerer reopens everything with freshly fetched connections.
     sessions = _AwsSessions(_connection if connections is None else None)
     return Resolver(
-        {SCHEME: lambda conn_id: _connection_text(get(conn_id), sessions)},
+        {SCHEME: lambda conn_id: _connection_text(get(conn_id), sessions), **_aws_secrets(get)},
         {SCHEME: lambda conn_id: sessions.keys(get(conn_id))},
         {SCHEME: lambda conn_id: json.dumps(registry_settings(get(conn_id)))},
     )
+
+
+def _secrets_conn_id() -> str:
+    """Return the connection with which secrets of AWS are read; empty: the machine's own identity."""
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("kafka_migration", "secrets_aws_conn_id", fallback="") or "")
+
+
+def _aws_secrets(get: ConnectionGetter) -> dict[str, Handler]:
+    """Return the handlers of ``secretsmanager:`` and ``ssm:`` that use a connection, if one is configured."""
+    conn_id = _secrets_conn_id()
+    if not conn_id:
+        return {}
+
+    def client(service: str, region: str | None) -> Any:
+        wrapper = _aws_wrapper(get(conn_id))
+        session = _now(lambda: _aws_session(wrapper), conn_id)
+        return session.client(
+            service,
+            region_name=region or wrapper.region_name,
+            endpoint_url=wrapper.get_service_endpoint_url(service),
+            verify=wrapper.verify,
+            config=aws_secrets.client_config(),
+        )
+
+    reader = aws_secrets.AwsSecrets(client)
+    found = secret_stores.handlers({"secretsmanager": reader.secret, "ssm": reader.parameter})
+    return {scheme: found[scheme] for scheme in ("secretsmanager", "ssm")}
 
 
 async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, Connection]:
@@ -79,7 +108,7 @@ async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, C
     :raises ConnectionInvalid: a connection does not exist.
     """
     of_clusters = (spec.source.conn_id, spec.target.conn_id) if clusters else ()
-    references = (*of_clusters, spec.storage.conn_id)
+    references = (*of_clusters, spec.storage.conn_id, _secrets_conn_id())
     found: dict[str, Connection] = {}
     for reference in sorted({reference for reference in references if reference}):
         scheme, conn_id = split_reference(reference)
@@ -339,15 +368,16 @@ def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, An
     return S3Config.from_dict(settings).to_dict()
 
 
-def _session_keys(conn_id: str, wrapper: Any) -> Callable[[], Any]:
+def _aws_session(wrapper: Any) -> Any:
     from airflow.providers.amazon.aws.hooks.base_aws import resolve_session_factory
 
-    def make() -> Any:
-        # Pass the connection, not its id: a triggerer must not fetch connections with blocking calls.
-        factory = resolve_session_factory()
-        return factory(conn=wrapper, region_name=wrapper.region_name, config=wrapper.botocore_config).create_session()
+    # Pass the connection, not its id: a triggerer must not fetch connections with blocking calls.
+    factory = resolve_session_factory()
+    return factory(conn=wrapper, region_name=wrapper.region_name, config=wrapper.botocore_config).create_session()
 
-    credentials = _now(make, conn_id).get_credentials()
+
+def _session_keys(conn_id: str, wrapper: Any) -> Callable[[], Any]:
+    credentials = _now(lambda: _aws_session(wrapper), conn_id).get_credentials()
     if credentials is None:
         raise ConnectionInvalid(
             "the connection's profile has no AWS credentials",

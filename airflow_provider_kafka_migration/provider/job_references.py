@@ -306,7 +306,8 @@ class _Sealing:
                 storage["credentials_file"] = keys_file
             storage.update(_as_settings(self._storage_keys()))
             found["storage"] = {key: value for key, value in storage.items() if value is not None}
-        return {**found, **{role: _with_texts(found[role]) for role in ("source", "target") if found.get(role)}}
+        clusters = {role: _with_texts(value) for role, value in found.items() if value and role != "storage"}
+        return {**found, **clusters}
 
     def _argument(self, connections: dict[str, Any], store: ObjectStore) -> str:
         renewal = {"renewal": f"{self._place}.renewal"}

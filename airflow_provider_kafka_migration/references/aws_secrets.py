@@ -7,6 +7,7 @@ role of the instance, pod or job.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from airflow_provider_kafka_migration.references.secret_stores import (
     CONNECT_SECONDS,
     READ_SECONDS,
     is_binary,
+    keep_silent,
     library_missing,
 )
 
@@ -90,6 +92,7 @@ class AwsSecrets:
             import botocore.exceptions
         except ImportError:
             raise library_missing(name, "boto3", "") from None
+        keep_silent("botocore.parsers")
         make = self._make_client or _machine_client
         try:
             return call(make(service, name.options.get("region") or _region_of_arn(name.name)))
@@ -120,6 +123,8 @@ def client_config() -> Any:
 def _machine_client(service: str, region: str | None) -> Any:
     import boto3
 
+    # Services of AWS set AWS_REGION in containers; of the two variables boto3 reads only AWS_DEFAULT_REGION.
+    region = region or os.environ.get("AWS_REGION") or None
     # Creating sessions is not thread-safe in boto3; clients are safe to use.
     with _CREATES:
         return boto3.session.Session(region_name=region).client(service, config=client_config())  # type: ignore[call-overload]

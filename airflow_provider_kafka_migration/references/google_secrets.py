@@ -21,7 +21,12 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.references.local import this_machine
 from airflow_provider_kafka_migration.references.names import SecretName
-from airflow_provider_kafka_migration.references.secret_stores import READ_SECONDS, as_text, library_missing
+from airflow_provider_kafka_migration.references.secret_stores import (
+    READ_SECONDS,
+    as_text,
+    keep_silent,
+    library_missing,
+)
 
 #: Address of the service -> (a client, the project of its identity or None).
 MakeClient = Callable[["str | None"], "tuple[Any, str | None]"]
@@ -52,6 +57,7 @@ class GoogleSecrets:
             import requests
         except ImportError:
             raise library_missing(name, "google-cloud-secret-manager", "gcp-secrets") from None
+        keep_silent("google.cloud.secretmanager_v1", "google.auth", "google.oauth2")
         try:
             client, project = self._make_client(_address(name))
             full = resource_name(name, project)

@@ -67,12 +67,12 @@ class SecretName:
         :raises ConnectionInvalid: no name, or a word after ``?`` that the scheme does not know.
         """
         text, hash_sign, key = rest.partition("#")
-        name, _, query = text.partition("?")
+        name, question_mark, query = text.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
         known = SECRET_STORES[scheme]
         unknown = sorted(set(options) - set(known))
         empty = sorted(word for word, value in options.items() if not value)
-        if not name or unknown or empty or (query and not options) or (hash_sign and not key):
+        if not name or unknown or empty or (question_mark and not options) or (hash_sign and not key):
             wrong = ", ".join([*unknown, *empty]) or "a part of it is empty"
             raise ConnectionInvalid(
                 f"the reference is malformed: {wrong}",

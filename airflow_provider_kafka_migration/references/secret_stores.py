@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -67,13 +68,13 @@ _STORES = SecretStores()
 def handlers(readers: Mapping[str, ReadSecret] | None = None) -> dict[str, Callable[[str], str]]:
     """Return a handler for each scheme of a secret store.
 
-    :param readers: by scheme, instead of the plain clients; their answers are not kept.
+    :param readers: by scheme, instead of the plain clients. Their answers are kept by the handlers, not by the process.
     """
-    given = readers or {}
+    given, own = readers or {}, SecretStores()
 
     def handler(scheme: str) -> Callable[[str], str]:
         if scheme in given:
-            return lambda rest: SecretStores().text(scheme, rest, given[scheme])
+            return lambda rest: own.text(scheme, rest, given[scheme])
         return lambda rest: _STORES.text(scheme, rest, _reader(scheme))
 
     return {scheme: handler(scheme) for scheme in SECRET_STORES}
@@ -145,6 +146,14 @@ def as_text(name: SecretName, data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise is_binary(name) from None
+
+
+def keep_silent(*loggers: str) -> None:
+    """Take away the level DEBUG from loggers of client libraries that write whole answers: secrets are in them."""
+    for name in loggers:
+        logger = logging.getLogger(name)
+        if logger.getEffectiveLevel() < logging.INFO:
+            logger.setLevel(logging.INFO)
 
 
 def is_binary(name: SecretName) -> SecretUnusable:

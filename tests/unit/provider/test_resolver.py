@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Callable
 from typing import Any
 
+import boto3
 import pytest
+from airflow.sdk import Connection
 
-from airflow_provider_kafka_migration.errors import ConnectionInvalid
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, SecretNotFound
 from airflow_provider_kafka_migration.hooks import kafka_cluster
 from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -236,3 +239,31 @@ def test_triggerers_fetch_no_registry_connection(connection: Define) -> None:
         }
     )
     assert set(asyncio.run(prefetch(spec))) == {"kafka_src", "kafka_dst"}
+
+
+def test_secrets_of_aws_are_read_with_the_configured_connection(
+    connection: Callable[..., None], s3_in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker without an identity of its own; a triggerer passes the connection in."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    config, name = s3_in_process.config, uuid.uuid4().hex
+    keys = {"aws_access_key_id": config.aws_access_key_id, "aws_secret_access_key": config.aws_secret_access_key}
+    options: dict[str, Any] = {"endpoint_url": config.endpoint_url, "region_name": "eu-west-1", **keys}
+    boto3.client("secretsmanager", **options).create_secret(Name=name, SecretString="the secret")
+    boto3.client("ssm", **options).put_parameter(Name=f"/{name}", Value="the parameter", Type="SecureString")
+    fields = {"conn_type": "aws", "login": config.aws_access_key_id, "password": config.aws_secret_access_key}
+    extra = {"region_name": "eu-west-1", "endpoint_url": config.endpoint_url}
+    connection("aws_secrets", **fields, extra=extra)
+    monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__SECRETS_AWS_CONN_ID", "aws_secrets")
+    assert airflow_resolver().text(f"secretsmanager:{name}") == "the secret"
+    assert airflow_resolver().text(f"ssm:/{name}") == "the parameter"
+    with pytest.raises(SecretNotFound):
+        airflow_resolver().text(f"secretsmanager:{name}?region=us-east-1")
+
+    monkeypatch.delenv("AIRFLOW_CONN_AWS_SECRETS")
+    with pytest.raises(ConnectionInvalid, match="no connection 'aws_secrets'"):
+        airflow_resolver().text(f"secretsmanager:{name}")
+    found = Connection(conn_id="aws_secrets", **fields, extra=json.dumps(extra))
+    assert airflow_resolver({"aws_secrets": found}).text(f"secretsmanager:{name}") == "the secret"
