@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.certificates import Authority
+from harness.processes import LOOPBACK
 
 #: ZooKeeper forgets a killed broker after this time; one that restarts earlier ends itself and is started again.
 _ZOOKEEPER_SESSION_MS = 4000
@@ -22,6 +23,7 @@ class Layout:
     :param users: name -> password of SASL/PLAIN; None: no SASL.
     :param authority: None: no TLS.
     :param advertised: listener name -> advertised port of each broker, where it differs from the listener's port.
+    :param address: where all brokers listen.
     """
 
     node_id: int
@@ -33,6 +35,7 @@ class Layout:
     users: Mapping[str, str] | None
     authority: Authority | None
     advertised: Mapping[str, list[int]] = field(default_factory=dict)
+    address: str = LOOPBACK
 
     @property
     def brokers(self) -> int:
@@ -75,9 +78,9 @@ def _base(layout: Layout) -> dict[str, str]:
 
 
 def _listeners(layout: Layout) -> dict[str, str]:
-    addresses = {name: f"{name}://127.0.0.1:{ports[layout.index]}" for name, ports in layout.ports.items()}
+    addresses = {name: f"{name}://{layout.address}:{ports[layout.index]}" for name, ports in layout.ports.items()}
     told = {
-        name: f"{name}://127.0.0.1:{layout.advertised.get(name, ports)[layout.index]}"
+        name: f"{name}://{layout.address}:{layout.advertised.get(name, ports)[layout.index]}"
         for name, ports in layout.ports.items()
         if name != "CONTROLLER"
     }
@@ -94,13 +97,13 @@ def _listeners(layout: Layout) -> dict[str, str]:
 def _zookeeper(layout: Layout) -> dict[str, str]:
     return {
         "broker.id": str(layout.node_id),
-        "zookeeper.connect": f"127.0.0.1:{layout.zookeeper_port}",
+        "zookeeper.connect": f"{layout.address}:{layout.zookeeper_port}",
         "zookeeper.session.timeout.ms": str(_ZOOKEEPER_SESSION_MS),
     }
 
 
 def _kraft(layout: Layout) -> dict[str, str]:
-    voters = [f"{index + 1}@127.0.0.1:{port}" for index, port in enumerate(layout.ports["CONTROLLER"])]
+    voters = [f"{index + 1}@{layout.address}:{port}" for index, port in enumerate(layout.ports["CONTROLLER"])]
     return {
         "process.roles": "broker,controller",
         "node.id": str(layout.node_id),

@@ -26,7 +26,9 @@ from harness import kafka_jars
 from harness.broker_properties import Layout, broker_properties
 from harness.certificates import Authority
 from harness.cluster_admin import ClusterAdmin
+from harness.hosts import Host
 from harness.processes import (
+    LOOPBACK,
     HarnessError,
     Process,
     free_port,
@@ -66,6 +68,8 @@ class KafkaCluster(ClusterAdmin):
     :param jvm: JVM options of the brokers.
     :param features: KRaft only: feature levels to format with, for instance ``{"share.version": 1}``.
     :param proxied: have a plaintext listener behind a proxy (:attr:`proxy`), for faults of the network.
+    :param host: run all brokers there; the folder must be on its disk. None: on loopback. Whoever talks to the cluster,
+        this class included, must be on the network of the host's lab.
     """
 
     def __init__(
@@ -82,17 +86,24 @@ class KafkaCluster(ClusterAdmin):
         jvm: Sequence[str] = SMALL_JVM,
         features: Mapping[str, int] | None = None,
         proxied: bool = False,
+        host: Host | None = None,
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError("brokers: 1 or 3")
         self.folder = folder
         self.version = version
         self.mode: Mode = mode or ("zookeeper" if int(version.split(".")[0]) < 4 else "kraft")
+        if host is not None and (
+            proxied or tls or self.mode == "zookeeper" or not folder.is_relative_to(host.disk)
+        ):  # the proxy runs on this machine, the certificates are made for localhost, and ZooKeeper listens there
+            raise ValueError("on a host: neither a proxy nor TLS nor ZooKeeper, and a folder on the host's disk")
         self.brokers = brokers
         self.users = dict(users or {})
         self.users.setdefault("admin", secrets.token_urlsafe(12))
         self.sasl = sasl
         self.authority = Authority(folder / "tls") if tls else None
+        self._host = host
+        self._address = LOOPBACK if host is None else host.address
         self._config = dict(config or {})
         self._authorizer = authorizer
         self._jvm = tuple(jvm)
@@ -356,7 +367,7 @@ class KafkaCluster(ClusterAdmin):
     def _addresses(self, listener: str) -> str:
         if listener not in self._ports:
             raise HarnessError(f"this cluster does not run or has no {listener} listener")
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports[listener])
+        return ",".join(f"{self._address}:{port}" for port in self._ports[listener])
 
     def _listeners(self) -> list[str]:
         names = ["PLAINTEXT"]
@@ -432,7 +443,7 @@ class KafkaCluster(ClusterAdmin):
                 *("format", f"--cluster-id={cluster_id}", "-c", properties),
                 *self._features,
             )
-            formatting.append(start(f"format of {self.data_folder(index)}", command, self.broker_log(index)))
+            formatting.append(self._spawn(f"format of {self.data_folder(index)}", command, self.broker_log(index)))
         try:
             for process in formatting:
                 if process.wait(_READY_SECONDS) != 0:
@@ -444,12 +455,17 @@ class KafkaCluster(ClusterAdmin):
     def _start_broker(self, index: int) -> None:
         command = self._java(self._jvm, "kafka.Kafka", str(self._properties_path(index)))
         name = f"Kafka {self.version} broker {self.node_id(index)}"
-        self._processes[index] = start(name, command, self.broker_log(index), cwd=self.folder)
+        self._processes[index] = self._spawn(name, command, self.broker_log(index))
+
+    def _spawn(self, name: str, command: Sequence[str], log: Path) -> Process:
+        if self._host is None:
+            return start(name, command, log, cwd=self.folder)
+        return self._host.start(name, command, log, cwd=self.folder)
 
     def _wait_broker(self, index: int, timeout_seconds: float) -> None:
         def listens() -> bool:
             self._check_broker(index)
-            return is_listening(self._ports["PLAINTEXT"][index])
+            return is_listening(self._ports["PLAINTEXT"][index], self._address)
 
         wait_for(f"port of broker {self.node_id(index)}", listens, timeout_seconds)
 
@@ -492,6 +508,7 @@ class KafkaCluster(ClusterAdmin):
             users=self.users if self.sasl else None,
             authority=self.authority,
             advertised={"PROXIED": self._proxy_ports} if self._proxied else {},
+            address=self._address,
         )
         path = self._properties_path(index)
         path.touch(mode=0o600)

@@ -17,16 +17,14 @@ proxy from ``JAVA_TOOL_OPTIONS`` as usual.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
-import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness import maven
-from harness.maven import JarsError, java, locked, parse_checksums, sha256_of, workspace
+from harness.jar_sets import JarSets
+from harness.maven import JarsError, java
 
 __all__ = ["DEFAULT_SETS", "JarsError", "cache_folder", "classpath", "ensure", "java", "record", "recorded_checksums"]
 
@@ -35,7 +33,6 @@ DEFAULT_SETS = ("3.9.1", "4.1.1")
 
 _CHECKSUMS = Path(__file__).with_name("checksums")
 _SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-tiered)?")
-_STAMP = "verified.json"
 
 # (organisation, name, configuration): `master,runtime` is the artifact with its dependencies, `master` without them.
 _BROKER_MODULES = (
@@ -68,55 +65,21 @@ def recorded_checksums(name: str) -> dict[str, str]:
 
     :raises JarsError: there is no list for this set, or the name is not that of a set.
     """
-    _parse(name)
-    path = _CHECKSUMS / f"{name}.sha256"
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in _CHECKSUMS.glob("*.sha256")))
-        raise JarsError(
-            f"there is no checksum list for Kafka {name} (known: {known}); "
-            f"record one with `python -m harness.kafka_jars --record {name}` and commit it"
-        )
-    return parse_checksums(path.read_text(encoding="ascii"))
+    return _sets(name).recorded_checksums(name)
 
 
 def ensure(name: str) -> Path:
-    """Folder of a set, complete and checked; fetches a missing set.
-
-    The content is hashed once; later calls compare names, sizes and modification times with the stamp of that time.
+    """Folder of a set, complete and checked; fetches a missing set. See :meth:`harness.jar_sets.JarSets.ensure`.
 
     :param name: ``VERSION``, ``VERSION-connect`` or ``VERSION-tiered``.
     :raises JarsError: unknown set, no network, or fetched jars that differ from the committed list.
     """
-    checksums = recorded_checksums(name)
-    folder = cache_folder() / name
-    if _is_stamped(folder, checksums):
-        return folder
-    with locked(cache_folder(), name):
-        if folder.is_dir() and (_is_stamped(folder, checksums) or _verify_and_stamp(folder, checksums) is None):
-            return folder
-        with workspace(cache_folder()) as work:
-            fetched = _fetch(name, work)
-            wrong = _verify_and_stamp(fetched, checksums)
-            if wrong is not None:
-                raise JarsError(
-                    f"the jars fetched for Kafka {name} are not the recorded ones: {wrong}; "
-                    "check the repository they came from before you record a new list"
-                )
-            _replace(folder, fetched, work)
-    return folder
+    return _sets(name).ensure(name)
 
 
 def record(name: str) -> Path:
     """Fetch a set and write its checksum list next to the others. For maintainers who add a version."""
-    _parse(name)
-    with locked(cache_folder(), name), workspace(cache_folder()) as work:
-        fetched = _fetch(name, work)
-        checksums = {jar.name: sha256_of(jar) for jar in sorted(fetched.glob("*.jar"))}
-        path = _CHECKSUMS / f"{name}.sha256"
-        path.write_text("".join(f"{digest}  {jar}\n" for jar, digest in checksums.items()), encoding="ascii")
-        _verify_and_stamp(fetched, checksums)
-        _replace(cache_folder() / name, fetched, work)
-    return path
+    return _sets(name).record(name)
 
 
 def classpath(name: str) -> str:
@@ -124,52 +87,16 @@ def classpath(name: str) -> str:
     return f"{ensure(name)}/*"
 
 
+def _sets(name: str) -> JarSets:
+    _parse(name)
+    return JarSets("Kafka", cache_folder(), _CHECKSUMS, _fetch, "python -m harness.kafka_jars --record")
+
+
 def _parse(name: str) -> re.Match[str]:
     match = _SET_NAME.fullmatch(name)
     if match is None:
         raise JarsError(f"{name!r} is no set of Kafka jars: write e.g. 4.1.1, 4.1.1-connect or 4.1.1-tiered")
     return match
-
-
-def _list_digest(checksums: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(checksums.items())).encode()).hexdigest()
-
-
-def _states(folder: Path) -> dict[str, list[int]]:
-    """Jar name -> [size, modification time in ns]."""
-    stats = {path.name: path.stat() for path in sorted(folder.glob("*.jar"))}
-    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
-
-
-def _is_stamped(folder: Path, checksums: Mapping[str, str]) -> bool:
-    """Whether the folder was hashed before and has not changed since."""
-    try:
-        stamp = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool(stamp == {"list": _list_digest(checksums), "files": _states(folder)})
-
-
-def _verify_and_stamp(folder: Path, checksums: Mapping[str, str]) -> str | None:
-    """Hash all jars; write the stamp and return None if they are the recorded ones, otherwise return what differs."""
-    present = {path.name for path in folder.glob("*.jar")}
-    if missing := sorted(checksums.keys() - present):
-        return f"missing: {', '.join(missing)}"
-    if strange := sorted(present - checksums.keys()):
-        return f"not on the list: {', '.join(strange)}"
-    if changed := sorted(jar for jar, digest in checksums.items() if sha256_of(folder / jar) != digest):
-        return f"changed: {', '.join(changed)}"
-    stamp = {"list": _list_digest(checksums), "files": _states(folder)}
-    temporary = folder / f"{_STAMP}.{os.getpid()}"
-    temporary.write_text(json.dumps(stamp), encoding="utf-8")
-    temporary.replace(folder / _STAMP)
-    return None
-
-
-def _replace(folder: Path, fetched: Path, work: Path) -> None:
-    if folder.exists():
-        folder.rename(work / "replaced")
-    fetched.rename(folder)
 
 
 def _dependencies(match: re.Match[str]) -> Iterator[str]:

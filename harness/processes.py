@@ -29,6 +29,8 @@ T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 # Below the ephemeral range (32768..60999 on Linux), so that no outgoing connection takes a port between lease and bind.
 _PORTS = range(20_000, 32_000)
+#: Where everything listens that does not run on a host of its own (:mod:`harness.hosts`).
+LOOPBACK = "127.0.0.1"
 
 
 class HarnessError(Exception):
@@ -119,11 +121,11 @@ def release_ports(ports: Iterable[int]) -> None:
     _ports.release(ports)
 
 
-def is_listening(port: int) -> bool:
-    """Whether a process accepts connections on a loopback port."""
+def is_listening(port: int, address: str = LOOPBACK) -> bool:
+    """Whether a process accepts connections on a port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 class _Spawner:
@@ -265,6 +267,7 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     death_signal: int = signal.SIGKILL,
+    kind: type[Process] = Process,
 ) -> Process:
     """Start a child.
 
@@ -272,6 +275,7 @@ def start(
     :param log: file that gets its output, appended.
     :param env: the whole environment; None: that of this process.
     :param death_signal: the signal that the child gets when this process dies (Linux).
+    :param kind: the class of the result.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     parent = os.getpid()
@@ -289,7 +293,7 @@ def start(
                 preexec_fn=_die_with(parent, death_signal),
             )
 
-    process = Process(name, _get_spawner().call(spawn), log)
+    process = kind(name, _get_spawner().call(spawn), log)
     _running.add(process)
     return process
 

@@ -1,4 +1,4 @@
-"""An S3 server for tests and the demo: moto's, in a separate process, on loopback."""
+"""An S3 server for tests and the demo: moto's, in a separate process, on loopback or on a host of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from typing import Any
 
 import boto3
 
-from harness.processes import Process, free_port, is_listening, release_ports, start, wait_for
+from harness.hosts import Host
+from harness.processes import LOOPBACK, Process, free_port, is_listening, release_ports, start, wait_for
 
 #: Bucket with versioning and Object Lock, for evidence.
 EVIDENCE_BUCKET = "evidence"
 #: Plain bucket, for the journal and archived segments.
 DATA_BUCKET = "migration"
+
+#: What a host must be able to read to run the server.
+FOLDER = Path(__file__).resolve().parent
 
 _READY_SECONDS = 30.0
 
@@ -27,6 +31,8 @@ class S3Server:
     :param folder: for its log.
     :param locked_buckets: created at the start, with Object Lock.
     :param buckets: created at the start, without Object Lock.
+    :param host: run there; it must be able to read this folder (:data:`FOLDER`). None: on loopback. Whoever talks to
+        the server, this class included, must be on the network of the host's lab.
     """
 
     def __init__(
@@ -34,8 +40,11 @@ class S3Server:
         folder: Path,
         locked_buckets: Sequence[str] = (EVIDENCE_BUCKET,),
         buckets: Sequence[str] = (DATA_BUCKET,),
+        host: Host | None = None,
     ) -> None:
         self.folder = folder
+        self._host = host
+        self._address = LOOPBACK if host is None else host.address
         self._buckets = dict.fromkeys(locked_buckets, True) | dict.fromkeys(buckets, False)
         self._process: Process | None = None
         self._port = 0
@@ -55,9 +64,9 @@ class S3Server:
         :raises HarnessError: the server did not answer in time; no process is left running then.
         """
         self._port = free_port()
-        command = [sys.executable, "-m", "harness.s3_main", str(self._port)]
-        root = Path(__file__).parent.parent
-        self._process = start("S3 server", command, self.folder / "s3.log", cwd=root)
+        command = [sys.executable, "-m", "harness.s3_main", str(self._port), self._address]
+        spawn = start if self._host is None else self._host.start
+        self._process = spawn("S3 server", command, self.folder / "s3.log", cwd=FOLDER.parent)
         try:
             wait_for("S3 server", self._answers, _READY_SECONDS)
             for name, lock in self._buckets.items():
@@ -75,7 +84,7 @@ class S3Server:
 
     @property
     def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self._address}:{self._port}"
 
     def config(self) -> dict[str, Any]:
         """Keyword arguments of ``boto3.client("s3", ...)``."""
@@ -102,4 +111,4 @@ class S3Server:
     def _answers(self) -> bool:
         assert self._process is not None
         self._process.check_running()
-        return is_listening(self._port)
+        return is_listening(self._port, self._address)

@@ -1,4 +1,4 @@
-"""The process of :class:`harness.s3.S3Server`: ``python -m harness.s3_main PORT``."""
+"""The process of :class:`harness.s3.S3Server`: ``python -m harness.s3_main PORT ADDRESS``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> None:
     """Serve until killed."""
     _put_one_at_a_time()
     application = DomainDispatcherApplication(create_backend_app)
-    make_server("127.0.0.1", int(sys.argv[1]), application, threaded=True).serve_forever()
+    make_server(sys.argv[2], int(sys.argv[1]), application, threaded=True).serve_forever()
 
 
 if __name__ == "__main__":

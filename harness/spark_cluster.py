@@ -1,4 +1,7 @@
-"""A standalone Spark cluster from pip's pyspark: one Master and some Workers, each in its own JVM, on loopback."""
+"""A standalone Spark cluster from pip's pyspark: one Master and some Workers, each in its own JVM.
+
+On loopback, or each on a host of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
-from harness.processes import HarnessError, Process, start, stop_all, tail_of, wait_for
+from harness.hosts import Host
+from harness.processes import LOOPBACK, HarnessError, Process, start, stop_all, tail_of, wait_for
 
 _READY_SECONDS = 60
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -21,16 +26,30 @@ _REGISTERED = "Successfully registered with master"
 class SparkCluster:
     """Master and Workers by ``spark-class``; ends with the block, by their own pids.
 
-    :param workers: how many Workers.
+    :param workers: how many Workers, on loopback.
     :param cores: slots of each Worker.
+    :param host: run the Master there, and a Worker on each of ``worker_hosts``; None: all on loopback.
     """
 
-    def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, worker_memory: str = "1g") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int = 2,
+        cores: int = 1,
+        worker_memory: str = "1g",
+        host: Host | None = None,
+        worker_hosts: Sequence[Host] = (),
+    ) -> None:
+        if (host is None) != (not worker_hosts):
+            raise ValueError("the Master and the Workers are on hosts, or none of them")
         self.folder = folder
+        self._host = host
+        self._worker_hosts = list(worker_hosts)
         self.workers: list[Process] = []
         self.master: Process | None = None
         self.url = ""
-        self._count = workers
+        self._count = len(worker_hosts) or workers
         self._cores = cores
         self._memory = worker_memory
 
@@ -53,8 +72,7 @@ class SparkCluster:
             raise
 
     def _start(self) -> None:
-        local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.master = self._spawn("spark-master", "org.apache.spark.deploy.master.Master", *local)
+        self.master = self._spawn("spark-master", "org.apache.spark.deploy.master.Master", host=self._host)
         master = self.master
 
         def address() -> str | None:
@@ -64,25 +82,40 @@ class SparkCluster:
 
         self.url = wait_for("the Spark master", address, _READY_SECONDS)
         for number in range(self._count):
-            self.workers.append(
-                self._spawn(
-                    f"spark-worker-{number}",
-                    "org.apache.spark.deploy.worker.Worker",
-                    *local,
-                    *("--cores", str(self._cores), "--memory", self._memory),
-                    *("--work-dir", str(self.folder / f"work-{number}")),
-                    self.url,
-                )
-            )
-        for worker in self.workers:
-            wait_for(f"{worker.name} to register", lambda worker=worker: self._registered(worker), _READY_SECONDS)
+            self.workers.append(self._spawn_worker(number))
+        for number in range(self._count):
+            self._wait_registered(number)
+
+    def _spawn_worker(self, number: int) -> Process:
+        host = self._worker_hosts[number] if self._worker_hosts else None
+        folder = self.folder if host is None else host.disk
+        return self._spawn(
+            f"spark-worker-{number}",
+            "org.apache.spark.deploy.worker.Worker",
+            *("--cores", str(self._cores), "--memory", self._memory),
+            *("--work-dir", str(folder / f"work-{number}")),
+            self.url,
+            host=host,
+        )
+
+    def restart_worker(self, number: int) -> None:
+        """Start a Worker again, after :meth:`kill_worker` or on a host that was killed and is up again."""
+        worker = self.workers[number]
+        worker.kill()
+        worker.log.rename(worker.log.with_suffix(".1.log"))
+        self.workers[number] = self._spawn_worker(number)
+        self._wait_registered(number)
+
+    def _wait_registered(self, number: int) -> None:
+        worker = self.workers[number]
+        wait_for(f"{worker.name} to register", lambda: self._registered(worker), _READY_SECONDS)
 
     @staticmethod
     def _registered(worker: Process) -> bool | None:
         worker.check_running()
         return _REGISTERED in worker.log.read_text(errors="replace") or None
 
-    def _spawn(self, name: str, main: str, *arguments: str) -> Process:
+    def _spawn(self, name: str, main: str, *arguments: str, host: Host | None) -> Process:
         binary = Path(sys.executable).with_name("spark-class")
         if not binary.exists():
             found = shutil.which("spark-class")
@@ -90,14 +123,18 @@ class SparkCluster:
                 raise HarnessError("spark-class is not there: pip install pyspark")
             binary = Path(found)
         environment = {
-            **os.environ,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": LOOPBACK if host is None else host.address,
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_WORKER_DIR": str(self.folder),
             "PYSPARK_PYTHON": sys.executable,
         }
-        return start(name, [str(binary), main, *arguments], self.folder / f"{name}.log", env=environment)
+        # On hosts by name, as in companies: driver and executors resolve the name, and Spark compares it literally.
+        listen = ("--host", LOOPBACK if host is None else host.name, "--port", "0", "--webui-port", "0")
+        command, log = [str(binary), main, *listen, *arguments], self.folder / f"{name}.log"
+        if host is not None:
+            return host.start(name, command, log, env=environment)
+        environment["SPARK_WORKER_DIR"] = str(self.folder)
+        return start(name, command, log, env={**os.environ, **environment})
 
     def kill_worker(self, number: int) -> None:
         """Kill a Worker and its descendants with SIGKILL, as when a machine fails."""

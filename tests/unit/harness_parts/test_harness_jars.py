@@ -6,9 +6,10 @@ import hashlib
 import threading
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from harness import kafka_jars
+from harness import kafka_jars, yarn
 from harness.kafka_jars import JarsError, ensure, main, record
 
 NAME = "9.9.9"
@@ -137,3 +138,16 @@ def test_committed_lists_are_well_formed() -> None:
         assert all(jar.endswith(".jar") and len(bytes.fromhex(digest)) == 32 for jar, digest in checksums.items())
         version, _, kind = name.partition("-")
         assert f"kafka-clients-{version}{'-test' if kind == 'tiered' else ''}.jar" in checksums
+
+
+def test_the_committed_list_of_hadoop_has_its_servers_and_fits_the_clients_of_pyspark() -> None:
+    checksums = yarn.sets().recorded_checksums(yarn.VERSION)
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in checksums.values())
+    for server in ("yarn-server-resourcemanager", "yarn-server-nodemanager", "hdfs"):
+        assert f"hadoop-{server}-{yarn.VERSION}.jar" in checksums
+    assert (Path(pyspark.__file__).parent / "jars" / f"hadoop-client-api-{yarn.VERSION}.jar").is_file()
+
+
+def test_a_version_of_hadoop_without_a_list_says_what_to_do() -> None:
+    with pytest.raises(JarsError, match=r"python -m harness\.yarn --record"):
+        yarn.sets().ensure("0.0.1")
