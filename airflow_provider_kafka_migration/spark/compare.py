@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
-from airflow_provider_kafka_migration.spark.session import runner_for
+from airflow_provider_kafka_migration.spark.session import job_and_runner
 from airflow_provider_kafka_migration.spark.tasks import TaskFunction, TaskRunner
 from airflow_provider_kafka_migration.spark.worker import JobPointer, ParentWatch, die_with_parent
 
@@ -90,9 +90,7 @@ def run_job(arguments: JobArguments) -> None:
 
     :raises MigrationError: no partition could be compared, for instance because a cluster cannot be reached.
     """
-    store = arguments.pointer.store(arguments.secrets)
-    job = arguments.pointer.read(ContentJob, store)
-    with runner_for(f"{job.migration_id} content check", arguments) as runner:
+    with job_and_runner(ContentJob, arguments) as (job, store, runner):
         verify(runner, job, arguments.pointer)
     found = ContentResults(job, store).read_all()
     errors = [error_from_dict(content.error) for content in found if content.error is not None]

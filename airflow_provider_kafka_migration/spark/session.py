@@ -7,9 +7,11 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
 
+from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import SparkSettingsRefused
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
@@ -17,6 +19,7 @@ from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.spark.main import JobArguments, spark_errors
 from airflow_provider_kafka_migration.spark.tasks import EXECUTOR_PACKAGES as EXECUTOR_PACKAGES
 from airflow_provider_kafka_migration.spark.tasks import ConnectRunner, ContextRunner, TaskRunner
+from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -130,20 +133,44 @@ def _connect(name: str, remote: str) -> TaskRunner:
 # Opens what a driver needs: the job document, its store, the coordinator and Spark under the job's name.
 
 
+_D = TypeVar("_D", bound=Document)
+
+
 @contextmanager
-def runner_for(name: str, arguments: JobArguments) -> Iterator[TaskRunner]:
-    """Start Spark, or connect to it, for as long as the block lasts."""
-    runner = open_runner(f"kafka-migration {name}", master=arguments.master)
+def job_and_runner(kind: type[_D], arguments: JobArguments) -> Iterator[tuple[_D, ObjectStore, TaskRunner]]:
+    """Read the job document that the arguments name, and start Spark for as long as the block lasts.
+
+    Below spark-submit there is a JVM already, so Spark starts while the document is read; elsewhere a mistake in the
+    arguments starts nothing.
+
+    :raises MigrationError: the document cannot be read, or Spark cannot be started.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
+        starting = pool.submit(_start, arguments) if "PYSPARK_GATEWAY_PORT" in os.environ else None
+        try:
+            store = arguments.pointer.store(arguments.secrets)
+            job = arguments.pointer.read(kind, store)
+        except BaseException:
+            if starting is not None:
+                with suppress(Exception):
+                    starting.result().stop()
+            raise
+        runner = starting.result() if starting is not None else _start(arguments)
     try:
-        yield runner
+        yield job, store, runner
     finally:
         runner.stop()
 
 
+def _start(arguments: JobArguments) -> TaskRunner:
+    migration_id, _, name = arguments.pointer.key.partition("/jobs/")
+    runner = open_runner(f"kafka-migration {migration_id} {name.removesuffix('.json')}", master=arguments.master)
+    runner.warm_up()
+    return runner
+
+
 @contextmanager
 def copy_job(arguments: JobArguments) -> Iterator[tuple[TaskRunner, CopyJob, JobProgress]]:
-    """Open the copy job that the arguments name; it is read before Spark starts."""
-    store = arguments.pointer.store(arguments.secrets)
-    job = arguments.pointer.read(CopyJob, store)
-    with runner_for(f"{job.migration_id} {job.name}", arguments) as runner:
+    """Open the copy job that the arguments name."""
+    with job_and_runner(CopyJob, arguments) as (job, store, runner):
         yield runner, job, JobProgress(job, store)
