@@ -82,7 +82,8 @@ class Bench:
         payload = os.urandom(record_bytes)
         for number in range(records):
             producer.produce(name, payload, partition=number % PARTITIONS)
-            producer.poll(0)
+            if number % 10_000 == 0:
+                producer.flush(120)
         producer.flush(120)
         return Copying(self.source, self.target, self.folder / name, [name], name, lanes=LANES, **options)
 
