@@ -464,6 +464,10 @@ class SparkRunner:
         self._stop = stop
         self._master = master
 
+    def spark_master(self, spec: MigrationSpec) -> str:
+        """Return the master."""
+        return self._master
+
     def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
         """Run a job document to its end.
 

@@ -106,6 +106,19 @@ def _check_second_approval(spec: MigrationSpec, context: Context) -> None:
         )
 
 
+class KafkaMigrationSparkCheckOperator(SparkMigrationOperator):
+    """Asks the Spark driver and its executors whether a copy would work there, before anything is written.
+
+    A small Spark job looks at versions, settings, clocks, and whether every broker and the storage can be reached. The
+    precheck makes findings of what it saw. Where the master is local, only the settings are checked, without a job.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "spark_check"
+    main = "probe.py"
+
+
 class KafkaMigrationPrecheckOperator(MigrationOperator):
     """Checks for anything that would stop the migration, and probes what the target accepts. Read-only on the source.
 

@@ -150,6 +150,11 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self.name = application_name(spec.migration_id, self.phase)
         self.new_submission(spec.spark.conn_id)
 
+    def spark_master(self, spec: MigrationSpec) -> str:
+        """Return the master of the Spark connection; nothing is submitted."""
+        self.new_submission(spec.spark.conn_id)
+        return BoundSparkSubmitHook.adopt(self._get_hook()).master  # type: ignore[no-any-return]
+
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
         """Return the hook that binds the driver to this task, with our package for executors on other machines."""
         bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
@@ -185,6 +190,10 @@ class SparkSubmitRunner:
 
         with ProgressWatcher(read_progress, take, every_seconds=interval_seconds()):
             self._operator.submit(self._context, spec, job_location, job_key)
+
+    def spark_master(self, spec: MigrationSpec) -> str:
+        """Return the master of the Spark connection."""
+        return self._operator.spark_master(spec)
 
     def _notify(self, text: str) -> None:
         call_all(self._operator.on_trouble, self._context, text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettings
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.main import JobArguments
 from airflow_provider_kafka_migration.spark.source import KafkaLanes
+from airflow_provider_kafka_migration.spec.spark_conf import unsafe_settings
 
 #: Python packages (import names) that must be installed on every executor; our own code is shipped.
 EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785", "urllib3")
@@ -31,8 +31,6 @@ DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "true",
 }
 
-_LOCAL = re.compile(r"^local(?:\[\s*(?P<slots>\d+|\*)\s*(?:,\s*(?P<failures>\d+)\s*)?\])?$")
-
 
 def check_settings(conf: Mapping[str, str]) -> None:
     """Refuse settings under which two copies of a task may run, or a lost task is not retried.
@@ -40,19 +38,7 @@ def check_settings(conf: Mapping[str, str]) -> None:
     :param conf: Spark's settings, including ``spark.master``.
     :raises SparkSettingsRefused: the settings are not safe; the error lists all problems.
     """
-    problems = []
-    if conf.get("spark.speculation", "false").strip().lower() == "true":
-        problems.append("spark.speculation is true, but a lane must have one owner; set spark.speculation=false")
-    master = conf.get("spark.master", "").strip()
-    local = _LOCAL.match(master)
-    if local:
-        slots = local["slots"] or "1"
-        if int(local["failures"] or "1") < 2:
-            problems.append(f"the master {master} never retries a task; write local[{slots},4]")
-    elif int(conf.get("spark.task.maxFailures", "4")) < 2:
-        problems.append("spark.task.maxFailures is 1: a lost worker would end the job; leave it at 4")
-    if conf.get("spark.python.use.daemon", "true").strip().lower() == "false":
-        problems.append("spark.python.use.daemon is false: workers could outlive their executor; leave it at true")
+    problems = unsafe_settings(conf)
     if problems:
         raise SparkSettingsRefused(
             "Spark's settings are not safe for a copy: " + "; ".join(problems),
