@@ -135,6 +135,8 @@ class Reach:
         self._secrets = secrets
         self._connect = connect
         self._not_looked_at: dict[str, str] = {}
+        #: connections that were resolved, but cannot be used
+        self._unusable: dict[str, dict[str, Any]] = {}
 
     def look(self, missing: Iterable[str] = ()) -> dict[str, Any]:
         """Look at both clusters and at the storage.
@@ -158,13 +160,15 @@ class Reach:
             "addresses": [item.model_dump(mode="json") for item in addresses],
             "stores": [item.model_dump(mode="json") for item in stores],
             "not_looked_at": self._not_looked_at,
+            "unresolved": self._unusable,
         }
 
     def _cluster(self, clients: Clients, side: Side) -> list[AddressLook]:
         try:
             config = clients.client_config(side)
         except MigrationError as error:
-            self._not_looked_at[side] = str(error)
+            self._unusable[side] = error.as_dict()
+            self._not_looked_at[side] = "its connection cannot be used on this machine"
             return []
         return look_at_cluster(side, config, self._job.brokers.get(side, ()), connect=self._connect)
 

@@ -70,27 +70,25 @@ _T = TypeVar("_T")
 def look_from_here(pointer: JobPointer) -> dict[str, Any]:
     """Return what this machine can resolve and reach, as fields of :class:`MachineLook`. Executors call it, too."""
     resolved, unresolved = resolve_each(pointer.references)
-    seen: dict[str, Any] = {"unresolved": {role: error.as_dict() for role, error in unresolved.items()}}
+    errors = {role: error.as_dict() for role, error in unresolved.items()}
     if "storage" in unresolved:
         parts = ("source", "target", "storage")
-        return {**seen, "not_looked_at": dict.fromkeys(parts, "the storage's reference cannot be resolved here")}
+        return {
+            "unresolved": errors,
+            "not_looked_at": dict.fromkeys(parts, "the storage's reference cannot be resolved here"),
+        }
+    stores: list[dict[str, Any]] | None = None
     try:
         job = pointer.read(ProbeJob, pointer.store(resolved))
     except MigrationError as error:
         # The storage is the first thing that a copier needs; brokers are tried all the same.
-        seen["stores"] = [{"location": pointer.location, "error": error.as_dict()}]
+        stores = [{"location": pointer.location, "error": error.as_dict()}]
         job = ProbeJob(migration_id="", generation=0, journal_location=pointer.location)
-        return {
-            **seen,
-            **_without_stores(Reach(job, resolved).look({*unresolved, "storage"})),
-            "stores": seen["stores"],
-        }
-    return {**seen, **Reach(job, resolved).look(unresolved)}
-
-
-def _without_stores(seen: dict[str, Any]) -> dict[str, Any]:
-    seen["not_looked_at"].pop("storage", None)
-    return seen
+    seen = Reach(job, resolved).look([*unresolved, *([] if stores is None else ["storage"])])
+    if stores is not None:
+        seen["stores"] = stores
+        del seen["not_looked_at"]["storage"]
+    return {**seen, "unresolved": {**seen["unresolved"], **errors}}
 
 
 def resolve_each(references: JobReferences) -> tuple[dict[str, Any], dict[str, MigrationError]]:
