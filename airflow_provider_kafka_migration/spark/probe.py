@@ -31,11 +31,11 @@ from pyspark.sql import SparkSession, functions
 from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, MachineLook, ProbeJob, SparkProbe
 from airflow_provider_kafka_migration.errors import MigrationError, SparkJobFailed
 from airflow_provider_kafka_migration.lanes.reach import Reach
+from airflow_provider_kafka_migration.lanes.spark_conf import JUDGED, unsafe_settings
 from airflow_provider_kafka_migration.spark import probe_task
 from airflow_provider_kafka_migration.spark.main import JobArguments, root_cause, run_main
 from airflow_provider_kafka_migration.spark.probe_task import look_around, make_task
 from airflow_provider_kafka_migration.spark.worker import ROLES, JobPointer, JobReferences
-from airflow_provider_kafka_migration.spec.spark_conf import JUDGED, unsafe_settings
 
 log = logging.getLogger(__name__)
 

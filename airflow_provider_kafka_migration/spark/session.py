@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
+from airflow_provider_kafka_migration.lanes.spark_conf import unsafe_settings
 from airflow_provider_kafka_migration.spark.main import JobArguments
 from airflow_provider_kafka_migration.spark.source import KafkaLanes
-from airflow_provider_kafka_migration.spec.spark_conf import unsafe_settings
 
 #: Python packages (import names) that must be installed on every executor; our own code is shipped.
 EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785", "urllib3")

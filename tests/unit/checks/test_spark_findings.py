@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.checks import spark
 from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, ProbeJob, SparkProbe
 from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES, requirements
-from airflow_provider_kafka_migration.spec.spark_conf import is_local, unsafe_settings
+from airflow_provider_kafka_migration.lanes.spark_conf import is_local, unsafe_settings
 
 CASES = Path(__file__).resolve().parents[2] / "cases" / "spark_probe" / "v1"
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
