@@ -36,6 +36,9 @@ def executor_package(
         ),
     ] = "",
     msk: Annotated[bool, typer.Option("--msk", help="With --archive: include the login to MSK by IAM.")] = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="With --archive: include what tasks of Spark Connect need (pyarrow).")
+    ] = False,
 ) -> Answer:
     """Build what Spark's machines need to run copies: this package without Airflow, with the libraries of copiers.
 
@@ -57,6 +60,6 @@ def executor_package(
         (dockerfile / "Dockerfile").write_text(package.dockerfile(built), encoding="utf-8")
         written["dockerfile"] = str(dockerfile / "Dockerfile")
     if archive is not None:
-        extras = ("msk",) if msk else ()
+        extras = tuple(name for name, wanted in (("msk", msk), ("connect", connect)) if wanted)
         written["archive"] = str(package.build_archive(archive, python_prefix=python_prefix, extras=extras))
     return Answer(data={"written": written}, text=[f"written: {path}" for path in written.values()])

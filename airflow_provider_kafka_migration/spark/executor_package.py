@@ -22,7 +22,7 @@ from pathlib import Path
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.errors import Terminal, Where
-from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES, OURS, requirements
+from airflow_provider_kafka_migration.lanes.libraries import CONNECT_LIBRARIES, LIBRARIES, OURS, requirements
 from airflow_provider_kafka_migration.spark.launch import is_shipped
 
 #: Name of the distribution. It contains a part of the full one, so the two must not be installed together.
@@ -90,8 +90,10 @@ def _metadata() -> str:
         f"Version: {__version__}",
         "Summary: The part of airflow-provider-kafka-migration that runs on Spark's machines, without Airflow",
         f"Requires-Python: {python}",
-        *(f"Requires-Dist: {required[name]}" for name in sorted(required)),
+        *(f"Requires-Dist: {required[name]}" for name in sorted(LIBRARIES.values())),
         *_extra("msk"),
+        "Provides-Extra: connect",
+        *(f'Requires-Dist: {required[name]} ; extra == "connect"' for name in sorted(CONNECT_LIBRARIES.values())),
     ]
     return "\n".join(lines) + "\n"
 
@@ -122,7 +124,7 @@ def build_archive(target: Path, *, python_prefix: str = "", extras: tuple[str, .
     version of Python, where this one has it or below ``python_prefix``.
 
     :param python_prefix: folder on Spark's machines whose ``bin`` has that Python, for instance ``/usr``.
-    :param extras: ``msk``.
+    :param extras: ``msk``, ``connect``.
     :raises Terminal: a step failed; the error has the last lines of its output.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,8 @@ def build_archive(target: Path, *, python_prefix: str = "", extras: tuple[str, .
 
 
 def _versions_here() -> dict[str, str]:
-    return {name: importlib.metadata.version(name) for name in sorted(LIBRARIES.values())}
+    names = {*LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
+    return {name: importlib.metadata.version(name) for name in sorted(names)}
 
 
 def _run(what: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:

@@ -17,6 +17,7 @@ import os
 import pickle
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,10 +31,12 @@ from pyspark.sql import SparkSession, functions
 
 from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, MachineLook, ProbeJob, SparkProbe
 from airflow_provider_kafka_migration.errors import MigrationError, SparkJobFailed
+from airflow_provider_kafka_migration.lanes.libraries import CONNECT_LIBRARIES
 from airflow_provider_kafka_migration.lanes.reach import Reach
 from airflow_provider_kafka_migration.lanes.spark_conf import JUDGED, unsafe_settings
 from airflow_provider_kafka_migration.spark import probe_task
-from airflow_provider_kafka_migration.spark.main import JobArguments, root_cause, run_main
+from airflow_provider_kafka_migration.spark.launch import build_py_files
+from airflow_provider_kafka_migration.spark.main import JobArguments, root_cause, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.probe_task import look_around, make_task
 from airflow_provider_kafka_migration.spark.worker import ROLES, JobPointer, JobReferences
 
@@ -250,9 +253,19 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
     """Open a session as it was submitted, whatever its settings are."""
     if not os.environ.get("PYSPARK_PYTHON"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
-    session: SparkSession = (builder.master(master) if master else builder).getOrCreate()
+    remote = master if (master or "").startswith("sc://") else os.environ.get("SPARK_REMOTE", "")
+    builder = SparkSession.builder.appName(name)
+    if remote:
+        with spark_errors("connecting to Spark"):
+            session: SparkSession = builder.remote(remote).create()
+    else:
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        session = (builder.master(master) if master else builder).getOrCreate()
     try:
+        if remote:
+            # As the drivers of copies do: the server has only the code that clients send.
+            with tempfile.TemporaryDirectory() as folder, spark_errors("sending this package to Spark"):
+                session.addArtifacts(str(build_py_files(folder)), pyfile=True)
         yield session
     finally:
         session.stop()
@@ -263,7 +276,8 @@ def probe(session: SparkSession, job: ProbeJob, pointer: JobPointer) -> SparkPro
     settings = {name: value for name in SHOWN if (value := _setting(session, name)) is not None}
     asked = executors_asked(settings)
     driver = MachineLook.model_validate(look_around(dict(job.packages), pickle.dumps(pointer), "driver"))
-    found = ask_executors(session, dict(job.packages), pointer, asked)
+    packages = {**job.packages, **(CONNECT_LIBRARIES if _is_connect(session) else {})}
+    found = ask_executors(session, packages, pointer, asked)
     executors = [
         look.model_copy(update={"clock": clock_against(driver, look, found.rounds[name])})
         for name, look in sorted(found.looks.items(), key=lambda item: (len(item[0]), item[0]))

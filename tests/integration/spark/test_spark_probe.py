@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness.brokers import KafkaCluster
 from harness.spark_cluster import SparkCluster
+from harness.spark_connect import ConnectServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -108,6 +109,37 @@ def test_a_broker_that_answers_nothing_is_found_by_driver_and_executors(
     ]
     assert "driver" in found[0].seen
     assert "executor 1" in found[0].seen
+
+
+def test_through_spark_connect_the_tasks_of_the_server_answer(silent: str, tmp_path: Path) -> None:
+    """Spark Connect names no executors and has no context; the server has only the code that the client sends."""
+    references = tmp_path / "references.json"
+    keys = {"bootstrap.servers": silent}
+    references.write_text(json.dumps({"source": keys, "target": keys, "storage": None}))
+    references.chmod(0o600)
+    store = LocalStore(tmp_path / "journal")
+    job = ProbeJob(migration_id="m", generation=1, journal_location=store.uri, packages=dict(LIBRARIES))
+    store.put("m/jobs/probe.json", job.canonical())
+    with ConnectServer(tmp_path / "connect", master="local[2]") as server:
+        command = [
+            *(sys.executable, str(ROOT / "spark_jobs" / "probe.py"), "--master", server.url),
+            *("--job-location", store.uri, "--job-key", "m/jobs/probe.json", "--references", str(references)),
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:] + server.log_tail()[-2000:]
+    stored = store.get("m/results/spark-probe.json")
+    assert stored is not None
+    seen = SparkProbe.parse(stored)
+    assert seen.executors
+    assert all(machine.package_version == __version__ for machine in seen.executors)
+    assert all("pyarrow" in machine.packages for machine in seen.executors)
+    assert {(look.cluster, look.error is None) for look in seen.executors[0].addresses} == {
+        ("source", False),
+        ("target", False),
+    }
+    assert seen.not_asked == []
+    assert "local[2,4]" in seen.unsafe_settings[0], "settings that copies refuse are what the probe is to report"
 
 
 def check_machine(machine: MachineLook, source: str, silent: str, began: float) -> None:

@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.checks import spark
 from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, ProbeJob, SparkProbe
-from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES, requirements
+from airflow_provider_kafka_migration.lanes.libraries import CONNECT_LIBRARIES, LIBRARIES, requirements
 from airflow_provider_kafka_migration.lanes.spark_conf import is_local, unsafe_settings
 
 CASES = Path(__file__).resolve().parents[2] / "cases" / "spark_probe" / "v1"
@@ -68,8 +68,8 @@ def test_all_is_well() -> None:
 
 
 def test_the_bounds_are_those_of_the_distribution() -> None:
-    assert set(requirements()) == set(LIBRARIES.values())
-    assert set(VERSIONS) == set(LIBRARIES.values())
+    assert set(requirements()) == {*LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
+    assert set(VERSIONS) == set(requirements())
 
 
 def test_another_version_of_this_package_blocks() -> None:

@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, Ma
 from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES
 from airflow_provider_kafka_migration.spark import probe, probe_task
 from airflow_provider_kafka_migration.spark.probe import clock_against, executors_asked, look_from_here, resolve_each
-from airflow_provider_kafka_migration.spark.session import EXECUTOR_PACKAGES
+from airflow_provider_kafka_migration.spark.tasks import EXECUTOR_PACKAGES
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_libraries_are_those_that_drivers_check() -> None:
-    assert set(EXECUTOR_PACKAGES) <= set(LIBRARIES)
+    assert set(EXECUTOR_PACKAGES) == set(LIBRARIES)
 
 
 def stored_pointer(folder: Path, references: str, **more: Any) -> JobPointer:
