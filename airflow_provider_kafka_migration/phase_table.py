@@ -130,6 +130,16 @@ ROWS: tuple[Phase, ...] = (
         done_past=State.PRECHECK,
     ),
     Phase(
+        "spark_check",
+        "Asks the Spark driver and its executors whether a copy would work there: versions, settings, clocks, and "
+        "whether they reach every broker and the storage. Skips itself where Spark is not used, or runs on the "
+        "worker's own machine.\n\n**Red?** Spark could not run a small job; the log has its reason. Clear it. What it "
+        "found out about machines does not make it red: `precheck` lists that. Clear this task after correcting it.",
+        "spark_check:run",
+        state=State.PRECHECK,
+        done_past=State.PRECHECK,
+    ),
+    Phase(
         "precheck",
         "Checks in one pass for everything that would stop the migration, and tests on a scratch topic what "
         "the target accepts. Read-only on the source.\n\n**Red?** The log lists the blockers and what to do. "

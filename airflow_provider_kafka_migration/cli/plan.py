@@ -281,6 +281,7 @@ def precheck(
     with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
         try:
             migration.run("plan")
+            migration.run("spark_check")
             result = migration.run("precheck")
         except PrecheckBlocked as error:
             verdict = f"[bold red]blocked[/]: {escape(error.next_step)}"

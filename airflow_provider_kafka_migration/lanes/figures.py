@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 WRITE_SECONDS = 2.0
 #: How many slices of a lane are kept; the driver may not have merged them yet.
 _KEPT_SLICES = 3
+#: Up to so many lanes are read one after the other.
+_FEW_LANES = 8
+_READERS = 16
 SUMS = ("records", "copied_bytes", "source_bytes", "holes")
 
 log = logging.getLogger(__name__)
@@ -127,9 +131,12 @@ def _read(store: ObjectStore, key: str) -> LaneFigures | None:
 
 def live_lanes(store: ObjectStore, migration_id: str, job_name: str) -> list[LaneFigures]:
     """Read the figures of all lanes of a job, ascending."""
-    infos = store.list(_prefix(migration_id, job_name))
-    found = (_read(store, key) for key in sorted(info.key for info in infos))
-    return [item for item in found if item is not None]
+    keys = sorted(info.key for info in store.list(_prefix(migration_id, job_name)))
+    if len(keys) <= _FEW_LANES:
+        return [item for key in keys if (item := _read(store, key)) is not None]
+    # One after the other, hundreds of lanes take seconds, and the figures are those of other moments.
+    with ThreadPoolExecutor(_READERS, "figures") as pool:
+        return [item for item in pool.map(lambda key: _read(store, key), keys) if item is not None]
 
 
 def not_merged(lanes: Sequence[LaneFigures], merged: Mapping[str, int]) -> list[SliceFigures]:

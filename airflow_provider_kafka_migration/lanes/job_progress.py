@@ -17,9 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import rfc8785
-
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, StopAt
+from airflow_provider_kafka_migration.documents.copy import BACKUP_LANES, CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     CopyStalled,
@@ -51,9 +49,15 @@ MAX_STUCK_SECONDS = 300.0
 #: A slice may wait for its lease (the length of a slice) and for answers; after that it counts as hanging.
 OVERDUE_SECONDS = 60.0
 _PROGRESS_SECONDS = 2.0
+#: The document names every partition: with many, it is written less often. Readers add what running slices report.
+_PROGRESS_SECONDS_PER_PARTITION = 0.0015
+_LONGEST_PROGRESS_SECONDS = 15.0
 #: Jobs that write to the target.
 _WRITING_JOBS = ("seed", "tail", "restore")
 _REFRESH_SECONDS = 1.0
+#: The job names every partition, too: 0.3 MB per thousand.
+_REFRESH_SECONDS_PER_PARTITION = 0.001
+_LONGEST_REFRESH_SECONDS = 10.0
 _STOP_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
@@ -119,6 +123,8 @@ class JobProgress:
         self._store = store
         self._on_progress = on_progress
         self._standing = {key: _Standing() for key in _keys(job)}
+        #: what is left of each lane; a lane is absent after something of it has changed
+        self._left: dict[int, CopyLane | None] = {}
         self._began = time.monotonic()
         self._written_at = 0.0
         #: results may arrive in another thread than the one that calls :meth:`tick`
@@ -158,7 +164,7 @@ class JobProgress:
         """
         with self._lock:
             now = time.monotonic()
-            if now - self._written_at < _PROGRESS_SECONDS:
+            if now - self._written_at < self._progress_seconds:
                 return
             for lane in self.job.lanes:
                 seconds = now - running_since.get(lane.lane, now)
@@ -166,6 +172,17 @@ class JobProgress:
                     self._note_overdue(lane, seconds)
             self._lines.tell(self.troubles())
             self._try_to_write_progress()
+
+    @property
+    def _progress_seconds(self) -> float:
+        """How often progress is written: building and storing the document must stay a small part of the driver."""
+        wanted = len(self._standing) * _PROGRESS_SECONDS_PER_PARTITION
+        return max(_PROGRESS_SECONDS, min(wanted, _LONGEST_PROGRESS_SECONDS))
+
+    @property
+    def _refresh_seconds(self) -> float:
+        wanted = len(self._standing) * _REFRESH_SECONDS_PER_PARTITION
+        return max(_REFRESH_SECONDS, min(wanted, _LONGEST_REFRESH_SECONDS))
 
     def _note_overdue(self, lane: CopyLane, seconds: float) -> None:
         error = Transient(
@@ -204,11 +221,12 @@ class JobProgress:
             for key in ((*spec.key, False), (*spec.key, True)):
                 if key in self._standing:
                     self._standing[key].empty = is_empty
+        self._left.clear()
 
     def refresh_job(self) -> None:
         """Add partitions that were added to a tail's job while it runs, and drop those that were removed."""
         now = time.monotonic()
-        if self.job.name != "tail" or now - self._refreshed_at < _REFRESH_SECONDS:
+        if self.job.name != "tail" or now - self._refreshed_at < self._refresh_seconds:
             return
         self._refreshed_at = now
         try:
@@ -227,15 +245,28 @@ class JobProgress:
         standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
         log.info("The job now has %d partitions, it had %d", len(standing), len(self._standing))
         self.job, self._standing = job, standing
+        self._left.clear()
 
     def remaining_lanes(self) -> list[CopyLane]:
         """Return the lanes that still have work, each with its unfinished partitions."""
-        lanes = []
-        for lane in self.job.lanes:
+        with self._lock:
+            found = (self._remaining(lane) for lane in self.job.lanes)
+            return [lane for lane in found if lane is not None]
+
+    def _remaining(self, lane: CopyLane) -> CopyLane | None:
+        """Return a lane with its unfinished partitions; None if nothing is left of it.
+
+        Drivers ask after each slice of each lane, so only lanes that have changed are looked through again.
+        """
+        if lane.lane not in self._left:
             left = [spec for spec in lane.partitions if not self._is_over((*spec.key, lane.half == "backup"))]
-            if left:
-                lanes.append(lane.model_copy(update={"partitions": left}))
-        return lanes
+            self._left[lane.lane] = lane.model_copy(update={"partitions": left}) if left else None
+        return self._left[lane.lane]
+
+    def _changed(self, lane: int) -> None:
+        """Forget what is left of a lane, and of the other half of a split job's lane."""
+        for number in (lane, lane + BACKUP_LANES, lane - BACKUP_LANES):
+            self._left.pop(number, None)
 
     def _is_over(self, key: _Key) -> bool:
         standing, backup = self._standing[key], self._standing.get((*key[:2], True))
@@ -250,7 +281,8 @@ class JobProgress:
     @property
     def finished(self) -> bool:
         """Whether every partition is done or has failed permanently."""
-        return all(self._is_over(key) for key in self._standing)
+        with self._lock:
+            return all(self._remaining(lane) is None for lane in self.job.lanes)
 
     def record(self, results: Iterable[PartitionResult]) -> None:
         """Merge the results of slices and write progress every few seconds."""
@@ -281,9 +313,10 @@ class JobProgress:
                 standing.total_records, standing.total_holes = result.total_records, result.total_holes
             standing.done = result.done
             self._judge(standing, result)
+            self._changed(result.lane)
         self._look_for_end()
         self._lines.tell(self.troubles())
-        if time.monotonic() - self._written_at >= _PROGRESS_SECONDS or self.finished:
+        if time.monotonic() - self._written_at >= self._progress_seconds or self.finished:
             self._try_to_write_progress()
 
     def _try_to_write_progress(self) -> None:
@@ -325,8 +358,9 @@ class JobProgress:
         """Return the partitions that are not being copied: failed ones first, then those stuck the longest."""
         now = time.monotonic()
         found = []
-        for key in sorted(key for key in self._standing if not key[2]):
-            standing = self._troubled(key)
+        ill = {(*key[:2], False) for key, item in self._standing.items() if item.trouble is not None}
+        for key in sorted(ill):
+            standing = self._troubled(key) if key in self._standing else None
             if standing is not None and standing.trouble is not None:
                 seconds = max(now - (now if standing.stuck_since is None else standing.stuck_since), 0.0)
                 state: State = "failed" if standing.failed else "stuck"
@@ -410,7 +444,9 @@ class JobProgress:
         """Write ``progress/<job>.json`` and call the listener."""
         self._written_at = time.monotonic()
         document = self.progress()
-        self._store.put(f"{self.job.migration_id}/progress/{self.job.name}.json", rfc8785.dumps(document))  # type: ignore[arg-type]
+        # Not the canonical form, which takes a second for 10,000 partitions: no digest depends on this document.
+        data = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        self._store.put(f"{self.job.migration_id}/progress/{self.job.name}.json", data.encode())
         if self._on_progress is not None:
             self._on_progress(document)
         return document

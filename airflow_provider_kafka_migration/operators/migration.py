@@ -110,6 +110,22 @@ def _check_second_approval(spec: MigrationSpec, context: Context) -> None:
         )
 
 
+class KafkaMigrationSparkCheckOperator(SparkMigrationOperator):
+    """Asks the Spark driver and its executors whether a copy would work there, before anything is written.
+
+    A small Spark job looks at versions, settings, clocks, and whether every broker and the storage can be reached. The
+    precheck makes findings of what it saw. Where the master is local, only the settings are checked, without a job.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "spark_check"
+
+    def __init__(self, **kwargs: Any) -> None:
+        # The job takes seconds: no reason to give the slot away.
+        super().__init__(**{**kwargs, "deferrable": False})
+
+
 class KafkaMigrationPrecheckOperator(MigrationOperator):
     """Checks for anything that would stop the migration, and probes what the target accepts. Read-only on the source.
 

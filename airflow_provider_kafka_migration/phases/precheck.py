@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_provider_kafka_migration.checks import access, schemas, source, target, topics
+from airflow_provider_kafka_migration.checks import access, schemas, source, spark, target, topics
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, PrecheckResult, Severity, Verdict
 from airflow_provider_kafka_migration.errors import (
@@ -170,6 +170,7 @@ CHECKS: dict[str, Check] = {
     "selection": topics.check_selection,
     "what could not be looked at": access.check_unknown,
     "storage": target.check_storage,
+    "Spark": spark.check_spark,
     "signing key": target.check_signing,
     "freeze webhook": target.check_receiver,
     "permissions": access.check_permissions,

@@ -261,6 +261,66 @@ _ALL = (
         "say it in the spec (schemas.by_topic with rewrite); otherwise these topics are copied as they are, and if "
         "ids appear there while the tail runs, the cutover stops until they are copied again",
     ),
+    # -- Spark
+    Code(
+        "W130",
+        "Spark has not been looked at",
+        "run the task spark_check before precheck; without it, problems of executors show only when the copy starts",
+    ),
+    Code("B131", "what is known about Spark is outdated", "clear spark_check; precheck follows it"),
+    Code(
+        "B132",
+        "no job runs on Spark",
+        "check the spark connection, spark.conf and the cluster's free resources; then clear spark_check",
+    ),
+    Code(
+        "B133",
+        "driver or executors have another version of this package",
+        "install the version that Airflow has there (kafka-migration executor-package), or let it be shipped",
+    ),
+    Code(
+        "B134",
+        "driver or executors lack what a copier imports",
+        "build their environment with kafka-migration executor-package, and let spark.pyspark.python point to it",
+    ),
+    Code(
+        "B135",
+        "driver or executors cannot reach a broker",
+        "open the network from those machines to every advertised address of both clusters",
+    ),
+    Code(
+        "B136",
+        "driver or executors cannot use the storage",
+        "open the network from those machines to the storage, and check the rights of its connection",
+    ),
+    Code(
+        "B137",
+        "driver or executors cannot resolve a reference",
+        "make it available there, or choose another spark.executor_references",
+    ),
+    Code(
+        "B138",
+        "Spark's settings are not safe for a copy",
+        "correct the spark connection, or spark.conf of the spec; then clear spark_check",
+    ),
+    Code("B139", "a machine's clock is far off", "synchronise that machine's clock (NTP); then clear spark_check"),
+    Code("W140", "clocks of Spark's machines differ", "synchronise the clocks (NTP)"),
+    Code("W141", "something could not be checked on Spark", "see the finding; clear spark_check to try again"),
+    Code(
+        "W142",
+        "a bootstrap server cannot be reached from driver or executors",
+        "correct bootstrap.servers, or open the network: with the other one down, these machines find no broker",
+    ),
+    Code(
+        "W143",
+        "fewer executors than asked for",
+        "check the cluster's free resources, or accept it: lanes take turns on the executors that are there",
+    ),
+    Code(
+        "I144",
+        "objects of the probe could not be removed",
+        "nothing: they are small; the migration needs no right to delete objects",
+    ),
 )
 
 CODES: dict[str, Code] = {item.code: item for item in _ALL}

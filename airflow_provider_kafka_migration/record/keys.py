@@ -66,6 +66,8 @@ def result(name: str) -> str:
 
 
 PRECHECK: Final = "precheck"
+#: What the probe saw of Spark.
+SPARK_PROBE: Final = "spark-probe"
 TOPOLOGY: Final = "topology"
 ACCESS: Final = "acls"
 BOUNDARY: Final = "boundary"

@@ -10,6 +10,8 @@ from typing import Final
 # -- plan and precheck ------------------------------------------------------------------------------------------------
 
 PLANNED: Final = "planned"
+#: Points to what the probe saw of Spark: its digest, and how many machines answered.
+SPARK_CHECKED: Final = "spark_checked"
 PRECHECKED: Final = "prechecked"
 #: Who accepted which warnings.
 FINDINGS_WAIVED: Final = "findings_waived"

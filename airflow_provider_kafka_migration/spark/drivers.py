@@ -23,22 +23,41 @@ class ProgressLines:
         self._latest: dict[tuple[str, int], PartitionResult] = {}
         self._records = 0
         self._bytes = 0
+        # Sums are kept, not made anew: a line is written after each of some hundred lanes' slices.
+        self._done = 0
+        self._failed = 0
+        self._offsets = 0
+        self._all_offsets = sum(
+            item.until_offset - item.source_start_offset
+            for item in self._partitions.values()
+            if item.until_offset is not None
+        )
 
     def add(self, results: Iterable[PartitionResult]) -> str:
         """Add results; return one line about the job as a whole."""
         for result in results:
-            self._latest[(result.topic, result.partition)] = result
+            self._replace(result)
             self._records += result.records
             self._bytes += result.copied_bytes
         seconds = max(self._clock() - self._started, 0.001)
-        done = sum(result.done for result in self._latest.values())
         parts = [
-            f"{self._job.name}: {done} of {len(self._partitions)} partitions done",
+            f"{self._job.name}: {self._done} of {len(self._partitions)} partitions done",
             f"{self._records:,} records, {self._bytes / 1e6:,.1f} MB, {self._records / seconds:,.0f} rec/s",
         ]
         parts += self._lag() if self._job.name == "tail" else self._share(seconds)
-        failed = sum(result.error is not None for result in self._latest.values())
-        return ", ".join(parts + ([f"{failed} failed"] if failed else []))
+        return ", ".join(parts + ([f"{self._failed} failed"] if self._failed else []))
+
+    def _replace(self, result: PartitionResult) -> None:
+        """Count the newest result of a partition instead of its former one."""
+        key = (result.topic, result.partition)
+        former = self._latest.get(key)
+        self._latest[key] = result
+        self._done += result.done - (former is not None and former.done)
+        self._failed += (result.error is not None) - (former is not None and former.error is not None)
+        partition = self._partitions.get(key)
+        if partition is not None and partition.until_offset is not None:
+            before = partition.source_start_offset if former is None else former.source_offset
+            self._offsets += result.source_offset - before
 
     def _lag(self) -> list[str]:
         known = [(result.lag, key) for key, result in self._latest.items() if result.lag >= 0]
@@ -48,16 +67,9 @@ class ProgressLines:
         return [f"largest lag {lag:,} records ({topic}-{partition})"]
 
     def _share(self, seconds: float) -> list[str]:
-        total = copied = 0
-        for key, partition in self._partitions.items():
-            if partition.until_offset is None:
-                continue
-            total += partition.until_offset - partition.source_start_offset
-            if key in self._latest:
-                copied += self._latest[key].source_offset - partition.source_start_offset
-        if not total:
+        if not self._all_offsets:
             return []
-        share = copied / total
+        share = self._offsets / self._all_offsets
         eta = f", {seconds * (1 - share) / share:,.0f} s to go" if 0 < share < 1 else ""
         return [f"{share:.0%} of the offsets{eta}"]
 

@@ -83,7 +83,7 @@ def build_py_files(folder: Path | str) -> Path:
     ``session.EXECUTOR_PACKAGES``) must be installed there.
     """
     root = Path(airflow_provider_kafka_migration.__file__).parent
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and _is_shipped(path.relative_to(root))]
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and is_shipped(path.relative_to(root))]
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -100,6 +100,10 @@ def build_py_files(folder: Path | str) -> Path:
     return target
 
 
-def _is_shipped(path: Path) -> bool:
+def is_shipped(path: Path) -> bool:
+    """Return whether executors may need a file of this package.
+
+    :param path: relative to the package.
+    """
     parts = path.parts
     return not (parts[0] in _AIRFLOW_ONLY or _NOT_CODE & set(parts) or path.suffix in (".pyc", ".so"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import SparkSettingsRefused
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
+from airflow_provider_kafka_migration.lanes.spark_conf import unsafe_settings
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.spark.main import JobArguments, spark_errors
 from airflow_provider_kafka_migration.spark.tasks import EXECUTOR_PACKAGES as EXECUTOR_PACKAGES
@@ -34,8 +34,6 @@ DEFAULTS = {
 
 _REMOTE = "sc://"
 
-_LOCAL = re.compile(r"^local(?:\[\s*(?P<slots>\d+|\*)\s*(?:,\s*(?P<failures>\d+)\s*)?\])?$")
-
 
 def check_settings(conf: Mapping[str, str]) -> None:
     """Refuse settings under which two copies of a task may run, or a lost task is not retried.
@@ -43,19 +41,7 @@ def check_settings(conf: Mapping[str, str]) -> None:
     :param conf: Spark's settings, including ``spark.master``.
     :raises SparkSettingsRefused: the settings are not safe; the error lists all problems.
     """
-    problems = []
-    if conf.get("spark.speculation", "false").strip().lower() == "true":
-        problems.append("spark.speculation is true, but a lane must have one owner; set spark.speculation=false")
-    master = conf.get("spark.master", "").strip()
-    local = _LOCAL.match(master)
-    if local:
-        slots = local["slots"] or "1"
-        if int(local["failures"] or "1") < 2:
-            problems.append(f"the master {master} never retries a task; write local[{slots},4]")
-    elif int(conf.get("spark.task.maxFailures", "4")) < 2:
-        problems.append("spark.task.maxFailures is 1: a lost worker would end the job; leave it at 4")
-    if conf.get("spark.python.use.daemon", "true").strip().lower() == "false":
-        problems.append("spark.python.use.daemon is false: workers could outlive their executor; leave it at true")
+    problems = unsafe_settings(conf)
     if problems:
         raise SparkSettingsRefused(
             "Spark's settings are not safe for a copy: " + "; ".join(problems),

@@ -520,6 +520,15 @@ def _object_lock(store: S3Store) -> bool | None:
 
 
 def _clock_skew(store: S3Store) -> float | None:
+    span = clock_span(store)
+    # The middle of the interval.
+    return None if span is None else (span[0] + span[1]) / 2
+
+
+def clock_span(store: ObjectStore) -> tuple[float, float] | None:
+    """Ask once by how many seconds the store's clock is ahead of this machine's: from, to. None: it does not tell."""
+    if not isinstance(store, S3Store):
+        return None
     before = time.time()
     try:
         answer = store.client.head_bucket(Bucket=store.bucket)["ResponseMetadata"]
@@ -528,9 +537,10 @@ def _clock_skew(store: S3Store) -> float | None:
         answer = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]
     except REQUEST_ERRORS:
         return None
+    after = time.time()
     try:
         theirs = parsedate_to_datetime(answer["HTTPHeaders"]["date"]).timestamp()
     except (KeyError, TypeError, ValueError):
         return None
-    # The header has whole seconds; adding half a second gives the middle of the interval that it may mean.
-    return theirs + 0.5 - (before + time.time()) / 2
+    # The header has whole seconds: the store's clock was anywhere in the second that begins there.
+    return theirs - after, theirs + 1 - before

@@ -23,6 +23,7 @@ DAGS = ROOT / "dags"
 #: Stable over releases: state store keys, clears and on-call docs depend on them.
 TASK_IDS = [
     "plan",
+    "spark_check",
     "precheck",
     "topology_copy",
     "schemas",
@@ -81,7 +82,7 @@ def test_clients_do_not_wait_for_tasks_that_only_confirm(minimal_spec: dict[str,
 def test_failed_cutover_cannot_fail_the_tail() -> None:
     dag = build_migration_dag()
     above_tail = dag.get_task("tail").get_flat_relative_ids(upstream=True)
-    assert above_tail == {"plan", "precheck", "topology_copy", "schemas", "seed"}
+    assert above_tail == {"plan", "spark_check", "precheck", "topology_copy", "schemas", "seed"}
 
 
 def test_every_task_has_docs_and_no_doc_is_left_over() -> None:

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.errors import BrokerBusy, Where
 from airflow_provider_kafka_migration.kafka import error_codes, fetch, produce
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.kafka.wire import TopicMetadata, TopicPartition
+from airflow_provider_kafka_migration.kafka.wire import Broker, TopicMetadata, TopicPartition
 from phase_world.outside import Outside
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ class SimWire:
         """See ``Wire.metadata``."""
         names = sorted(self._state.topics if topics is None else set(topics))
         return self._call("metadata", lambda: {name: self._metadata(name) for name in names})
+
+    def brokers(self) -> list[Broker]:
+        """See ``Wire.brokers``."""
+        return self._call("brokers", lambda: [Broker(1, f"{self._state.cluster_id}.example", 9092)])
 
     def _metadata(self, name: str) -> TopicMetadata:
         topic = self._state.topics.get(name)

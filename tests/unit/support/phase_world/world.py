@@ -32,6 +32,7 @@ from phase_world.stores import Heartbeat, SimStore
 #: The order in which a migration without surprises runs; ``tail`` and ``approve`` have their own methods.
 ORDER = (
     "plan",
+    "spark_check",
     "precheck",
     "topology_copy",
     "schemas",

@@ -1,0 +1,55 @@
+"""What is known about Spark, and whether it still counts: specs change, and clusters change by themselves."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol, runtime_checkable
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.spark_probe import SparkProbe
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.job_phase import JobRunner
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import parse_iso, words
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+#: After this time the probe is made again: executors, certificates and routes change without anybody telling us.
+VALID_FOR = timedelta(days=1)
+
+
+@runtime_checkable
+class SparkSide(JobRunner, Protocol):
+    """A runner that runs jobs on Spark. One that lacks this method runs them in its own process."""
+
+    def spark_master(self, spec: MigrationSpec) -> str:
+        """Return Spark's master, ``local[4,4]`` for instance; empty where a service chooses it."""
+
+
+def basis_of(spec: MigrationSpec) -> str:
+    """Return a digest of what the result of a probe depends on. A waiver, for instance, does not change it."""
+    data = spec.model_dump(mode="json")
+    parts = {name: data[name] for name in ("source", "target", "storage", "spark")}
+    return canonical_digest({**parts, "via": data["seed"]["via"]})
+
+
+def read_probe(record: MigrationRecord) -> SparkProbe | None:
+    """Return what was stored last; None if there is nothing, or nothing that this version can read."""
+    data = record.result(keys.SPARK_PROBE)
+    if data is None:
+        return None
+    try:
+        return SparkProbe.parse(data)
+    except ValidationError:
+        return None
+
+
+def outdated(probe: SparkProbe, spec: MigrationSpec, now: datetime) -> str:
+    """Return why a probe no longer counts, for people; empty if it does."""
+    if probe.basis != basis_of(spec):
+        return "the spec's connections, storage or spark section have changed since"
+    age = now - parse_iso(probe.at)
+    if age > VALID_FOR:
+        return f"it is {words(age.total_seconds())} old"
+    return ""
