@@ -84,6 +84,8 @@ class IdentityProvider:
         self.clients = {name: _Client(name, secret) for name, secret in clients.items()}
         self.assertion_keys = dict(assertion_keys or {})
         self.lifetime_seconds = 300
+        #: for whom tokens are
+        self.audience = AUDIENCE
         #: answer every request for a token with this status and no token; None: work
         self.outage_status: int | None = None
         self.requests = 0
@@ -173,7 +175,7 @@ class IdentityProvider:
                 return provider._key
 
             def get_audiences(self, client: Any, user: Any, scope: Any) -> str:
-                return AUDIENCE
+                return provider.audience
 
         return Generator(provider.issuer, expires_generator=lambda client, grant: provider.lifetime_seconds)
 
