@@ -88,9 +88,8 @@ class Kdc:
             self._configure()
             self._tool("usr/sbin/kdb5_util", "create", "-s", "-r", REALM, "-P", "master-password-of-a-test")
         command = [str(self._root / "usr/sbin/krb5kdc"), "-n", "-r", REALM]
-        # env(1), because processes of the harness inherit the environment of the tests.
-        settings = [f"{name}={value}" for name, value in self._settings().items()]
-        self._process = start("KDC", ["env", *settings, *command], self.folder / "kdc.log")
+        environment = {**os.environ, **self._settings()}
+        self._process = start("KDC", command, self.folder / "kdc.log", env=environment)
         process = self._process
 
         def answers() -> bool:
