@@ -577,3 +577,18 @@ class EngineNeedsAirflow(Terminal):
 
 class SparkJobCancelled(Transient):
     """Somebody has cancelled the Spark job."""
+
+
+# -- logins to brokers ------------------------------------------------------------------------------------------------
+
+
+class TokenUnavailable(BrokerUnreachable):
+    """There is no OAuth token for a login to the brokers, for a reason that may pass: its endpoint does not answer."""
+
+
+class KerberosUnavailable(BrokerUnreachable):
+    """There is no Kerberos ticket for a login to the brokers, for a reason that may pass: no KDC answers."""
+
+
+class KerberosUnsupported(Terminal):
+    """A Python package on this machine was built without Kerberos (GSSAPI), or is missing."""

@@ -156,6 +156,9 @@ def names_a_secret(key: str) -> bool:
     if words and words[-1] in _SECRET_WORDS:
         return True
     pairs = list(pairwise(words))
+    # ssl.key.pem and the like hold the key itself; ssl.key.location holds a path.
+    if words[-2:] == ["key", "pem"]:
+        return True
     # In the name of an Azure account key the account follows the key.
     return ("account", "key") in pairs or bool(pairs and pairs[-1][1] == "key" and pairs[-1][0] in _KINDS_OF_KEYS)
 

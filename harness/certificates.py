@@ -25,10 +25,14 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates for the brokers (127.0.0.1, localhost) and for clients (common name = Kafka user)."""
+    """Signs certificates for the brokers (127.0.0.1, localhost) and for clients (common name = Kafka user).
 
-    def __init__(self, folder: Path) -> None:
+    :param name: two authorities in one file need different names: OpenSSL looks up an issuer by its name.
+    """
+
+    def __init__(self, folder: Path, name: str = "harness authority") -> None:
         self.folder = folder
+        self._name = name
         self.certificate = folder / "ca.pem"
         self._key: ec.EllipticCurvePrivateKey | None = None
         self._own: x509.Certificate | None = None
@@ -39,7 +43,7 @@ class Authority:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("harness authority")
+        name = _name(self._name)
         usage = x509.KeyUsage(
             digital_signature=True,
             key_cert_sign=True,

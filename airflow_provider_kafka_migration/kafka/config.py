@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, ConnectionInvalid, MigrationError, Where
+from airflow_provider_kafka_migration.kafka.auth import oidc
+from airflow_provider_kafka_migration.kafka.auth.kerberos import KerberosSettings
+from airflow_provider_kafka_migration.kafka.auth.oidc import OidcSettings
+from airflow_provider_kafka_migration.kafka.auth.tokens import source_of
 
 # -- connection keys --------------------------------------------------------------------------------------------------
 #
@@ -20,17 +24,22 @@ from airflow_provider_kafka_migration.errors import AuthenticationFailed, Connec
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+KERBEROS_KEYS = frozenset({"sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.keytab"})
 
 #: Keys that the raw wire and confluent-kafka both honour.
-HONOURED_KEYS = frozenset(
-    """
+HONOURED_KEYS = (
+    oidc.OIDC_KEYS
+    | KERBEROS_KEYS
+    | frozenset(
+        """
     bootstrap.servers metadata.broker.list client.id security.protocol
     sasl.mechanism sasl.mechanisms sasl.username sasl.password msk
     ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem
     ssl.key.location ssl.key.pem ssl.key.password
     ssl.endpoint.identification.algorithm enable.ssl.certificate.verification
     """.split()  # noqa: SIM905 - a list of words reads better so
+    )
 )
 
 #: Keys of ordinary consumers and producers that a shared connection may carry. They tune things that a migration does
@@ -52,7 +61,8 @@ KEYS_WITHOUT_EFFECT = frozenset(
     partition.assignment.strategy partitioner queue.buffering.backpressure.threshold queue.buffering.max.kbytes
     queue.buffering.max.messages queue.buffering.max.ms queued.max.messages.kbytes queued.min.messages
     receive.message.max.bytes reconnect.backoff.jitter.ms reconnect.backoff.max.ms reconnect.backoff.ms
-    request.required.acks request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms session.timeout.ms
+    request.required.acks request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms
+    sasl.kerberos.min.time.before.relogin session.timeout.ms
     socket.blocking.max.ms socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
     socket.nagle.disable socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms statistics.interval.ms
     sticky.partitioning.linger.ms topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
@@ -64,9 +74,11 @@ KEYS_WITHOUT_EFFECT = frozenset(
 _OF_JAVA = "(that key belongs to the Java client)"
 _PEM_CA = f"write ssl.ca.location with a PEM file {_OF_JAVA}"
 _PEM_CLIENT = "write ssl.certificate.location and ssl.key.location with PEM files"
-_MSK = 'for MSK IAM write sasl.mechanism OAUTHBEARER and "msk": {"region": "..."}'
-_ONLY_MSK = 'only MSK IAM is supported for OAUTHBEARER: write "msk": {"region": "..."}'
-_KERBEROS = "Kerberos is not supported: use SCRAM, PLAIN, OAUTHBEARER (MSK IAM) or mTLS"
+_OAUTH = (
+    "write sasl.oauthbearer.method oidc with sasl.oauthbearer.token.endpoint.url, .client.id and .client.secret; for "
+    'MSK IAM write "msk": {"region": "..."}'
+)
+_METADATA = f"tokens of a cloud's metadata service are not supported: {_OAUTH}"
 _CIPHERS = "not supported: the defaults of Python's ssl are used; remove it, or restrict ciphers on the brokers"
 _CODE = "a connection is data and cannot contain code: remove it"
 
@@ -105,11 +117,20 @@ HINTS = {
     "sasl_plain_username": "write sasl.username",
     "sasl_plain_password": "write sasl.password",
     "sasl.user": "write sasl.username",
-    "sasl.login.callback.handler.class": _MSK,
-    "sasl.client.callback.handler.class": _MSK,
-    "oauth_cb": f"{_CODE}; {_MSK}",
-    "oauthbearer_token_refresh_cb": f"{_CODE}; {_MSK}",
-    "enable.sasl.oauthbearer.unsecure.jwt": _ONLY_MSK,
+    "sasl.login.callback.handler.class": _OAUTH,
+    "sasl.client.callback.handler.class": _OAUTH,
+    "oauth_cb": f"{_CODE}; {_OAUTH}",
+    "oauthbearer_token_refresh_cb": f"{_CODE}; {_OAUTH}",
+    "enable.sasl.oauthbearer.unsecure.jwt": f"tokens without a signature prove nothing: {_OAUTH}",
+    "sasl.oauthbearer.config": _OAUTH,
+    "sasl.oauthbearer.metadata.authentication.type": _METADATA,
+    "sasl.oauthbearer.client.credentials.client.scope": "write sasl.oauthbearer.scope",
+    "sasl.oauthbearer.expected.audience": "that is a key of brokers; remove it",
+    "sasl.oauthbearer.expected.issuer": "that is a key of brokers; remove it",
+    "sasl.oauthbearer.jwks.endpoint.url": "that is a key of brokers; remove it",
+    "sasl.kerberos.kinit.cmd": f"{_CODE}; tickets come from sasl.kerberos.keytab, or from the machine's ticket cache",
+    "sasl.kerberos.kinit.command": f"remove it; tickets come from sasl.kerberos.keytab {_OF_JAVA}",
+    "sasl.kerberos.domain.name": "not supported: tickets are for the name that the broker advertises; remove it",
     "plugin.library.paths": "plug-ins are not supported: remove it",
     "interceptors": "plug-ins are not supported: remove it",
     "default.api.timeout.ms": f"waits are bounded anyway; remove it {_OF_JAVA}",
@@ -121,9 +142,8 @@ HINTS = {
 }
 #: Hints for whole families of keys, by prefix.
 _FAMILIES = {
-    "sasl.kerberos.": _KERBEROS,
-    "sasl.oauthbearer.": _ONLY_MSK,
-    "https.ca.": _ONLY_MSK,
+    "sasl.kerberos.": "write sasl.kerberos.service.name, .principal and .keytab",
+    "sasl.oauthbearer.": _OAUTH,
     "test.mock.": "a mock cluster cannot be migrated: remove it",
     "schema.registry.": "that belongs to a schema registry's own connection; remove it",
 }
@@ -200,6 +220,10 @@ class ClientConfig:
     verify_certificate: bool = True
     client_id: str = "kafka-migration"
     msk_region: str | None = None
+    #: where OAuth tokens come from; None: another mechanism, or MSK IAM
+    oidc: OidcSettings | None = None
+    #: where Kerberos tickets come from; None: another mechanism
+    kerberos: KerberosSettings | None = None
     #: whether connections refuse every request that could change something on the cluster
     read_only: bool = False
 
@@ -218,8 +242,8 @@ class ClientConfig:
             problems.append(f"security.protocol is {protocol!r}: use one of {', '.join(PROTOCOLS)}")
         mechanism = values.get("sasl.mechanism", values.get("sasl.mechanisms"))
         mechanism = str(mechanism).upper() if mechanism else None
-        region = _msk_region(values.get("msk"), bootstrap) if mechanism == "OAUTHBEARER" else None
-        problems += _sasl_problems(protocol, mechanism, values, region)
+        tokens, region, oauth_problems = _oauth(protocol, mechanism, values, bootstrap)
+        problems += _sasl_problems(protocol, mechanism, values) + oauth_problems
         problems += _tls_problems(protocol, values)
         if problems:
             raise ConnectionInvalid(
@@ -247,6 +271,8 @@ class ClientConfig:
             verify_certificate=str(values.get("enable.ssl.certificate.verification", "true")).lower() != "false",
             client_id=str(values.get("client.id", "kafka-migration")),
             msk_region=region,
+            oidc=tokens,
+            kerberos=_kerberos(values) if mechanism == "GSSAPI" and protocol.startswith("SASL") else None,
         )
 
     @property
@@ -296,10 +322,36 @@ class ClientConfig:
                 # The raw wire trusts what Python trusts, also where SSL_CERT_FILE says so; librdkafka has its own list.
                 trusted = ssl.get_default_verify_paths()
                 config["ssl.ca.location"] = trusted.cafile or trusted.capath or "probe"
-        if self.msk_region:
-            provider = msk_token_provider(self.msk_region)
-            config["oauth_cb"] = lambda _config: provider()
+        if self.mechanism == "OAUTHBEARER":
+            # librdkafka fetches tokens from OIDC by itself, too, but prints its errors and ignores ssl.ca.location. One
+            # source for both clients means one token, one set of authorities, and one kind of error.
+            config["oauth_cb"] = lambda _config: self.oauth_token()
+        if self.kerberos is not None:
+            config["sasl.kerberos.service.name"] = self.kerberos.service
+            given = {"principal": self.kerberos.principal, "keytab": self.kerberos.keytab}
+            config.update({f"sasl.kerberos.{key}": value for key, value in given.items() if value})
         return config
+
+    def oauth_token(self) -> tuple[str, float, str, dict[str, str]]:
+        """Return a valid OAuth token as confluent-kafka takes it: token, expiry in seconds since 1970, principal,
+        extensions.
+
+        :raises TokenUnavailable: there is none at present.
+        :raises AuthenticationFailed: the identity provider refuses us.
+        :raises ConnectionInvalid: the token endpoint or a file of the connection cannot be used.
+        """
+        if self.oidc is None:
+            assert self.msk_region is not None
+            return (*msk_token_provider(self.msk_region)(), "", {})
+        token = source_of(self.oidc).get(self.name)
+        return token.value, token.expires_at_epoch, token.principal, dict(self.oidc.extensions)
+
+    @property
+    def tls_paths(self) -> tuple[str, ...]:
+        """Files of TLS that something else may renew."""
+        if not self.uses_tls:
+            return ()
+        return tuple(filter(None, (self.ca_location, self.certificate_location, self.key_location)))
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS settings for the raw wire; None without TLS.
@@ -364,12 +416,42 @@ def _msk_region(msk: Any, bootstrap: tuple[tuple[str, int], ...]) -> str | None:
     return None
 
 
-def _sasl_problems(
-    protocol: str, mechanism: str | None, values: Mapping[str, Any], msk_region: str | None
-) -> list[str]:
+def _oauth(
+    protocol: str, mechanism: str | None, values: Mapping[str, Any], bootstrap: tuple[tuple[str, int], ...]
+) -> tuple[OidcSettings | None, str | None, list[str]]:
+    """Return where tokens come from: an identity provider, or the region of MSK IAM; and the problems."""
+    if not protocol.startswith("SASL") or mechanism != "OAUTHBEARER":
+        given = sorted(key for key in values if key in oidc.OIDC_KEYS) if oidc.uses_oidc(values) else []
+        return None, None, [f"{given[0]} is given, but sasl.mechanism is not OAUTHBEARER"] if given else []
+    if oidc.uses_oidc(values):
+        settings, problems = oidc.settings_of(values)
+        if values.get("msk"):
+            problems.append("msk: give either this or sasl.oauthbearer.method oidc")
+        return settings, None, problems
+    region = _msk_region(values.get("msk"), bootstrap)
+    problems = [] if region else [f"OAUTHBEARER needs a source of tokens: {_OAUTH}"]
+    return (
+        None,
+        region,
+        problems
+        if protocol == "SASL_SSL"
+        else [
+            *problems,
+            "OAUTHBEARER needs security.protocol SASL_SSL",
+        ],
+    )
+
+
+def _kerberos(values: Mapping[str, Any]) -> KerberosSettings:
+    texts = {key: _text(values, f"sasl.kerberos.{key}") or "" for key in ("service.name", "principal", "keytab")}
+    # librdkafka takes a bare path only; gssapi's own notation is accepted, too.
+    return KerberosSettings(texts["service.name"] or "kafka", texts["principal"], texts["keytab"].removeprefix("FILE:"))
+
+
+def _sasl_problems(protocol: str, mechanism: str | None, values: Mapping[str, Any]) -> list[str]:
     if not protocol.startswith("SASL"):
         # The credentials would not be used: we would talk to the broker without them, or not at all.
-        given = [key for key in ("sasl.username", "sasl.password") if values.get(key)]
+        given = [key for key in ("sasl.username", "sasl.password", *sorted(KERBEROS_KEYS)) if values.get(key)]
         if not given or protocol not in PROTOCOLS:
             return []
         return [f"{given[0]} is given, but security.protocol is {protocol}: write SASL_SSL or SASL_PLAINTEXT"]
@@ -377,9 +459,11 @@ def _sasl_problems(
         return ["sasl.mechanism is missing: use one of " + ", ".join(MECHANISMS)]
     if mechanism not in MECHANISMS:
         return [f"sasl.mechanism is {mechanism!r}: use one of {', '.join(MECHANISMS)}"]
-    if mechanism == "OAUTHBEARER":
-        problems = [] if msk_region else ['OAUTHBEARER is supported for MSK IAM: add "msk": {"region": "..."}']
-        return problems if protocol == "SASL_SSL" else [*problems, "OAUTHBEARER needs security.protocol SASL_SSL"]
+    kerberos = sorted(key for key in values if key in KERBEROS_KEYS)
+    if kerberos and mechanism != "GSSAPI":
+        return [f"{kerberos[0]} is given, but sasl.mechanism is not GSSAPI"]
+    if mechanism in ("OAUTHBEARER", "GSSAPI"):
+        return []
     return [f"{key} is missing" for key in ("sasl.username", "sasl.password") if not values.get(key)]
 
 

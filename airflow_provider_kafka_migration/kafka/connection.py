@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import select
 import socket
 import ssl
@@ -15,17 +16,9 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kafka.net.sasl import get_sasl_mechanism
-from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 
 from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
@@ -37,7 +30,9 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.kafka import clock, error_codes
-from airflow_provider_kafka_migration.kafka.config import ClientConfig, msk_token_provider
+from airflow_provider_kafka_migration.kafka.auth.login import Dialogue, Login, Message
+from airflow_provider_kafka_migration.kafka.auth.tls_files import TlsFiles, are_young
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.messages import response_class
 
 # -- receive buffers --------------------------------------------------------------------------------------------------
@@ -122,27 +117,31 @@ _MAX_IOV = 512
 CONNECT_SECONDS = 5.0
 #: A TLS alert's first two bytes: what a TLS port answers to a client without TLS.
 _TLS_ALERT = b"\x15\x03"
+#: Pauses before certificates that do not fit together, and were replaced a moment ago, are read again.
+_RELOAD_PAUSES_SECONDS = (0.2, 0.5, 1.0)
+#: The parts of a session's lifetime after which a login is renewed. Java's clients wait for 85 to 95 %, but a copier's
+#: requests may queue before ours.
+_RENEWED_AFTER = (0.65, 0.8)
+#: Brokers refuse to renew a login within a second (KIP-368).
+_LEAST_SESSION_SECONDS = 1.1
+#: Longest wait for a new socket that replaces one in use: a copier waits meanwhile.
+_REPLACE_SECONDS = 10.0
 _RECEIVE_BUFFER_BYTES = 2 * 1024 * 1024
 
 
-class _MskTokens(AbstractTokenProvider):  # type: ignore[misc]
-    def __init__(self, region: str) -> None:
-        self._provide = msk_token_provider(region)
+class _Queued(NamedTuple):
+    """A request that waits for the end of a renewal: correlation id, frame, callback."""
 
-    def token(self) -> str:
-        return self._provide()[0]
-
-    def extensions(self) -> dict[str, str]:
-        return {}
-
-
-def _sasl_name(name: str, mechanism: str) -> str:
-    """Escape a user name for SCRAM (RFC 5802): a comma or an equals sign would end the attribute."""
-    return name.replace("=", "=3D").replace(",", "=2C") if mechanism.startswith("SCRAM") else name
+    correlation: int
+    parts: list[memoryview]
+    on_response: OnResponse
 
 
 class BrokerConnection:
     """A connected, authenticated socket. Not thread-safe: one owner.
+
+    It renews itself between requests, unnoticed by its owner: its login before the broker's session ends (KIP-368), and
+    its socket when the files of its certificates have changed. Requests wait meanwhile and keep their order.
 
     :param timeout_seconds: limit for the connect, for the handshakes and for each :meth:`call`.
     """
@@ -168,15 +167,20 @@ class BrokerConnection:
         self._buffers = ReceiveBuffers()
         self._body: memoryview | None = None
         self._received = 0
+        #: the dialogue of a login that is being renewed; requests wait in ``_held`` until it is over
+        self._renewal: Dialogue | None = None
+        self._held: deque[_Queued] = deque()
+        #: when the login has to be renewed, on the clock that counts time asleep; None: never
+        self._login_due_at: float | None = None
+        self._is_replacing_socket = False
+        self._files = TlsFiles(config.tls_paths)
         self._is_set_up = False
         #: whether any request other than those of the set-up was answered
         self._is_served = False
+        self._login = Login(config, host, self._where)
         self._sock: socket.socket = self._connect()
         try:
-            self._negotiate()
-            if config.uses_sasl:
-                self._authenticate()
-            self._is_set_up = True
+            self._set_up()
         except BaseException:
             self.close()
             raise
@@ -195,9 +199,36 @@ class BrokerConnection:
             next_step += "check that the broker runs, and clear the task"
         return BrokerUnreachable(f"the broker does not answer: {reason}", where=self._where, next_step=next_step)
 
+    def _set_up(self) -> None:
+        self._negotiate()
+        if self.config.uses_sasl:
+            try:
+                self._authenticate()
+            except AuthenticationFailed:
+                if not self._login.forget_token():
+                    raise
+                # The token may come from before a change at the identity provider: try a new one, once.
+                self.close()
+                self._body, self._received = None, 0
+                self._sock = self._connect()
+                self._negotiate()
+                self._authenticate()
+        self._is_set_up = True
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        for pause in _RELOAD_PAUSES_SECONDS:
+            try:
+                return self.config.ssl_context()
+            except ConnectionInvalid:
+                if not are_young(self.config.tls_paths):
+                    raise
+            # A certificate and its key are replaced one after the other.
+            time.sleep(pause)
+        return self.config.ssl_context()
+
     def _connect(self) -> socket.socket:
         # Build the context first: files that cannot be loaded are an error of the connection, not of the broker.
-        context = self.config.ssl_context()
+        context = self._tls_context()
         try:
             raw = socket.create_connection((self.host, self.port), timeout=min(CONNECT_SECONDS, self.timeout_seconds))
         except OSError as error:
@@ -269,56 +300,112 @@ class BrokerConnection:
         features = getattr(answer, "finalized_features", None) or []
         self.finalized_features = {feature.name: feature.max_version_level for feature in features}
 
-    def _mechanism(self) -> Any:
-        options: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": self.config.mechanism}
-        if self.config.mechanism == "OAUTHBEARER":
-            assert self.config.msk_region is not None
-            options["sasl_oauth_token_provider"] = _MskTokens(self.config.msk_region)
-        else:
-            options["sasl_plain_username"] = _sasl_name(self.config.username or "", self.config.mechanism or "")
-            options["sasl_plain_password"] = self.config.password
-        return get_sasl_mechanism(self.config.mechanism)(**options)
-
     def _authenticate(self) -> None:
+        dialogue = self._login.dialogue()
+        message, sent_at = next(dialogue), 0.0
+        while True:
+            sent_at = clock.elapsed_seconds()
+            try:
+                answer = self.call(message.request, message.response_type, version=message.version)
+            except BrokerUnreachable:
+                raise self._login.closed() from None
+            try:
+                message = dialogue.send(answer)
+            except StopIteration as end:
+                self._plan_renewal(sent_at, end.value)
+                return
+
+    # -- renewals ----------------------------------------------------------------------------------------------------
+
+    def _plan_renewal(self, sent_at: float, lifetime_seconds: float) -> None:
+        part = random.uniform(*_RENEWED_AFTER)  # noqa: S311 - so that connections do not renew at once
+        due = sent_at + max(lifetime_seconds * part, _LEAST_SESSION_SECONDS)
+        self._login_due_at = due if lifetime_seconds > 0 else None
+
+    def _must_wait(self) -> bool:
+        """Return whether a new request has to wait for a renewal; begin one that is due."""
+        if not self._is_set_up:
+            return False
+        if self._renewal is None and not self._is_replacing_socket:
+            if self._login_due_at is not None and clock.elapsed_seconds() >= self._login_due_at:
+                self._begin_renewal()
+            elif self._files.have_changed():
+                self._is_replacing_socket = True
+        if self._is_replacing_socket and not self._waiting:
+            self._replace_socket()
+        return self._renewal is not None or self._is_replacing_socket
+
+    def _begin_renewal(self) -> None:
+        """Send the first message of a login behind the requests in flight: the broker answers them before it."""
         try:
-            self._sasl_dialogue()
+            self._renewal = self._login.dialogue()
+            self._send_login(next(self._renewal))
         except MigrationError as error:
-            if isinstance(error, BrokerUnreachable):
-                # Brokers close the connection after a failed login, some without an answer.
-                raise AuthenticationFailed(
-                    "the broker closed the connection during the SASL login",
-                    where=self._where,
-                    next_step="check sasl.mechanism, sasl.username and sasl.password of the connection",
-                ) from None
-            raise
+            raise self._not_renewed(error) from None
 
-    def _sasl_dialogue(self) -> None:
-        handshake = self.call(SaslHandshakeRequest(mechanism=self.config.mechanism), SaslHandshakeResponse, version=1)
-        if handshake.error_code:
-            raise AuthenticationFailed(
-                f"the broker does not offer {self.config.mechanism}; it offers {', '.join(handshake.mechanisms)}",
-                where=self._where,
-                next_step="correct sasl.mechanism of the connection",
-            )
-        mechanism = self._mechanism()
+    def _send_login(self, message: Message) -> None:
+        sent_at = clock.elapsed_seconds()
+        version = self.version_for(message.request, message.version)
+
+        def on_response(frame: memoryview) -> None:
+            answer = message.response_type.decode(bytes(frame), version=version, header=True)
+            self._continue_renewal(answer, sent_at)
+
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        self._queue(self._correlation, self._encoded(message.request, version), on_response)
+        self.on_writable()
+
+    def _continue_renewal(self, answer: Any, sent_at: float) -> None:
+        assert self._renewal is not None
         try:
-            while not mechanism.is_done():
-                request = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
-                answer = self.call(request, SaslAuthenticateResponse, version=1)
-                if answer.error_code:
-                    raise self._login_refused(answer.error_message)
-                mechanism.receive(answer.auth_bytes)
-        except (ValueError, RuntimeError, AssertionError) as error:
-            raise self._login_refused(str(error)) from None
-        if not mechanism.is_authenticated():
-            raise self._login_refused("not authenticated")
+            self._send_login(self._renewal.send(answer))
+        except StopIteration as end:
+            self._renewal = None
+            self._plan_renewal(sent_at, end.value)
+            self._release()
+        except MigrationError as error:
+            raise self._not_renewed(error) from None
 
-    def _login_refused(self, reason: str | None) -> AuthenticationFailed:
-        return AuthenticationFailed(
-            f"the broker refused the SASL login of {self.config.username or self.config.mechanism}: {reason or ''}",
-            where=self._where,
-            next_step="check sasl.username, sasl.password and sasl.mechanism of the connection",
-        )
+    def _not_renewed(self, error: MigrationError) -> MigrationError:
+        """Close the connection. Only the login of a new one can tell whether the credentials are still good."""
+        if isinstance(error, SliceExpired) or self.closed:
+            return error
+        self._login.forget_token()
+        self.close()
+        return self._unreachable(f"the login could not be renewed on the open connection ({error.what})")
+
+    def _release(self) -> None:
+        """Send the requests that have waited."""
+        while self._held:
+            self._queue(*self._held.popleft())
+        self.on_writable()
+
+    def _replace_socket(self) -> None:
+        """Continue on a new socket with the renewed certificates, or on the old one if that fails."""
+        self._is_replacing_socket = False
+        try:
+            fresh = BrokerConnection(
+                self.config,
+                self.host,
+                self.port,
+                broker_id=self.broker_id,
+                timeout_seconds=min(self.timeout_seconds, _REPLACE_SECONDS),
+            )
+        except MigrationError as error:
+            self._files.failed()
+            log.warning("the certificates have changed, but the old connection is used on: %s", error)
+            return
+        if fresh.api_versions != self.api_versions:
+            fresh.close()
+            self.close()
+            raise self._unreachable("it has another version than before")
+        # The new socket exists before the old one is closed, so that their descriptors differ.
+        with contextlib.suppress(OSError):
+            self._sock.close()
+        self._sock, self._files, self._login_due_at = fresh._sock, fresh._files, fresh._login_due_at
+        self._login, self.finalized_features = fresh._login, fresh.finalized_features
+        self._body, self._received = None, 0
+        log.info("%s:%s: connected again, because the files of the certificates have changed", self.host, self.port)
 
     # -- frames without blocking -------------------------------------------------------------------------------------
 
@@ -334,7 +421,7 @@ class BrokerConnection:
     @property
     def in_flight(self) -> int:
         """Number of requests sent or queued whose answer has not arrived yet."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._held)
 
     def waiting_seconds(self, now: float) -> float:
         """Return how long the oldest request has waited for its answer; 0 if none is waiting."""
@@ -364,11 +451,21 @@ class BrokerConnection:
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         tags = b"\0" if flexible else b""
         size = 10 + len(self._client_id) + len(tags) + sum(len(part) for part in parts)
-        head = struct.pack(">ihhih", size, api_key, version, self._correlation, len(self._client_id))
-        self._out.append(memoryview(head + self._client_id + tags))
-        self._out.extend(memoryview(part) for part in parts if len(part))
-        self._waiting.append((self._correlation, on_response, time.monotonic()))
+        correlation = self._correlation
+        head = struct.pack(">ihhih", size, api_key, version, correlation, len(self._client_id))
+        frame = [memoryview(head + self._client_id + tags), *(memoryview(part) for part in parts if len(part))]
+        self._enqueue(correlation, frame, on_response)
+
+    def _enqueue(self, correlation: int, frame: list[memoryview], on_response: OnResponse) -> None:
+        if self._must_wait():
+            self._held.append(_Queued(correlation, frame, on_response))
+            return
+        self._queue(correlation, frame, on_response)
         self.on_writable()
+
+    def _queue(self, correlation: int, frame: list[memoryview], on_response: OnResponse) -> None:
+        self._out.extend(frame)
+        self._waiting.append((correlation, on_response, time.monotonic()))
 
     def on_writable(self) -> None:
         """Send as much as the socket accepts. Nothing is sent after the deadline."""
@@ -464,6 +561,9 @@ class BrokerConnection:
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             log.exception("an answer of %s:%s cannot be read", self.host, self.port)
             raise self._broken(f"its answer cannot be read ({error})") from error
+        if self._is_replacing_socket and not self._waiting:
+            self._replace_socket()
+            self._release()
 
     def _broken(self, reason: object) -> BrokerUnreachable | AuthenticationFailed:
         self.close()
@@ -489,6 +589,9 @@ class BrokerConnection:
         """Close immediately and drop queued bytes."""
         self._out.clear()
         self._waiting.clear()
+        self._held.clear()
+        self._renewal = None
+        self._is_replacing_socket = False
         with contextlib.suppress(OSError, AttributeError):
             self._sock.close()
 
@@ -536,14 +639,16 @@ class BrokerConnection:
     def _call_message(self, request: Any, version: int, timeout_seconds: float | None = None) -> memoryview:
         self._check_may_send(request.API_KEY)
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
-        request.API_VERSION = version
-        request.with_header(correlation_id=self._correlation, client_id=self.config.client_id)
         box: list[memoryview] = []
-        self._out.append(memoryview(bytes(request.encode(header=True, framed=True))))
-        self._waiting.append((self._correlation, box.append, time.monotonic()))
-        self.on_writable()
+        self._enqueue(self._correlation, self._encoded(request, version), box.append)
         self._wait_for(box, timeout_seconds)
         return box[0]
+
+    def _encoded(self, request: Any, version: int) -> list[memoryview]:
+        """Return the frame of a kafka-python message with the present correlation id."""
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation, client_id=self.config.client_id)
+        return [memoryview(bytes(request.encode(header=True, framed=True)))]
 
     def call(
         self,

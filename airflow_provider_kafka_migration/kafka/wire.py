@@ -20,7 +20,9 @@ from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerBusy,
     BrokerUnreachable,
+    KerberosUnavailable,
     MigrationError,
+    TokenUnavailable,
     Transient,
     Where,
 )
@@ -114,6 +116,9 @@ class Wire:
         for host, port in dict.fromkeys([*self.config.bootstrap, *known]):
             try:
                 connection = BrokerConnection(self.config, host, port, timeout_seconds=self.timeout_seconds)
+            except (TokenUnavailable, KerberosUnavailable):
+                # No broker can be logged in to; other addresses would only repeat the wait.
+                raise
             except BrokerUnreachable as error:
                 failures.append(error)
                 continue

@@ -14,11 +14,14 @@ from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     ClaimLost,
     Interrupted,
+    KerberosUnavailable,
+    KerberosUnsupported,
     MigrationError,
     PermissionMissing,
     PrecheckBlocked,
     StorageRefused,
     StorageUnavailable,
+    TokenUnavailable,
 )
 from airflow_provider_kafka_migration.planning.make import write_plan
 from airflow_provider_kafka_migration.record import keys, steps
@@ -37,6 +40,9 @@ Check = Callable[[PhaseContext, Plan], Iterator[Finding]]
 _ORDER = {Severity.BLOCKER: 0, Severity.WARNING: 1, Severity.INFO: 2}
 _BY_ERROR: tuple[tuple[type[MigrationError], str], ...] = (
     (AuthenticationFailed, "B004"),
+    (TokenUnavailable, "B004"),
+    (KerberosUnavailable, "B004"),
+    (KerberosUnsupported, "B004"),
     (BrokerUnreachable, "B003"),
     (PermissionMissing, "B005"),
     (StorageRefused, "B030"),

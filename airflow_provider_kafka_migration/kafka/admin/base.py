@@ -17,11 +17,13 @@ from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     BrokerRefused,
     BrokerUnreachable,
+    KerberosUnsupported,
     MigrationError,
     PermissionMissing,
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.auth.tls_files import TlsFiles
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -163,6 +165,7 @@ class AdminBase:
         self.retry_seconds = RETRY_SECONDS
         self._client: AdminClient | None = None
         self._client_errors: deque[object] = deque(maxlen=1)
+        self._client_files = TlsFiles(())
 
     def close_client(self) -> None:
         """End librdkafka's threads and connections; the next call opens them again."""
@@ -195,6 +198,9 @@ class AdminBase:
 
     def _open_client(self) -> AdminClient:
         """Return the AdminClient; create it at the first call, because its threads do not survive a fork."""
+        if self._client_files.have_changed():
+            # librdkafka reads certificates only when a client is created.
+            self.close_client()
         if self._client is None:
             if self.wire.config.read_only:
                 raise BrokerRefused(
@@ -203,8 +209,20 @@ class AdminBase:
                     next_step="report this as a bug: a comparison tried to change something",
                 )
             self._client_errors.clear()
+            self._client_files = TlsFiles(self.wire.config.tls_paths)
             config = {**self.wire.config.librdkafka(), "error_cb": self._client_errors.append}
-            self._client = AdminClient(config)
+            try:
+                self._client = AdminClient(config)
+            except KafkaException as error:
+                if self.wire.config.kerberos is None or "GSSAPI" not in error.args[0].str():
+                    raise
+                raise KerberosUnsupported(
+                    "this build of confluent-kafka has no Kerberos, and topics, configs, ACLs, users and groups are "
+                    "read and changed by it",
+                    where=self.where(),
+                    next_step="install confluent-kafka from its source against a librdkafka with libsasl2 "
+                    "(docs/connections.md, Kerberos), or give the migration another mechanism on this cluster",
+                ) from None
         return self._client
 
     def _local_error(self, error: object) -> MigrationError:

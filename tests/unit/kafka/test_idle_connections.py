@@ -29,6 +29,7 @@ def pair() -> Iterator[tuple[BrokerConnection, socket.socket]]:
             "_sock": ours,
             "_waiting": deque(),
             "_out": deque(),
+            "_held": deque(),
             "_is_set_up": True,
             "_is_served": True,
         }

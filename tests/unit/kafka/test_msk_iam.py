@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from airflow_provider_kafka_migration.errors import AuthenticationFailed, ConnectionInvalid
+from airflow_provider_kafka_migration.errors import AuthenticationFailed, ConnectionInvalid, Where
+from airflow_provider_kafka_migration.kafka.auth.login import Login
 from airflow_provider_kafka_migration.kafka.config import ClientConfig, msk_token_provider
-from airflow_provider_kafka_migration.kafka.connection import _MskTokens
 
 MSK = {
     "bootstrap.servers": "b-1.demo.abc.c2.kafka.eu-central-1.amazonaws.com:9098",
@@ -56,7 +56,7 @@ def test_the_region_comes_from_the_brokers_names_or_the_connection() -> None:
 
 
 def test_without_a_region_or_without_tls_it_is_refused() -> None:
-    with pytest.raises(ConnectionInvalid, match=r'add "msk": \{"region"'):
+    with pytest.raises(ConnectionInvalid, match=r'write "msk": \{"region"'):
         ClientConfig.from_librdkafka({**MSK, "bootstrap.servers": "kafka.example:9098"}, "source")
     with pytest.raises(ConnectionInvalid, match=r"OAUTHBEARER needs security\.protocol SASL_SSL"):
         ClientConfig.from_librdkafka({**MSK, "security.protocol": "SASL_PLAINTEXT"}, "source")
@@ -66,11 +66,11 @@ def test_both_clients_get_a_new_token_for_each_login(signer: Signer) -> None:
     config = ClientConfig.from_librdkafka(MSK, "source")
     # librdkafka: (token, expiry in seconds)
     callback = config.librdkafka()["oauth_cb"]
-    assert callback("") == ("token-1", 1_800_000_000.5)
+    assert callback("") == ("token-1", 1_800_000_000.5, "", {})
     # the raw wire
-    tokens = _MskTokens("eu-central-1")
-    assert (tokens.token(), tokens.token()) == ("token-2", "token-3")
-    assert tokens.extensions() == {}
+    login = Login(config, "b-1", Where())
+    assert (login.token(), login.token()) == ("token-2", "token-3")
+    assert login.extensions == {}
     assert signer.regions == ["eu-central-1"] * 3
 
 
