@@ -304,7 +304,7 @@ def test_a_machine_without_the_key_is_named(spec_data: dict[str, Any], tmp_path:
         opened(argument, spec_data)
 
 
-@pytest.mark.parametrize("text", ["hunter2", "kmpriv1_hunter2", PAIR.public.text])
+@pytest.mark.parametrize("text", ["hunter2", "kmpriv1_hunter2", PAIR.public.text], ids=["text", "cut", "public"])
 def test_a_key_that_is_none_is_named_and_not_quoted(
     text: str, spec_data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
