@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
@@ -17,8 +18,10 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.plan import LanePlan
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Transient, Where
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
 # -- lanes ------------------------------------------------------------------------------------------------------------
 #

@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 
 WRITE_SECONDS = 2.0
 #: How many slices of a lane are kept; the driver may not have merged them yet.

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import rfc8785
 
-from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import (
     CopyFailed,
@@ -39,8 +39,10 @@ from airflow_provider_kafka_migration.lanes.figures import (
     TroubleLines,
     in_order,
 )
-from airflow_provider_kafka_migration.lanes.slices import lane_failed, run_slice
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.copy.clients import Clients
 
 #: Consecutive transient errors before a partition counts as failed.
 MAX_TRANSIENT_ROUNDS = 5
@@ -442,6 +444,22 @@ class JobProgress:
         return document
 
 
+def lane_failed(lane: CopyLane, error: MigrationError) -> list[PartitionResult]:
+    """Return results for a lane of which nothing could be copied."""
+    return [
+        PartitionResult(
+            lane=lane.lane,
+            topic=spec.topic,
+            partition=spec.partition,
+            source_offset=-1,
+            target_offset=-1,
+            verdict=spec.verdict,
+            error=error.as_dict(),
+        )
+        for spec in lane.partitions
+    ]
+
+
 # -- local runner -----------------------------------------------------------------------------------------------------
 #
 # Runs a copy job in this process, with a thread per lane: for the command line, tests and small migrations.
@@ -454,8 +472,11 @@ _REST_SECONDS = 0.1
 def _slice_or_failure(
     job: CopyJob, lane: CopyLane, clients: Clients, stop: Callable[[], bool]
 ) -> list[PartitionResult]:
+    # A driver on Spark follows progress without copying: it does not wait for what only a copier imports.
+    from airflow_provider_kafka_migration.lanes import slices
+
     try:
-        return run_slice(job, lane, clients=clients, stop=stop)
+        return slices.run_slice(job, lane, clients=clients, stop=stop)
     except MigrationError as error:
         return lane_failed(lane, error)
 

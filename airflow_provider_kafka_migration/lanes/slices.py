@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, StopAt
-from airflow_provider_kafka_migration.errors import ClaimLost, MigrationError, ObjectExists, Where
+from airflow_provider_kafka_migration.errors import ClaimLost, ObjectExists, Where
 from airflow_provider_kafka_migration.kafka.clock import Deadline
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes.assignment import RateWatch
@@ -346,19 +346,3 @@ def run_slice(
         with writer.watching(copier.copies):
             results = copier.run()
     return [result.model_copy(update={"slice_number": lease.generation}) for result in results]
-
-
-def lane_failed(lane: CopyLane, error: MigrationError) -> list[PartitionResult]:
-    """Return results for a lane of which nothing could be copied."""
-    return [
-        PartitionResult(
-            lane=lane.lane,
-            topic=spec.topic,
-            partition=spec.partition,
-            source_offset=-1,
-            target_offset=-1,
-            verdict=spec.verdict,
-            error=error.as_dict(),
-        )
-        for spec in lane.partitions
-    ]

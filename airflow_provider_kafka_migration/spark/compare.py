@@ -9,46 +9,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-import pyarrow as pa
-from pyspark.sql import SparkSession
-
 from airflow_provider_kafka_migration.compare.runner import ContentChecker, ContentResults, balanced
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
-from airflow_provider_kafka_migration.spark.session import job_group, session_for, slots
-from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
-from airflow_provider_kafka_migration.spark.worker import ArrowFunction, JobPointer, ParentWatch, die_with_parent
+from airflow_provider_kafka_migration.spark.session import job_and_runner
+from airflow_provider_kafka_migration.spark.tasks import TaskFunction, TaskRunner
+from airflow_provider_kafka_migration.spark.worker import JobPointer, ParentWatch, die_with_parent
 
 log = logging.getLogger(__name__)
 
 _TASKS_PER_SLOT = 4
+#: A driver may count its slots before all executors have come.
+_LEAST_TASKS = 16
 
-COMPARED_SCHEMA = "topic string, partition int, compared bigint, difference_count bigint, error string"
-_COMPARED_ARROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("compared", pa.int64()),
-        ("difference_count", pa.int64()),
-        ("error", pa.string()),
-    ]
-)
+#: Topic, partition, compared records, differences, what prevented the comparison.
+ComparedRow = tuple[str, int, int, int, str | None]
+COMPARED_COLUMNS = {
+    "topic": "string",
+    "partition": "int",
+    "compared": "bigint",
+    "difference_count": "bigint",
+    "error": "string",
+}
 
 
-def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> ArrowFunction:
-    """Return the function for ``mapInArrow``: numbers of groups in, a row per compared partition out."""
+def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> TaskFunction:
+    """Return a task: the number of a group in, a row of :data:`COMPARED_COLUMNS` per compared partition out."""
+    pointer = pointer.refreshed()
 
-    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("lane").to_pylist():
-                yield from compare_group(pointer, groups[number])
+    def compare(number: int) -> Iterator[ComparedRow]:
+        return compare_group(pointer, groups[number])
 
     return compare
 
 
-def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[pa.RecordBatch]:
+def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[ComparedRow]:
     """Compare some partitions in this process, one after another."""
     die_with_parent()
     secrets = pointer.references.resolve()
@@ -58,42 +55,33 @@ def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[
     with ContentChecker(job, Clients(secrets), store, stop=ParentWatch().orphaned) as checker:
         for key in keys:
             content = checker.check(ranges[key])
-            row = {
-                "topic": content.topic,
-                "partition": content.partition,
-                "compared": content.compared,
-                "difference_count": content.difference_count,
-                "error": None if content.error is None else str(content.error.get("what")),
-            }
-            yield pa.RecordBatch.from_pylist([row], schema=_COMPARED_ARROW)
+            error = None if content.error is None else str(content.error.get("what"))
+            yield (content.topic, content.partition, content.compared, content.difference_count, error)
 
 
-def verify(session: SparkSession, job: ContentJob, pointer: JobPointer) -> None:
+def verify(runner: TaskRunner, job: ContentJob, pointer: JobPointer) -> None:
     """Compare all ranges of a job and store the results.
 
     :raises SparkJobFailed: Spark gave up a task.
     """
     if not job.ranges:
         return
-    groups = [
-        [compared.key for compared in group]
-        for group in balanced(job.ranges, _TASKS_PER_SLOT * slots(session.sparkContext))
-    ]
+    groups = [[compared.key for compared in group] for group in balanced(job.ranges, _TASKS_PER_SLOT * runner.slots())]
     description = f"content check of {job.migration_id}: {len(job.ranges)} partitions in {len(groups)} tasks"
-    with job_group(session.sparkContext, f"{job.migration_id}/verify", description), spark_errors(description):
-        rows = (
-            session.read.format(NAME)
-            .option("lanes", lanes_option([[number] for number in range(len(groups))]))
-            .load()
-            .mapInArrow(make_compare(pointer, groups), COMPARED_SCHEMA)
-            .collect()
+    with spark_errors(description):
+        rows = runner.run(
+            make_compare(pointer, groups),
+            COMPARED_COLUMNS,
+            range(len(groups)),
+            group=f"{job.migration_id}/verify",
+            description=description,
         )
-    for row in sorted(rows, key=lambda row: (row.topic, row.partition)):
-        if row.error is not None:
-            log.warning("%s-%d could not be compared: %s", row.topic, row.partition, row.error)
-        elif row.difference_count:
-            log.warning("%s-%d has %d differences", row.topic, row.partition, row.difference_count)
-    log.info("%d partitions, %s records compared", len(rows), f"{sum(row.compared for row in rows):,}")
+    for row in sorted(rows, key=lambda row: (row["topic"], row["partition"])):
+        if row["error"] is not None:
+            log.warning("%s-%d could not be compared: %s", row["topic"], row["partition"], row["error"])
+        elif row["difference_count"]:
+            log.warning("%s-%d has %d differences", row["topic"], row["partition"], row["difference_count"])
+    log.info("%d partitions, %s records compared", len(rows), f"{sum(row['compared'] for row in rows):,}")
 
 
 def run_job(arguments: JobArguments) -> None:
@@ -103,10 +91,8 @@ def run_job(arguments: JobArguments) -> None:
 
     :raises MigrationError: no partition could be compared, for instance because a cluster cannot be reached.
     """
-    store = arguments.pointer.store(arguments.secrets)
-    job = arguments.pointer.read(ContentJob, store)
-    with session_for(f"{job.migration_id} content check", arguments) as session:
-        verify(session, job, arguments.pointer)
+    with job_and_runner(ContentJob, arguments) as (job, store, runner):
+        verify(runner, job, arguments.pointer)
     found = ContentResults(job, store).read_all()
     errors = [error_from_dict(content.error) for content in found if content.error is not None]
     if errors and len(errors) == len(found):

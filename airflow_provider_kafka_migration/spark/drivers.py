@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
-from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
-from airflow_provider_kafka_migration.lanes.slices import lane_failed
-from airflow_provider_kafka_migration.spark.source import SliceOutcome
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress, lane_failed
+from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 
 
 class ProgressLines:
@@ -86,6 +85,8 @@ class Merger:
         self.coordinator = coordinator
         self._lines = ProgressLines(coordinator.job)
         self._pauses = Pauses(follows=coordinator.follows)
+        #: the last line about the job as a whole
+        self.line = ""
 
     def merge(self, outcome: SliceOutcome) -> float:
         """Record an outcome.
@@ -100,7 +101,8 @@ class Merger:
                 results += lane_failed(open_lanes[number], error)
         # The coordinator logs which partitions are stuck or have failed.
         self.coordinator.record(results)
-        log.info(self._lines.add(outcome.results))
+        self.line = self._lines.add(outcome.results)
+        log.info(self.line)
         lanes = {result.lane for result in results}
         failed = lanes - {result.lane for result in results if not (result.error or result.trouble)}
         pause = self._pauses.after(lanes, failed)

@@ -23,12 +23,19 @@ from pathlib import PurePosixPath
 from types import FrameType
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from airflow_provider_kafka_migration.errors import MigrationError, SparkJobFailed, Terminal
+from airflow_provider_kafka_migration.errors import ExecutorUnfit, MigrationError, SparkJobFailed, Terminal
 from airflow_provider_kafka_migration.references.sealing import Binding
+from airflow_provider_kafka_migration.spark.tasks import UNFIT
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences, ParentWatch
+
+try:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+except ImportError:  # a Spark Connect client has no JVM, and no py4j
+    _SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+else:
+    _SPARK_ERRORS = (PySparkException, Py4JError)
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +153,9 @@ _MARKS = (
 )
 _LONGEST = 600
 
+#: What Spark prints if an executor's Python cannot run our tasks at all.
+_UNFIT = (UNFIT, "ModuleNotFoundError", "PYTHON_VERSION_MISMATCH", "Cannot run program")
+
 #: Number of consecutive failed Spark jobs, each with all attempts of its tasks, at which the driver gives up.
 MAX_SPARK_FAILURES = 2
 
@@ -155,12 +165,20 @@ def spark_errors(what: str) -> Iterator[None]:
     """Turn Spark's exceptions into :class:`SparkJobFailed`; our errors pass unchanged.
 
     :param what: the job, for the message.
+    :raises ExecutorUnfit: an executor's Python lacks packages, or is another version than the driver's.
     """
     try:
         yield
     except MigrationError:
         raise
-    except (PySparkException, Py4JError) as error:
+    except _SPARK_ERRORS as error:
+        unfit = next((line.strip() for line in str(error).splitlines() if any(mark in line for mark in _UNFIT)), "")
+        if unfit:
+            raise ExecutorUnfit(
+                unfit[:_LONGEST],
+                next_step="install the packages in the executors' Python and set spark.pyspark.python (or "
+                "PYSPARK_PYTHON) to it; ship this package with --py-files, as described in docs/spark.md",
+            ) from error
         raise SparkJobFailed(
             f"Spark could not finish a job ({what}): {root_cause(str(error))}",
             next_step="check the failed stage in the Spark UI or its log, then clear the task: the copy continues from "

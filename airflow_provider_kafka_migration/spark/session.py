@@ -1,35 +1,38 @@
-"""Spark sessions for the data plane: they set what a copy needs and refuse settings under which it is not safe."""
+"""Starts Spark for the data plane: sets what a copy needs and refuses settings under which it is not safe."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
 
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
-
+from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob
-from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
+from airflow_provider_kafka_migration.errors import SparkSettingsRefused
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
-from airflow_provider_kafka_migration.spark.main import JobArguments
-from airflow_provider_kafka_migration.spark.source import KafkaLanes
+from airflow_provider_kafka_migration.spark.launch import build_py_files
+from airflow_provider_kafka_migration.spark.main import JobArguments, spark_errors
+from airflow_provider_kafka_migration.spark.tasks import EXECUTOR_PACKAGES as EXECUTOR_PACKAGES
+from airflow_provider_kafka_migration.spark.tasks import ConnectRunner, ContextRunner, TaskRunner
+from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Python packages (import names) that must be installed on every executor; our own code is shipped.
-EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785", "urllib3")
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 #: Settings that apply where the user has set nothing. None of them affects how other parts of Spark work.
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # Executors return a Python worker to the pool after a task: no startup cost between two slices.
     "spark.python.worker.reuse": "true",
-    # Tasks wait on sockets; Spark never plans a shuffle or a broadcast join.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.metricsEnabled": "true",
 }
+
+_REMOTE = "sc://"
 
 _LOCAL = re.compile(r"^local(?:\[\s*(?P<slots>\d+|\*)\s*(?:,\s*(?P<failures>\d+)\s*)?\])?$")
 
@@ -61,30 +64,42 @@ def check_settings(conf: Mapping[str, str]) -> None:
         )
 
 
-def build_session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Build a session with our defaults and data source, and check it.
+def open_runner(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> TaskRunner:
+    """Start Spark with our defaults, or connect to it, and check its settings.
 
     :param name: application name, as shown in the Spark UI.
-    :param master: only without spark-submit (tests, ``python seed.py``); spark-submit's master wins.
-    :param conf: more settings, only without spark-submit.
+    :param master: only without spark-submit (tests, ``python seed.py``); spark-submit's master wins. ``sc://...`` is a
+        Spark Connect server, as is the environment variable ``SPARK_REMOTE``.
+    :param conf: more settings, only without spark-submit and Spark Connect.
     :raises SparkSettingsRefused: see :func:`check_settings`.
-    :raises ExecutorUnfit: see :func:`check_executors`.
+    :raises SparkJobFailed: Spark could not be started or reached.
     """
+    remote = master if (master or "").startswith(_REMOTE) else os.environ.get("SPARK_REMOTE", "")
+    if remote:
+        return _connect(name, remote)
+    return ContextRunner(_start_context(name, master, conf or {}))
+
+
+def _start_context(name: str, master: str | None, conf: Mapping[str, str]) -> SparkContext:
+    """Start a SparkContext: enough for all jobs, and seconds earlier there than a SparkSession."""
+    from pyspark import SparkConf, SparkContext
+
     _set_python()
-    builder = SparkSession.builder.appName(name)
-    given = _given_settings()
-    for key, value in {**DEFAULTS, **({"spark.master": master} if master else {}), **(conf or {})}.items():
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Below spark-submit: its JVM has the settings, including those of spark-defaults.conf.
+        SparkContext._ensure_initialized()
+    settings = SparkConf()
+    given = {key for key, _ in settings.getAll()}
+    for key, value in {**DEFAULTS, **({"spark.master": master} if master else {}), **conf}.items():
         if key not in given:
-            builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
+            settings.set(key, value)
+    context = SparkContext.getOrCreate(settings.setAppName(name))
     try:
-        check_settings(dict(session.sparkContext.getConf().getAll()))
-        session.dataSource.register(KafkaLanes)
-        check_executors(session.sparkContext)
+        check_settings(dict(context.getConf().getAll()))
     except BaseException:
-        session.stop()
+        context.stop()
         raise
-    return session
+    return context
 
 
 def _set_python() -> None:
@@ -93,93 +108,67 @@ def _set_python() -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
-def _given_settings() -> set[str]:
-    """Return the settings of spark-submit, including spark-defaults.conf; empty without a JVM (no spark-submit)."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return set()
-    from pyspark import SparkConf
+def _connect(name: str, remote: str) -> TaskRunner:
+    """Open a session on a Spark Connect server, and give it this package.
 
-    SparkContext._ensure_initialized()
-    return {key for key, _ in SparkConf().getAll()}
-
-
-def check_executors(context: SparkContext) -> None:
-    """Check that an executor has what a copier imports. This also warms up the pool of Python workers.
-
-    :raises ExecutorUnfit: packages are missing, or our own package was not shipped; the error names them.
+    :param remote: ``sc://host:port/;key=value``.
     """
-    context.setJobGroup("check", "check the executors' Python packages")
-    next_step = (
-        "install the packages in the executors' Python and set spark.pyspark.python (or PYSPARK_PYTHON) to it; "
-        "ship this package with --py-files, as described in docs/spark.md"
-    )
+    from pyspark.sql import SparkSession
+
+    with spark_errors("connecting to Spark"):
+        session: SparkSession = SparkSession.builder.remote(remote).appName(name).create()
     try:
-        missing = context.parallelize([EXECUTOR_PACKAGES], 1).flatMap(_missing_packages).collect()
-    except Exception as error:
-        text = str(error)
-        if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text or "Cannot run program" in text:
-            raise ExecutorUnfit(_root_line(text), next_step=next_step) from None
+        with spark_errors("reading the settings of Spark"):
+            check_settings(dict(session.conf.getAll))
+        with tempfile.TemporaryDirectory() as folder, spark_errors("sending this package to Spark"):
+            session.addArtifacts(str(build_py_files(folder)), pyfile=True)
+    except BaseException:
+        session.stop()
         raise
-    finally:
-        clear_job_group(context)
-    if missing:
-        raise ExecutorUnfit(
-            f"an executor's Python lacks {', '.join(missing)}", next_step=next_step, details={"missing": missing}
-        )
-
-
-def _missing_packages(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if importlib.util.find_spec(name) is None]
-
-
-def _root_line(text: str) -> str:
-    for line in text.splitlines():
-        if any(mark in line for mark in ("ModuleNotFoundError", "PYTHON_VERSION_MISMATCH", "Cannot run program")):
-            return line.strip()[:500]
-    return text.strip()[:500]
-
-
-@contextmanager
-def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
-    """Group and name this thread's jobs in the Spark UI; cancelling the group interrupts its tasks."""
-    context.setJobGroup(group, description, interruptOnCancel=True)
-    try:
-        yield
-    finally:
-        clear_job_group(context)
-
-
-def clear_job_group(context: SparkContext) -> None:
-    """Remove this thread's later jobs from any group."""
-    for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-        context.setLocalProperty(key, None)
-
-
-def slots(context: SparkContext) -> int:
-    """Return how many tasks run in parallel, as far as Spark knows now; at least 1."""
-    return max(1, int(context.defaultParallelism))
+    return ConnectRunner(session)
 
 
 # -- open job ---------------------------------------------------------------------------------------------------------
 #
-# Opens what a driver needs: the job document, its store, the coordinator and a named Spark session.
+# Opens what a driver needs: the job document, its store, the coordinator and Spark under the job's name.
+
+
+_D = TypeVar("_D", bound=Document)
 
 
 @contextmanager
-def session_for(name: str, arguments: JobArguments) -> Iterator[SparkSession]:
-    """Open a session that ends with the block."""
-    session = build_session(f"kafka-migration {name}", master=arguments.master)
+def job_and_runner(kind: type[_D], arguments: JobArguments) -> Iterator[tuple[_D, ObjectStore, TaskRunner]]:
+    """Read the job document that the arguments name, and start Spark for as long as the block lasts.
+
+    Below spark-submit there is a JVM already, so Spark starts while the document is read; elsewhere a mistake in the
+    arguments starts nothing.
+
+    :raises MigrationError: the document cannot be read, or Spark cannot be started.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as pool:
+        starting = pool.submit(_start, arguments) if "PYSPARK_GATEWAY_PORT" in os.environ else None
+        try:
+            store = arguments.pointer.store(arguments.secrets)
+            job = arguments.pointer.read(kind, store)
+        except BaseException:
+            if starting is not None:
+                with suppress(Exception):
+                    starting.result().stop()
+            raise
+        runner = starting.result() if starting is not None else _start(arguments)
     try:
-        yield session
+        yield job, store, runner
     finally:
-        session.stop()
+        runner.stop()
+
+
+def _start(arguments: JobArguments) -> TaskRunner:
+    migration_id, _, name = arguments.pointer.key.partition("/jobs/")
+    return open_runner(f"kafka-migration {migration_id} {name.removesuffix('.json')}", master=arguments.master)
 
 
 @contextmanager
-def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, JobProgress]]:
-    """Open the copy job that the arguments name; it is read before Spark starts."""
-    store = arguments.pointer.store(arguments.secrets)
-    job = arguments.pointer.read(CopyJob, store)
-    with session_for(f"{job.migration_id} {job.name}", arguments) as session:
-        coordinator = JobProgress(job, store)
-        yield session, job, coordinator
+def copy_job(arguments: JobArguments) -> Iterator[tuple[TaskRunner, CopyJob, JobProgress]]:
+    """Open the copy job that the arguments name."""
+    with job_and_runner(CopyJob, arguments) as (job, store, runner):
+        yield runner, job, JobProgress(job, store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,11 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
 from pydantic import ValidationError
-from pyspark import TaskContext
 
-from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import (
@@ -26,17 +24,20 @@ from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
     JobMissing,
     MigrationError,
+    Transient,
     Where,
 )
-from airflow_provider_kafka_migration.lanes.slices import run_slice
 from airflow_provider_kafka_migration.references import Resolver, is_self_contained
 from airflow_provider_kafka_migration.references.argument import INLINE, ROLES, SEALED, parse_inline
 from airflow_provider_kafka_migration.references.sealing import Binding
+from airflow_provider_kafka_migration.spark.rows import ResultRow, error_row, result_rows
 from airflow_provider_kafka_migration.spark.sealed import SealedReferences
-from airflow_provider_kafka_migration.spark.source import error_batch, result_batch
+from airflow_provider_kafka_migration.spark.tasks import TaskFunction
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
+
+log = logging.getLogger(__name__)
 
 # -- worker process ---------------------------------------------------------------------------------------------------
 #
@@ -145,8 +146,15 @@ class JobReferences:
         return {role: _connection(values.get(role), resolver) for role in ROLES}
 
     def refreshed(self) -> JobReferences:
-        """Return what the driver should ship now: with the newest renewal, if there is one."""
-        return self if self.sealed is None else replace(self, sealed=self.sealed.refreshed())
+        """Return what the driver should ship now: with the newest renewal, if there is one and it can be read."""
+        if self.sealed is None:
+            return self
+        try:
+            return replace(self, sealed=self.sealed.refreshed())
+        except Transient as error:
+            # What was shipped before may still be valid; each executor finds out for itself.
+            log.warning("The sealed references could not be refreshed: %s", error)
+            return self
 
 
 def _connection(value: Any, resolver: Resolver) -> dict[str, Any] | None:
@@ -224,7 +232,7 @@ class JobPointer:
 
 # -- slice function ---------------------------------------------------------------------------------------------------
 #
-# What a Spark task does: take the lanes of its rows, drive each for one slice, and return their results as rows.
+# What a Spark task does: take the lanes of its unit, drive each for one slice, and return their results as rows.
 #
 # The bytes go through sockets that the task opens itself. Spark retries a lost task; the new attempt waits for the
 # lease of the previous one and continues from the target's log end, so retrying is always safe.
@@ -232,37 +240,43 @@ class JobPointer:
 
 #: (job, lane, secrets, attempt, stop) -> a result per partition; blocks for one slice.
 RunLane = Callable[[CopyJob, CopyLane, dict[str, Any], int, Callable[[], bool]], list[PartitionResult]]
-ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def run_lane(
     job: CopyJob, lane: CopyLane, secrets: dict[str, Any], attempt: int, stop: Callable[[], bool]
 ) -> list[PartitionResult]:
     """Run one slice of a lane with its own clients."""
+    # The driver imports this module, too, and copies nothing.
+    from airflow_provider_kafka_migration.copy.clients import Clients
+    from airflow_provider_kafka_migration.lanes.slices import run_slice
+
     return run_slice(job, lane, clients=Clients(secrets), attempt=attempt, stop=stop)
 
 
 def make_copy_slice(
-    pointer: JobPointer, run: RunLane = run_lane, left: Sequence[tuple[str, int]] | None = None
-) -> ArrowFunction:
-    """Return the function for ``mapInArrow``: rows of ``WORK_SCHEMA`` in, rows of ``RESULT_SCHEMA`` out.
+    pointer: JobPointer,
+    lanes: Sequence[int],
+    run: RunLane = run_lane,
+    left: Sequence[tuple[str, int]] | None = None,
+) -> TaskFunction:
+    """Return a task that drives lanes for one slice; its rows have :data:`~.rows.RESULT_COLUMNS`.
 
     :param left: partitions that are not finished yet; None: all partitions of the lanes.
     """
+    numbers = sorted(lanes)
     wanted = None if left is None else frozenset(left)
     pointer = pointer.refreshed()
 
-    def copy_slice(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lanes = sorted(lane for batch in batches for lane in batch.column("lane").to_pylist())
-        return drive_lanes(pointer, lanes, run, wanted)
+    def copy_slice(_number: int) -> Iterator[ResultRow]:
+        return drive_lanes(pointer, numbers, run, wanted)
 
     return copy_slice
 
 
 def drive_lanes(
     pointer: JobPointer, lanes: list[int], run: RunLane, wanted: frozenset[tuple[str, int]] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Drive some lanes in parallel, each in a thread; yield a batch of rows whenever a lane has ended its slice.
+) -> Iterator[ResultRow]:
+    """Drive some lanes in parallel, each in a thread; yield the rows of a lane as soon as it has ended its slice.
 
     A :class:`MigrationError` of a lane is data: the driver decides. Any other error fails the task, and Spark retries.
     """
@@ -271,33 +285,40 @@ def drive_lanes(
     die_with_parent()
     watch = ParentWatch()
     ended = threading.Event()
-    context = TaskContext.get()
-    attempt = context.attemptNumber() if context else 0
+    attempt = _attempt()
     try:
         secrets, job = _open_job(pointer)
     except MigrationError as error:
-        yield from (error_batch(number, error) for number in lanes)
+        yield from (error_row(number, error) for number in lanes)
         return
     by_number = {lane.lane: _narrowed(lane, wanted) for lane in job.lanes}
 
     def stop() -> bool:
         return ended.is_set() or watch.orphaned()
 
-    def drive(number: int) -> pa.RecordBatch:
+    def drive(number: int) -> list[ResultRow]:
         try:
             lane = by_number.get(number)
-            return result_batch(run(job, lane, secrets, attempt, stop) if lane is not None else [])
+            return result_rows(run(job, lane, secrets, attempt, stop) if lane is not None else [])
         except MigrationError as error:
-            return error_batch(number, error)
+            return [error_row(number, error)]
 
     with ThreadPoolExecutor(len(lanes), thread_name_prefix="lane") as pool:
         futures = [pool.submit(drive, number) for number in lanes]
         try:
             for future in as_completed(futures):
-                yield future.result()
+                yield from future.result()
         finally:
             # A cancelled task closes this generator: the other lanes end their slices before the process continues.
             ended.set()
+
+
+def _attempt() -> int:
+    """Return how often Spark has started this task before; 0 outside of Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
 
 
 def _open_job(pointer: JobPointer) -> tuple[dict[str, Any], CopyJob]:

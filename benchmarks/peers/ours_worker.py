@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.lanes import job_progress
+from airflow_provider_kafka_migration.lanes import slices
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from benchmarks.peers.base import note_idle_size
 
@@ -37,7 +37,7 @@ def main() -> int:
     folder, references, journal, key = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     if os.environ.get("BENCH_PROFILE"):
-        job_progress.run_slice = _profiled(job_progress.run_slice, Path(folder))  # type: ignore[assignment]
+        slices.run_slice = _profiled(slices.run_slice, Path(folder))  # type: ignore[assignment]
     clients = Clients.from_file(references)
     job = clients.load_job(journal, key)
     note_idle_size(Path(folder))

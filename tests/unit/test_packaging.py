@@ -183,12 +183,13 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 
 def test_executors_are_asked_for_what_a_copier_imports() -> None:
     """In a process of its own, as on an executor: a package that is demanded and never used shuts clusters out."""
-    from airflow_provider_kafka_migration.spark.session import EXECUTOR_PACKAGES
+    from airflow_provider_kafka_migration.spark.tasks import EXECUTOR_PACKAGES
 
     code = (
         "import sys\n"
         "import airflow_provider_kafka_migration.spark.worker\n"
         "import airflow_provider_kafka_migration.spark.compare\n"
+        "import airflow_provider_kafka_migration.lanes.slices\n"
         f"missing = [name for name in {EXECUTOR_PACKAGES!r} if name not in sys.modules]\n"
         "assert not missing, missing\n"
         "assert 'airflow' not in sys.modules\n"

@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from airflow_provider_kafka_migration.spark.session import build_session
+from airflow_provider_kafka_migration.spark.session import open_runner
+from airflow_provider_kafka_migration.spark.tasks import ContextRunner
 from harness.brokers import KafkaCluster
 from tests.integration.copy.copying import Copying
-from tests.integration.spark.spark_runs import SparkRun
+from tests.integration.spark.spark_runs import ConnectRun, MainRun, SparkRun
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """local[2,4], built as the mains build theirs."""
-    session = build_session(
+def spark() -> Iterator[ContextRunner]:
+    """local[2,4], started as the mains start theirs."""
+    runner = open_runner(
         "kafka-migration tests",
         master="local[2,4]",
         conf={"spark.ui.enabled": "false", "spark.driver.memory": "512m", "spark.driver.bindAddress": "127.0.0.1"},
     )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    assert isinstance(runner, ContextRunner)
+    runner.context.setLogLevel("OFF")
+    yield runner
+    runner.stop()
 
 
 @pytest.fixture
@@ -41,14 +42,33 @@ def copying(
 
 
 @pytest.fixture
-def submit() -> Iterator[Callable[..., SparkRun]]:
-    """Starts ``spark-submit``; what still runs when the test ends is killed."""
-    runs: list[SparkRun] = []
-
-    def start(*arguments: Any) -> SparkRun:
-        runs.append(SparkRun(*arguments))
-        return runs[-1]
-
-    yield start
-    for run in runs:
+def runs() -> Iterator[list[MainRun]]:
+    """Runs of mains; what still runs when the test ends is killed."""
+    started: list[MainRun] = []
+    yield started
+    for run in started:
         run.end()
+
+
+@pytest.fixture
+def submit(runs: list[MainRun]) -> Callable[..., SparkRun]:
+    """Starts ``spark-submit``."""
+
+    def start(*arguments: Any, **options: Any) -> SparkRun:
+        run = SparkRun(*arguments, **options)
+        runs.append(run)
+        return run
+
+    return start
+
+
+@pytest.fixture
+def connect(runs: list[MainRun]) -> Callable[..., ConnectRun]:
+    """Starts a main as a client of Spark Connect."""
+
+    def start(*arguments: Any, **options: Any) -> ConnectRun:
+        run = ConnectRun(*arguments, **options)
+        runs.append(run)
+        return run
+
+    return start

@@ -23,30 +23,26 @@ def command_of(process: psutil.Process) -> str:
         return ""
 
 
-class SparkRun:
-    """One ``spark-submit`` of a main, in the background."""
+class MainRun:
+    """One run of a main, in the background.
 
-    def __init__(self, copy: Copying, main: str, job_name: str, master: str = "local[2,4]", *options: str) -> None:
+    :param command: what starts the main; its own arguments are added.
+    """
+
+    def __init__(
+        self, copy: Copying, main: str, job_name: str, command: list[str], env: dict[str, str] | None = None
+    ) -> None:
         self.log = copy.folder / f"{main}-{time.time():.3f}.log"
-        submit = Path(sys.executable).with_name("spark-submit")
-        conf = {
-            "spark.ui.enabled": "false",
-            "spark.driver.memory": "512m",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-        }
-        arguments = [str(submit), "--master", master]
-        for key, value in conf.items():
-            arguments += ["--conf", f"{key}={value}"]
-        arguments += [
-            *options,
+        arguments = [
+            *command,
             str(ROOT / "spark_jobs" / f"{main}.py"),
             *("--job-location", copy.journal, "--job-key", copy.job_key(job_name)),
             *("--references", str(copy.references_file)),
         ]
-        env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with self.log.open("wb") as file:
-            self.process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env=env)
+            self.process = subprocess.Popen(
+                arguments, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}, cwd=copy.folder
+            )
 
     def text(self) -> str:
         """What it has printed."""
@@ -87,3 +83,39 @@ class SparkRun:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait(30)
+
+
+class SparkRun(MainRun):
+    """One ``spark-submit`` of a main.
+
+    :param python: interpreter of driver and tasks, whose folder has ``spark-submit``.
+    """
+
+    def __init__(
+        self,
+        copy: Copying,
+        main: str,
+        job_name: str,
+        master: str = "local[2,4]",
+        *options: str,
+        python: str = sys.executable,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        conf = {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "512m",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
+        command = [str(Path(python).with_name("spark-submit")), "--master", master]
+        for key, value in conf.items():
+            command += ["--conf", f"{key}={value}"]
+        own = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+        super().__init__(copy, main, job_name, [*command, *options], {**own, **(env or {})})
+
+
+class ConnectRun(MainRun):
+    """One run of a main as a client of Spark Connect: no ``spark-submit`` and no JVM."""
+
+    def __init__(self, copy: Copying, main: str, job_name: str, url: str, python: str = sys.executable) -> None:
+        super().__init__(copy, main, job_name, [python], {"SPARK_REMOTE": url, "PYTHONPATH": str(ROOT)})

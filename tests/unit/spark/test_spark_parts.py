@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -19,6 +23,7 @@ from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     ConnectionInvalid,
     DocumentUnreadable,
+    ExecutorUnfit,
     JobMissing,
     MigrationError,
     SparkSettingsRefused,
@@ -29,17 +34,12 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.spark import main as spark_main
 from airflow_provider_kafka_migration.spark.drivers import Merger, Pauses, ProgressLines
 from airflow_provider_kafka_migration.spark.launch import build_py_files
-from airflow_provider_kafka_migration.spark.main import root_cause
+from airflow_provider_kafka_migration.spark.main import root_cause, spark_errors
+from airflow_provider_kafka_migration.spark.rows import RESULT_COLUMNS, SliceOutcome, error_row, read_rows, result_rows
 from airflow_provider_kafka_migration.spark.session import check_settings
-from airflow_provider_kafka_migration.spark.source import (
-    RESULT_ARROW,
-    SliceOutcome,
-    error_batch,
-    group_lanes,
-    read_rows,
-    result_batch,
-)
-from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
+from airflow_provider_kafka_migration.spark.slice_loop import group_lanes
+from airflow_provider_kafka_migration.spark.tasks import Row, Task
+from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences, make_copy_slice
 from tests.spark_support import MIGRATION_ID, make_job, references_file, store_job
 
 SECRETS = {"source": {"sasl.password": "hunter2"}, "target": {"bootstrap.servers": "b:1"}, "storage": None}
@@ -158,28 +158,44 @@ def test_job_documents_are_read_and_wrong_ones_named(tmp_path: Path) -> None:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-class Row:
-    def __init__(self, row: dict[str, object]) -> None:
-        self.__dict__.update(row)
+def through_arrow(rows: list[tuple[Any, ...]]) -> list[Row]:
+    """Rows as Spark Connect returns them."""
+    task = Task(lambda _number: rows, RESULT_COLUMNS, [7])
+    batches = task.arrow(iter([pa.RecordBatch.from_pylist([{"id": 0}])]))
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_results_survive_the_way_through_arrow() -> None:
+def through_rdd(rows: list[tuple[Any, ...]]) -> list[Row]:
+    """Rows as a SparkContext returns them."""
+    task = Task(lambda _number: rows, RESULT_COLUMNS, ())
+    return [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in task.rows([7])]
+
+
+@pytest.mark.parametrize("through", [through_arrow, through_rdd])
+def test_results_survive_the_way_to_the_driver(through: Callable[[list[tuple[Any, ...]]], list[Row]]) -> None:
     sent = [
         result(1, lane=2, records=3, gaps=[(1, 4)], error=BrokerUnreachable("gone").as_dict()),
         result(0, lane=2, done=True, lag=-1),
     ]
-    batch = result_batch(sent)
-    assert batch.schema.equals(RESULT_ARROW)
-    outcome = read_rows([Row(row) for row in batch.to_pylist()])  # type: ignore[misc]
+    outcome = read_rows(through(result_rows(sent)))
     assert outcome.results == sorted(sent, key=lambda item: item.partition)
     assert outcome.lane_errors == {}
 
 
-def test_lane_errors_survive_as_errors_of_their_kind() -> None:
+@pytest.mark.parametrize("through", [through_arrow, through_rdd])
+def test_lane_errors_survive_as_errors_of_their_kind(
+    through: Callable[[list[tuple[Any, ...]]], list[Row]],
+) -> None:
     error = BrokerUnreachable("no answer", where=Where(cluster="target", broker="b:1"), next_step="look")
-    outcome = read_rows([Row(row) for row in error_batch(4, error).to_pylist()])  # type: ignore[misc]
+    outcome = read_rows(through([error_row(4, error)]))
     assert isinstance(outcome.lane_errors[4], BrokerUnreachable)
     assert str(outcome.lane_errors[4]) == str(error)
+
+
+def test_a_task_gets_the_number_that_its_position_stands_for() -> None:
+    task = Task(lambda number: [(number, None, None)], RESULT_COLUMNS, [30, 10, 20])
+    batches = task.arrow(iter([pa.RecordBatch.from_pylist([{"id": 2}]), pa.RecordBatch.from_pylist([{"id": 0}])]))
+    assert [batch.to_pylist()[0]["lane"] for batch in batches] == [20, 30]
 
 
 def test_an_unknown_code_is_at_least_terminal_or_transient() -> None:
@@ -242,6 +258,40 @@ def test_root_cause_is_the_python_error_not_the_stack() -> None:
     assert root_cause(text) == "ValueError: no lane 7"
     lost = "Job aborted due to stage failure: Task 0 failed 4 times: Python worker exited unexpectedly (crashed)\n at x"
     assert "Python worker exited unexpectedly" in root_cause(lost)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ImportError: an executor's Python lacks boto3, kafka",
+        "ModuleNotFoundError: No module named 'airflow_provider_kafka_migration'",
+        'java.io.IOException: Cannot run program "python3": error=2, No such file or directory',
+        "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11",
+    ],
+)
+def test_an_unfit_executor_is_named_whatever_spark_makes_of_it(line: str) -> None:
+    with pytest.raises(ExecutorUnfit) as caught, spark_errors("seed"):
+        raise PySparkException(f"Job aborted due to stage failure\n  {line}\n\tat org.apache.spark.Foo")
+    assert caught.value.what == line
+
+
+def test_an_executor_names_all_packages_that_it_lacks(tmp_path: Path) -> None:
+    """In a process of its own that finds neither boto3 nor kafka, as on an executor; the function is not imported."""
+    code = (
+        "import pickle, sys\n"
+        "task = pickle.loads(sys.stdin.buffer.read())\n"
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name: None if name in ('boto3', 'kafka') else find(name)\n"
+        "try:\n"
+        "    list(task.rows([0]))\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+        "assert 'airflow_provider_kafka_migration.spark.worker' not in sys.modules\n"
+    )
+    task = Task(make_copy_slice(store_job(tmp_path).pointer, [0]), RESULT_COLUMNS, ())
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(task), capture_output=True, check=False)
+    assert done.stdout.decode().strip() == "an executor's Python lacks boto3, kafka", done.stderr.decode()
 
 
 # --- mains ----------------------------------------------------------------------------------------------------------
@@ -344,8 +394,6 @@ def test_the_zip_is_importable_on_its_own_and_always_the_same(tmp_path: Path) ->
 
 
 def test_errors_of_executors_are_pickled() -> None:
-    import pickle
-
     error = pickle.loads(pickle.dumps(BrokerUnreachable("x", where=Where(topic="t", partition=1))))
     assert isinstance(error, MigrationError)
     assert error.where.partition == 1

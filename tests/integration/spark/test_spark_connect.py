@@ -1,0 +1,106 @@
+"""Spark Connect: a client without a JVM, a server that has none of our code."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from airflow_provider_kafka_migration.errors import SparkSettingsRefused
+from airflow_provider_kafka_migration.spark.session import open_runner
+from airflow_provider_kafka_migration.spark.tasks import ConnectRunner
+from harness.brokers import KafkaCluster
+from harness.spark_connect import ConnectServer
+from tests.integration.copy.copying import Copying
+from tests.integration.spark.spark_runs import ConnectRun
+from tests.integration.spark.three_mains import run_three_mains
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    """local[2,4]; its tasks do not find this project's folder."""
+    with ConnectServer(tmp_path_factory.mktemp("connect")) as made:
+        yield made
+
+
+@pytest.fixture
+def runner(server: ConnectServer) -> Iterator[ConnectRunner]:
+    """A session of this process."""
+    made = open_runner("connect", master=server.url)
+    assert isinstance(made, ConnectRunner)
+    yield made
+    made.stop()
+
+
+def test_seed_verify_and_tail_through_spark_connect(
+    copying: Callable[..., Copying],
+    connect: Callable[..., ConnectRun],
+    source_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    server: ConnectServer,
+) -> None:
+    def make(topics: list[str]) -> tuple[Copying, Callable[[str, str], ConnectRun]]:
+        copy = copying(topics, lanes=3)
+        return copy, lambda main, job: connect(copy, main, job, server.url)
+
+    run_three_mains(source_cluster, unique_name("c") + ".", make, seed=61)
+
+
+def test_tasks_get_our_code_from_the_client(runner: ConnectRunner) -> None:
+    def where(number: int) -> list[tuple[int, str]]:
+        import airflow_provider_kafka_migration as package
+
+        return [(number, str(package.__file__))]
+
+    rows = runner.run(where, {"number": "bigint", "file": "string"}, [5, 3], group="g", description="d")
+    assert [row["number"] for row in rows] == [5, 3]
+    assert all(".zip" in row["file"] for row in rows), rows
+
+
+def test_slots_are_those_of_the_server(runner: ConnectRunner) -> None:
+    assert runner.slots() == 2
+
+
+def test_a_group_is_cancelled_and_others_are_not(runner: ConnectRunner, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    ended: list[str] = []
+
+    def wait_for_end(number: int) -> list[tuple[int]]:
+        here = Path(folder)
+        (here / f"began-{number}").touch()
+        while not (here / "end").exists():
+            time.sleep(0.05)
+        return [(number,)]
+
+    def run(number: int) -> None:
+        try:
+            runner.run(wait_for_end, {"number": "bigint"}, [number], group=f"m/seed/lane-{number}", description="d")
+            ended.append(f"{number} returned")
+        except PySparkException:
+            ended.append(f"{number} was cancelled")
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("began-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    runner.cancel("m/seed/lane-0")
+    threads[0].join(60)
+    (tmp_path / "end").touch()
+    threads[1].join(60)
+    assert ended == ["0 was cancelled", "1 returned"]
+
+
+def test_a_server_that_never_retries_is_refused(tmp_path: Path) -> None:
+    with (
+        ConnectServer(tmp_path, master="local[2]") as unsafe,
+        pytest.raises(SparkSettingsRefused, match=r"local\[2,4\]"),
+    ):
+        open_runner("refused", master=unsafe.url)
