@@ -41,9 +41,9 @@ def from_file(path: str) -> str:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConnectionInvalid(
-            f"the file cannot be read on {this_machine()}: {error.strerror}",
+            f"the file cannot be read: {error.strerror}, on {this_machine()}",
             where=Where(path=f"file:{path}"),
-            next_step="check that the file is on that machine, and that the user of the process owns it",
+            next_step="check the path on that machine, and that the user of the process owns the file",
         ) from None
     except UnicodeDecodeError:
         raise ConnectionInvalid(
