@@ -53,7 +53,7 @@ def from_file(path: str) -> str:
         ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConnectionInvalid(
-            f"the file holds a secret and other users of {this_machine()} may read it",
+            f"the file holds a secret and other users may read it, on {this_machine()}",
             where=Where(path=f"file:{path}"),
             next_step=f"chmod 600 {path}",
         )
