@@ -41,9 +41,9 @@ def from_file(path: str) -> str:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConnectionInvalid(
-            f"the file cannot be read on {this_machine()}: {error.strerror}",
+            f"the file cannot be read: {error.strerror}, on {this_machine()}",
             where=Where(path=f"file:{path}"),
-            next_step="check that the file is on that machine, and that the user of the process owns it",
+            next_step="check the path on that machine, and that the user of the process owns the file",
         ) from None
     except UnicodeDecodeError:
         raise ConnectionInvalid(
@@ -53,7 +53,7 @@ def from_file(path: str) -> str:
         ) from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConnectionInvalid(
-            f"the file holds a secret and other users of {this_machine()} may read it",
+            f"the file holds a secret and other users may read it, on {this_machine()}",
             where=Where(path=f"file:{path}"),
             next_step=f"chmod 600 {path}",
         )

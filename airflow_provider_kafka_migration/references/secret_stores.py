@@ -9,13 +9,24 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import SecretLibraryMissing, SecretUnusable, Where
+from airflow_provider_kafka_migration.errors import (
+    SecretLibraryMissing,
+    SecretStoreUnavailable,
+    SecretUnusable,
+    Where,
+)
 from airflow_provider_kafka_migration.references.local import this_machine
 from airflow_provider_kafka_migration.references.names import SECRET_STORES, SecretName
+
+log = logging.getLogger(__name__)
 
 #: How long one process uses what a store has answered. Copiers resolve their references again in each slice, so a
 #: rotated secret is used after this time, and a store is not asked some thousand times an hour.
 KEEP_SECONDS = 300.0
+
+#: How long an answer is used while its store does not answer: a copy that runs for days outlives a store's maintenance.
+#: A store that answers with a refusal is obeyed at once.
+STALE_SECONDS = 3600.0
 
 #: Longest wait for a connection and for an answer, and how many times a request is sent.
 CONNECT_SECONDS = 5.0
@@ -47,8 +58,15 @@ class SecretStores:
         key = (name.scheme, name.name, tuple(sorted(name.options.items())))
         with self._lock:
             read_at, value = self._kept.get(key, (None, ""))
-        if read_at is None or self._clock() - read_at >= KEEP_SECONDS:
-            value = read(name)
+        age = None if read_at is None else self._clock() - read_at
+        if age is None or age >= KEEP_SECONDS:
+            try:
+                value = read(name)
+            except SecretStoreUnavailable as error:
+                if age is None or age >= STALE_SECONDS:
+                    raise
+                log.warning("The last answer is used again: %s", error)
+                return picked(name, value)
             with self._lock:
                 self._kept[key] = (self._clock(), value)
         return picked(name, value)

@@ -37,6 +37,7 @@ COMPARED_COLUMNS = {
 
 def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> TaskFunction:
     """Return a task: the number of a group in, a row of :data:`COMPARED_COLUMNS` per compared partition out."""
+    pointer = pointer.refreshed()
 
     def compare(number: int) -> Iterator[ComparedRow]:
         return compare_group(pointer, groups[number])

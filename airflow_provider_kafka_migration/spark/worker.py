@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
     JobMissing,
     MigrationError,
+    Transient,
     Where,
 )
 from airflow_provider_kafka_migration.references import Resolver, is_self_contained
@@ -34,6 +36,8 @@ from airflow_provider_kafka_migration.spark.tasks import TaskFunction
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
+
+log = logging.getLogger(__name__)
 
 # -- worker process ---------------------------------------------------------------------------------------------------
 #
@@ -142,8 +146,15 @@ class JobReferences:
         return {role: _connection(values.get(role), resolver) for role in ROLES}
 
     def refreshed(self) -> JobReferences:
-        """Return what the driver should ship now: with the newest renewal, if there is one."""
-        return self if self.sealed is None else replace(self, sealed=self.sealed.refreshed())
+        """Return what the driver should ship now: with the newest renewal, if there is one and it can be read."""
+        if self.sealed is None:
+            return self
+        try:
+            return replace(self, sealed=self.sealed.refreshed())
+        except Transient as error:
+            # What was shipped before may still be valid; each executor finds out for itself.
+            log.warning("The sealed references could not be refreshed: %s", error)
+            return self
 
 
 def _connection(value: Any, resolver: Resolver) -> dict[str, Any] | None:

@@ -130,6 +130,7 @@ def test_the_source_distribution_can_run_tests_and_demo(built: Path) -> None:
 DISTRIBUTIONS = {
     "aws_msk_iam_sasl_signer": "aws-msk-iam-sasl-signer-python",
     "botocore": "boto3",
+    "google": "google-cloud-secret-manager",
     "kafka": "kafka-python",
     "mypy_boto3_s3": "boto3-stubs",
     "nacl": "pynacl",
@@ -174,7 +175,7 @@ def _distribution(module: str) -> str:
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     imported = _imported(ROOT / PACKAGE)
-    declared = _declared("spark", "msk", "openlineage")
+    declared = _declared("spark", "msk", "openlineage", "gcp-secrets", "vault")
     # Of Airflow's compatibility layer only the facets of OpenLineage are used, which guard themselves.
     assert imported - declared == {"apache-airflow-providers-common-compat", "boto3-stubs"}
     assert declared - imported == NOT_IMPORTED

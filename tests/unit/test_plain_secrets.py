@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.plain_secrets import shown_address, why_no_plain_address
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -196,3 +197,12 @@ def test_a_spec_of_an_earlier_version_is_still_read_from_its_journal() -> None:
     data["colour"] = "red"
     with pytest.raises(SpecInvalid, match=r"1 mistake in the spec: colour"):
         parse_spec(data, recorded=True)
+
+
+def test_spark_conf_may_name_the_sealing_key_but_not_hold_it() -> None:
+    name = "spark.executorEnv.KAFKA_MIGRATION_SEALING_KEY"
+    for reference in ("secretsmanager:kafka-migration-key", "file:/etc/kafka-migration.key", "gcp-sm:project/key"):
+        assert list(plain_secrets.in_spark_conf("spark.conf", {name: reference})) == []
+    found = list(plain_secrets.in_spark_conf("spark.conf", {name: "kmpriv1_" + "A" * 43}))
+    assert [path for path, _ in found] == [f"spark.conf.{name}"]
+    assert "AAAA" not in found[0][1]

@@ -31,7 +31,7 @@ def test_unknown_keys_of_the_spec_are_all_named(untouched: World) -> None:
     [
         ("env:NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE is not set", "set NO_SUCH_VARIABLE"),
         ("file:/no/such/file.json", "cannot be read: No such file", "check the path"),
-        ("vault:secret/kafka", "cannot be resolved", "use one of: airflow, env, file"),
+        ("gopher:secret/kafka", "cannot be resolved", "use one of: airflow, env, file"),
     ],
 )
 def test_a_missing_connection(untouched: World, side: str, reference: str, what: str, next_step: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import boto3
 import pytest
+from secret_servers import GoogleSecretManager, HttpServer, Vault, service_account
 
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPlanOperator, KafkaMigrationSeedOperator
 from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references
@@ -142,7 +143,7 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., Any]]:
                 *(sys.executable, "-c", DRIVER, str(tmp_path), "--job-location", location),
                 *("--job-key", "orders/jobs/seed.json", "--references", argument),
             ],
-            env={**known, "PYTHONPATH": str(ROOT), **environment},
+            env={**known, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "driver.log").open("w"),
@@ -234,6 +235,47 @@ def test_secrets_of_a_store_are_only_in_memory(
     child.communicate(timeout=60)
     assert len(set(json.loads((tmp_path / "digests.json").read_text()).values())) == 2
     assert files_with(f"{MARK}-", tmp_path) == []
+
+
+@pytest.mark.parametrize("store", ["vault", "gcp-sm"])
+def test_secrets_of_other_stores_are_only_in_memory(
+    store: str, minimal_spec: dict[str, Any], tmp_path: Path, driver: Callable[..., Any]
+) -> None:
+    """Vault and Google Secret Manager in their wire formats; the driver has only the login of its machine."""
+    (own := tmp_path / "machine").mkdir()
+    answers: Vault | GoogleSecretManager
+    if store == "vault":
+        pytest.importorskip("hvac")
+        answers = Vault({"kafka/a": [SOURCE], "kafka/b": [TARGET]})
+        references = ["vault:secret/kafka/a", "vault:secret/kafka/b"]
+    else:
+        pytest.importorskip("google.cloud.secretmanager_v1")
+        versions = {"a": SOURCE, "b": TARGET}
+        answers = GoogleSecretManager(
+            {f"projects/p/secrets/{name}/versions/latest": json.dumps(keys).encode() for name, keys in versions.items()}
+        )
+        references = ["gcp-sm:p/a", "gcp-sm:p/b"]
+    location = (tmp_path / "store").as_uri()
+    minimal_spec |= {"source": {"conn_id": references[0]}, "target": {"conn_id": references[1]}}
+    minimal_spec |= {"storage": {"journal": location}}
+    with HttpServer(answers) as server:
+        machine = {
+            "VAULT_ADDR": server.url,
+            "VAULT_TOKEN": Vault().token,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_SECRETMANAGER": server.url,
+            "GOOGLE_APPLICATION_CREDENTIALS": str(service_account(own, server.url)),
+        }
+        with job_references(
+            parse_spec(minimal_spec), Resolver(), place=REMOTE, job="seed", token="seed-1", folder=tmp_path / "private"
+        ) as argument:
+            assert argument == f"inline:source={references[0]},target={references[1]}"
+            child = driver(argument, location, machine)
+            assert processes_with(MARK) == []
+            assert MARK.encode() not in Path(f"/proc/{child.pid}/environ").read_bytes()
+        child.communicate(timeout=60)
+        assert server.requests, "the driver has asked the store"
+    assert len(set(json.loads((tmp_path / "digests.json").read_text()).values())) == 2
+    assert files_with(MARK, tmp_path) == []
 
 
 # --- operators ------------------------------------------------------------------------------------------------------

@@ -131,6 +131,26 @@ def test_answers_are_kept_for_a_while_so_that_slices_do_not_ask_again() -> None:
     assert stores.text("vault", "a/b", read) == "value 3"
 
 
+def test_the_last_answer_is_used_while_a_store_is_silent_but_not_when_it_refuses() -> None:
+    now = [0.0]
+    stores = secret_stores.SecretStores(clock=lambda: now[0])
+
+    def silent(name: SecretName) -> str:
+        raise SecretStoreUnavailable("no answer", where=name.where)
+
+    def refuses(name: SecretName) -> str:
+        raise SecretAccessDenied("no", where=name.where)
+
+    assert stores.text("vault", "a/b", lambda _: "x") == "x"
+    now[0] = secret_stores.KEEP_SECONDS
+    assert stores.text("vault", "a/b", silent) == "x"
+    with pytest.raises(SecretAccessDenied):
+        stores.text("vault", "a/b", refuses)
+    now[0] = secret_stores.STALE_SECONDS
+    with pytest.raises(SecretStoreUnavailable):
+        stores.text("vault", "a/b", silent)
+
+
 def test_a_failure_is_not_kept() -> None:
     stores = secret_stores.SecretStores()
 
