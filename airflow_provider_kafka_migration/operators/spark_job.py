@@ -274,8 +274,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def _make_engine(self, context: Context, spec: MigrationSpec) -> SparkEngine:
         if spec.spark.engine != DEFAULT:
             return make_engine(spec.spark.engine, spec.spark.engine_args)
-        facts = BoundSparkSubmitHook.adopt(self.plain_hook(spec.spark.conn_id)).facts
-        arguments = {**{key: value for key, value in facts.items() if value}, **spec.spark.engine_args}
+        given = spec.spark.engine_args
+        facts = BoundSparkSubmitHook.adopt(self.plain_hook(spec.spark.conn_id, given.get("deploy_mode"))).facts
+        # The connection says which cluster it is; a master in the spec is for the command line.
+        arguments = {**given, **{key: value for key, value in facts.items() if value}}
 
         def start(job: SparkJob, more_conf: Mapping[str, str]) -> Running:
             return self._start_submit(context, spec, job, more_conf)
