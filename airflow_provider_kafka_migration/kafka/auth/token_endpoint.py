@@ -216,7 +216,7 @@ def _refused(settings: OidcSettings, status: int, answer: dict[str, Any], secret
         return TokenUnavailable(
             f"no OAuth token: the token endpoint answered HTTP {status}{said}",
             where=where,
-            next_step="once the identity provider has recovered, clear the task",
+            next_step="wait until the identity provider has recovered; then clear the task",
         )
     if status in (400, 401, 403):
         check = "sasl.oauthbearer.client.id, .client.secret" if settings.assertion is None else "the assertion's keys"
