@@ -76,7 +76,8 @@ def test_the_lock_has_all_direct_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [
         *project["dependencies"],
-        *(item for group in project["optional-dependencies"].values() for item in group),
+        # Kerberos' library is compiled against headers that a machine need not have, so the lock leaves it out.
+        *(item for name, group in project["optional-dependencies"].items() if name != "kerberos" for item in group),
     ]
     locked = set(
         re.findall(r"^([a-z0-9._-]+)==", (ROOT / "requirements.lock").read_text(encoding="utf-8"), re.MULTILINE)
