@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.provider.connections import kafka_keys
@@ -67,6 +68,8 @@ class KafkaClusterHook(BaseHook):
         try:
             with self.get_conn() as wire:
                 topics = wire.metadata(None)
+                with Admin(wire.config, wire) as admin:
+                    admin.check_client()
                 return True, f"cluster {wire.cluster_id}: {len(wire.brokers())} broker(s), {len(topics)} topic(s)"
         except MigrationError as error:
             return False, _without_task(str(error))

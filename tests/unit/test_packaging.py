@@ -142,7 +142,7 @@ DISTRIBUTIONS = {
 #: Used as what Airflow brings: without an import of our own, or by the Spark mains alone.
 _USED_BY_SPARK = {"pandas", "pyspark-client"}
 #: What confluent-kafka's client of schema registries imports.
-_USED_BY_CONFLUENT_KAFKA = {"attrs", "authlib", "cachetools", "httpx2"}
+_USED_BY_CONFLUENT_KAFKA = {"attrs", "authlib", "cachetools"}
 NOT_IMPORTED = _USED_BY_SPARK | _USED_BY_CONFLUENT_KAFKA
 
 
@@ -175,7 +175,7 @@ def _distribution(module: str) -> str:
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     imported = _imported(ROOT / PACKAGE)
-    declared = _declared("spark", "msk", "openlineage", "gcp-secrets", "vault")
+    declared = _declared("spark", "msk", "kerberos", "openlineage", "gcp-secrets", "vault")
     # Of Airflow's compatibility layer only the facets of OpenLineage are used, which guard themselves.
     assert imported - declared == {"apache-airflow-providers-common-compat", "boto3-stubs"}
     assert declared - imported == NOT_IMPORTED

@@ -196,6 +196,13 @@ class AdminBase:
         self.wire.metadata([])
         return self.wire.retrying(attempt)
 
+    def check_client(self) -> None:
+        """Open the AdminClient; nothing is sent.
+
+        :raises KerberosUnsupported: confluent-kafka was built without it.
+        """
+        self._open_client()
+
     def _open_client(self) -> AdminClient:
         """Return the AdminClient; create it at the first call, because its threads do not survive a fork."""
         if self._client_files.have_changed():

@@ -40,10 +40,15 @@ def assertion_text(settings: Assertion) -> str:
 
 
 def _signed(header: dict[str, Any], payload: dict[str, Any], settings: Assertion) -> str:
-    from joserfc import jwt
-    from joserfc.errors import JoseError
-    from joserfc.jwk import ECKey, RSAKey
-
+    try:
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+        from joserfc.jwk import ECKey, RSAKey
+    except ImportError:
+        raise ConnectionInvalid(
+            "signed OAuth assertions need the package joserfc, which this machine lacks",
+            next_step="pip install joserfc on every machine that copies",
+        ) from None
     pem = settings.key_pem or _read(settings.key_file, f"{_KEY}private.key.file")
     kind = RSAKey if settings.algorithm == "RS256" else ECKey
     try:

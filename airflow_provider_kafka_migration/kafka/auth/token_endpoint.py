@@ -69,6 +69,7 @@ def fetch_token(settings: OidcSettings) -> FetchedToken:
     :raises AuthenticationFailed: it refuses the client, or its certificate is not accepted.
     :raises ConnectionInvalid: it is no token endpoint, or a file of the connection cannot be read.
     """
+    _check_library()
     form, secrets = _form(settings)
     headers = {
         "Accept": "application/json",
@@ -89,6 +90,17 @@ def fetch_token(settings: OidcSettings) -> FetchedToken:
     if not 200 <= answer.status <= 299:
         raise _refused(settings, answer.status, found, secrets)
     return _token_in(settings, found)
+
+
+def _check_library() -> None:
+    """Raise our error where the HTTP client is missing: executors of Spark have only what copiers usually need."""
+    try:
+        import httpx2  # noqa: F401
+    except ImportError:
+        raise ConnectionInvalid(
+            "OAuth tokens need the package httpx2, which this machine lacks",
+            next_step="pip install httpx2 on every machine that copies",
+        ) from None
 
 
 def _form(settings: OidcSettings) -> tuple[dict[str, str], list[str]]:
@@ -216,7 +228,7 @@ def _refused(settings: OidcSettings, status: int, answer: dict[str, Any], secret
         return TokenUnavailable(
             f"no OAuth token: the token endpoint answered HTTP {status}{said}",
             where=where,
-            next_step="once the identity provider has recovered, clear the task",
+            next_step="wait until the identity provider has recovered; then clear the task",
         )
     if status in (400, 401, 403):
         check = "sasl.oauthbearer.client.id, .client.secret" if settings.assertion is None else "the assertion's keys"

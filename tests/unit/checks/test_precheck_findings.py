@@ -44,10 +44,13 @@ from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ClaimLost,
+    KerberosUnavailable,
+    KerberosUnsupported,
     PermissionMissing,
     StorageRefused,
     StorageUnavailable,
     Terminal,
+    TokenUnavailable,
 )
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupDescription, GroupMember
@@ -149,6 +152,9 @@ def with_topic(plan: Plan, **changes: Any) -> Plan:
     ("error", "code"),
     [
         (AuthenticationFailed("wrong password"), "B004"),
+        (TokenUnavailable("no token"), "B004"),
+        (KerberosUnavailable("no ticket"), "B004"),
+        (KerberosUnsupported("no library"), "B004"),
         (BrokerUnreachable("nobody answers"), "B003"),
         (PermissionMissing("may not"), "B005"),
         (StorageRefused("no such bucket"), "B030"),

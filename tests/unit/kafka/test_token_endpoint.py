@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -195,6 +196,21 @@ def test_files_that_cannot_be_read(provider: IdentityProvider, authority: Author
     error = failure(settings(provider, **{"https.ca.location": str(tmp_path / "no.pem")}))
     assert isinstance(error, ConnectionInvalid)
     assert "https.ca.location" in error.next_step
+
+
+@pytest.mark.parametrize("library", ["httpx2", "joserfc"])
+def test_a_machine_without_a_library_is_told_which(
+    provider: IdentityProvider,
+    authority: Authority,
+    private_key: rsa.RSAPrivateKey,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    keys = {f"{KEY}assertion.private.key.pem": key_text(private_key)}
+    error = failure(settings(provider, authority, **assertion_keys(provider, **keys)))
+    assert isinstance(error, ConnectionInvalid)
+    assert f"the package {library}" in error.what
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

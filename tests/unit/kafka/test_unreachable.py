@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, MigrationError
+from airflow_provider_kafka_migration.kafka.auth.login import _sasl_name
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.kafka.connection import BrokerConnection, _sasl_name
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Broker, Wire
 from airflow_provider_kafka_migration.record import context as cluster_module
 from airflow_provider_kafka_migration.record.context import Cluster

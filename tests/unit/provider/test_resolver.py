@@ -145,6 +145,19 @@ def test_cluster_hook_names_unusable_keys_to_the_form(connection: Define) -> Non
     assert "kafka-secret" not in message
 
 
+def test_the_form_says_that_the_admin_client_lacks_kerberos(
+    connection: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The raw wire reaches the cluster, but a migration would fail at its first topic."""
+    extra = {"bootstrap.servers": "b:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
+    connection("form", conn_type="kafka_migration", extra=extra)
+    monkeypatch.setattr(kafka_cluster.Wire, "metadata", lambda *_: {})
+    good, message = KafkaClusterHook("form").test_connection()
+    assert not good
+    assert "KERBEROS_UNSUPPORTED" in message
+    assert "libsasl2" in message
+
+
 def test_triggers_get_connections_before_they_block(connection: Define, minimal_spec: dict[str, Any]) -> None:
     connection("kafka_source", conn_type="kafka", extra=KEYS)
     connection("aws_s3", conn_type="aws", login="a", password="b")
