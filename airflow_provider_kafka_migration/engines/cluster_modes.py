@@ -267,11 +267,9 @@ class Kubernetes:
         client, api_error = self._client()
         try:
             client.delete_namespaced_pod(name, namespace, _request_timeout=_REQUEST_SECONDS)
-        except api_error as error:
-            if not _is_absent(error):
+        except Exception as error:  # of the API, or of the HTTP client below it
+            if not (isinstance(error, api_error) and _is_absent(error)):
                 raise _kubernetes_error(error, "delete the driver's pod") from None
-        except OSError as error:
-            raise _kubernetes_error(error, "delete the driver's pod") from None
 
     def links(self, job_id: str) -> dict[str, str]:
         """See :class:`ClusterMode`: Kubernetes has no page of its own."""
@@ -282,11 +280,9 @@ class Kubernetes:
         client, api_error = self._client()
         try:
             return client.read_namespaced_pod(name, namespace, _request_timeout=_REQUEST_SECONDS)
-        except api_error as error:
-            if _is_absent(error):
+        except Exception as error:  # of the API, or of the HTTP client below it
+            if isinstance(error, api_error) and _is_absent(error):
                 return None
-            raise _kubernetes_error(error, "tell how the driver's pod is") from None
-        except OSError as error:
             raise _kubernetes_error(error, "tell how the driver's pod is") from None
 
     def _log_tail(self, job_id: str) -> tuple[str, ...]:

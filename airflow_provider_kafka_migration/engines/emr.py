@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_kafka_migration.engines.aws import (
@@ -29,7 +30,6 @@ from airflow_provider_kafka_migration.engines.aws import (
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.engines.service import (
     check_arguments,
-    load,
     one_line,
     place,
     service_conf,
@@ -97,9 +97,9 @@ class EmrEngine:
     def _aws(self, region: str | None = None) -> Aws:
         """Return the clients for a region; None: that of the arguments, or of the connection."""
         if region not in self._regions:
-            module, provider = "airflow.providers.amazon.aws.hooks.emr", "apache-airflow-providers-amazon"
-            hook = load(module, self.hook_name, provider, "spark")
-            self._regions[region] = Aws(self._common, hook, region=region)
+            # Imported here, and not with this module, because it takes a second.
+            hooks = import_module("airflow.providers.amazon.aws.hooks.emr")
+            self._regions[region] = Aws(self._common, getattr(hooks, self.hook_name), region=region)
         return self._regions[region]
 
     # -- submit -------------------------------------------------------------------------------------------------------

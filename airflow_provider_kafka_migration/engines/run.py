@@ -317,7 +317,8 @@ def last_word(lines: tuple[str, ...]) -> MigrationError | None:
             what, _, next_step = found["text"].partition(". Next: ")
             error = error_from_dict({"code": found["code"], "what": what, "next_step": next_step})
             # Spark's own messages look the same; their codes are none of ours.
-            return None if type(error) in (Terminal, Transient) else error
+            if type(error) not in (Terminal, Transient):
+                return error
     return None
 
 

@@ -12,7 +12,7 @@ from airflow.sdk.configuration import conf as airflow_conf
 
 from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
 from airflow_provider_kafka_migration.engines.submit import Running, SubmitEngine
-from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, Transient
+from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError, Transient
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
@@ -156,11 +156,17 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
         if isinstance(step, PhaseResult):
             return self._done(migration, step)
-        for label, url in runner.engine.links(step.job_id).items():
-            self.log.info("%s: %s", label, url)
+        self._show_links(runner, step)
         self._wake(context, migration, runner, step, memory)
         self._wait(context, runner, step, memory)
         raise AssertionError("a deferred task does not get here")
+
+    def _show_links(self, runner: EngineRunner, submission: Submission) -> None:
+        try:
+            for label, url in runner.engine.links(submission.job_id).items():
+                self.log.info("%s: %s", label, url)
+        except MigrationError as error:  # the job runs, with or without a page
+            self.log.warning("The pages about the job are not known: %s", error)
 
     def _done(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
         self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
@@ -198,18 +204,16 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             with runner.renewed(migration.context.record, submission):
                 progress = migration.follow_job(self.phase, submission, memory)
             if progress is not None:
-                self._show(context, memory)(progress)
+                self.progress_taker(context, migration.spec.migration_id, memory)(progress)
             return runner.has_ended(migration.context.record, submission)
         except (Transient, *CREDENTIALS_REFUSED) as error:
             self.log.warning("What runs beside the job has failed this time, the next part tries again: %s", error)
             return False
 
-    def _show(self, context: Context, memory: dict[str, Any]) -> Callable[[Progress], None]:
+    def progress_taker(self, context: Context, migration_id: str, memory: dict[str, Any]) -> Callable[[Progress], None]:
         """Return what shows progress and notifies people, as the parts before left it."""
         show = self.progress_sink(context)
-        notices = TroubleNotices(
-            self.migration_spec(context).migration_id, lambda text: call_all(self.on_trouble, context, text)
-        )
+        notices = TroubleNotices(migration_id, lambda text: call_all(self.on_trouble, context, text))
         notices.recall(memory.get("notices") or {})
 
         def take(progress: Progress) -> None:
@@ -260,7 +264,9 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         )
 
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
-            return ProgressWatcher(read, self._show(context, {}), every_seconds=interval_seconds())
+            return ProgressWatcher(
+                read, self.progress_taker(context, spec.migration_id, {}), every_seconds=interval_seconds()
+            )
 
         self._runner = EngineRunner(engine, make_job, pump=pump)
         return self._runner

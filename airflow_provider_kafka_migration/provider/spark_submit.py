@@ -55,7 +55,7 @@ class HookProcess:
     def __init__(
         self, hook: BoundSparkSubmitHook, application: str, secrets: Mapping[str, str], *, is_bound: bool
     ) -> None:
-        self._hook = hook
+        self._submitting = hook
         self._is_bound = is_bound
         self._error: BaseException | None = None
         hook.secret_environment = dict(secrets)
@@ -64,7 +64,7 @@ class HookProcess:
 
     def _run(self, application: str) -> None:
         try:
-            self._hook.submit(application)
+            self._submitting.submit(application)
         except BaseException as error:
             self._error = error
 
@@ -76,13 +76,13 @@ class HookProcess:
 
     def lines(self) -> tuple[str, ...]:
         """Return the last lines of its output; without any, the hook's own error."""
-        lines = tuple(self._hook.last_lines)
+        lines = tuple(self._submitting.last_lines)
         return lines or (() if self._error is None else (str(self._error),))
 
     def kill(self) -> None:
         """End it with everything below it. Does nothing if it has ended."""
         deadline = time.monotonic() + _KILL_SECONDS
         while self._thread.is_alive() and time.monotonic() < deadline:
-            if self._hook.running_pid is not None:
-                (self._hook.on_kill if self._is_bound else self._hook.kill_process)()
+            if self._submitting.running_pid is not None:
+                (self._submitting.on_kill if self._is_bound else self._submitting.kill_process)()
             self._thread.join(_POLL_SECONDS)

@@ -50,9 +50,12 @@ def mismatches(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
             yield from mismatches(shape.value, item, f"{path}.{key}")
     elif shape.type_name == "string":
         yield from _text_mismatches(shape, value, path)
-    elif shape.type_name in ("integer", "long"):
-        if not isinstance(value, int) or not limits.get("min", value) <= value <= limits.get("max", value):
-            yield f"{path}: {value!r} is out of range"
+    elif shape.type_name in ("integer", "long") and not _is_in_range(limits, value):
+        yield f"{path}: {value!r} is out of range"
+
+
+def _is_in_range(limits: Mapping[str, Any], value: Any) -> bool:
+    return isinstance(value, int) and limits.get("min", value) <= value <= limits.get("max", value)
 
 
 def _text_mismatches(shape: Shape, value: Any, path: str) -> Iterator[str]:
@@ -64,7 +67,7 @@ def _text_mismatches(shape: Shape, value: Any, path: str) -> Iterator[str]:
         yield f"{path}: {len(value)} characters"
     if limits.get("enum") and value not in limits["enum"]:
         yield f"{path}: {value!r} is not one of {limits['enum']}"
-    if limits.get("pattern") and not re.search(limits["pattern"], value):
+    if limits.get("pattern") and not re.fullmatch(limits["pattern"], value):
         yield f"{path}: {value!r} does not match {limits['pattern']}"
 
 
