@@ -90,7 +90,7 @@ $(ENGINES_STAMP): requirements.lock pyproject.toml scripts/bootstrap.sh tests/en
 
 .PHONY: test-engines
 test-engines: $(ENGINES_STAMP) ## Spark engines on the real hooks of all providers, in an environment of their own
-	$(ENGINES_VENV)/bin/python -m pytest tests/engines $(PYTEST_ARGS)
+	ALL_PROVIDERS=1 $(ENGINES_VENV)/bin/python -m pytest tests/engines $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: env java ## Compare the copiers on the same brokers and data; results in benchmarks/results

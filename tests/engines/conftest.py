@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -13,11 +14,13 @@ from airflow_provider_kafka_migration.engines import service
 
 
 def need(module: str, provider: str) -> None:
-    """Skip where a provider is not installed; `make test-engines` has all of them."""
+    """Skip where a provider is not installed. `make test-engines` has all of them, so there it is a failure."""
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         found = None
+    if found is None and os.environ.get("ALL_PROVIDERS"):
+        pytest.fail(f"{provider} is not installed here: remove the environment of make test-engines and run that again")
     if found is None:
         pytest.skip(f"{provider} is not installed here; make test-engines has an environment with it")
 

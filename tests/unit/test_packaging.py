@@ -131,6 +131,9 @@ DISTRIBUTIONS = {
     "aws_msk_iam_sasl_signer": "aws-msk-iam-sasl-signer-python",
     "botocore": "boto3",
     "google": "google-cloud-secret-manager",
+    # Client libraries of these providers, whose exceptions the engines translate.
+    "kubernetes": "apache-airflow-providers-cncf-kubernetes",
+    "tenacity": "apache-airflow-providers-databricks",
     "kafka": "kafka-python",
     "mypy_boto3_s3": "boto3-stubs",
     "nacl": "pynacl",
@@ -168,14 +171,16 @@ def _distribution(module: str) -> str:
     if parts[0] in sys.stdlib_module_names or parts[0] == PACKAGE:
         return ""
     if parts[:2] == ["airflow", "providers"]:
-        size = 4 if parts[2] in ("apache", "common") else 3
+        size = 4 if parts[2] in ("apache", "cncf", "common") else 3
         return "-".join(["apache", *parts[:size]]).replace("_", "-")
     return "apache-airflow" if parts[0] == "airflow" else DISTRIBUTIONS.get(parts[0], parts[0].replace("_", "-"))
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     imported = _imported(ROOT / PACKAGE)
-    declared = _declared("spark", "msk", "kerberos", "openlineage", "gcp-secrets", "vault")
+    declared = _declared(
+        *("spark", "msk", "kerberos", "openlineage", "gcp-secrets", "vault", "kubernetes", "databricks", "google")
+    )
     # Of Airflow's compatibility layer only the facets of OpenLineage are used, which guard themselves.
     assert imported - declared == {"apache-airflow-providers-common-compat", "boto3-stubs"}
     assert declared - imported == NOT_IMPORTED
