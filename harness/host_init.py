@@ -122,15 +122,10 @@ def _reap_for_ever() -> None:
         signal.sigwait({signal.SIGCHLD})
 
 
-def _as_process_1(spec: dict[str, Any], parent_is_alive: int) -> None:
+def _as_process_1(spec: dict[str, Any], go: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    os.set_blocking(parent_is_alive, False)
-    try:
-        os.read(parent_is_alive, 1)
-    except BlockingIOError:
-        pass  # nothing written, but not closed either: the parent lives
-    else:
-        os._exit(1)
+    if not os.read(go, 1):
+        os._exit(1)  # closed: the parent died before the request above
     ready = Path(spec["ready"])
     if spec["name"]:
         name = spec["name"].encode()
@@ -153,9 +148,10 @@ def main(arguments: Sequence[str]) -> int:
         except BaseException as error:
             print(f"the host {spec['name']} cannot be made: {error}", file=sys.stderr, flush=True)
         os._exit(1)
-    partial = Path(spec["pid"] + ".partial")
-    partial.write_text(str(child), encoding="ascii")
-    partial.replace(spec["pid"])
+    os.close(reading)
+    # Before process 1 goes on: both are in the new mount namespace, so its new root becomes the root of this one, too.
+    Path(spec["pid"]).write_text(str(child), encoding="ascii")
+    os.write(writing, b"g")
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
 
 

@@ -398,7 +398,7 @@ def _start_init(name: str, folder: Path) -> tuple[Process, int]:
 
     def is_ready() -> bool:
         process.check_running()
-        return ready.exists() and pid.exists()
+        return ready.exists()
 
     try:
         wait_for(name, is_ready, _READY_SECONDS, 0.01)

@@ -60,7 +60,6 @@ class YarnCluster:
     :param host: for ResourceManager, NameNode and DataNode.
     :param node_hosts: for a NodeManager each.
     :param client_hosts: get the configuration, too (:attr:`conf`), for ``HADOOP_CONF_DIR``.
-    :param passed_on: environment variables that containers inherit from their NodeManager, for secrets of a machine.
     """
 
     def __init__(
@@ -71,14 +70,12 @@ class YarnCluster:
         *,
         memory_mb: int = 3072,
         cores: int = 4,
-        passed_on: Sequence[str] = (),
     ) -> None:
         self._host = host
         self._node_hosts = list(node_hosts)
         self._client_hosts = list(client_hosts)
         self._memory_mb = memory_mb
         self._cores = cores
-        self._passed_on = list(passed_on)
         self._processes: list[Process] = []
         #: name of a node's host -> its NodeManager
         self.nodes: dict[str, Process] = {}
@@ -240,7 +237,6 @@ class YarnCluster:
 
     def _yarn(self, host: Host) -> dict[str, str]:
         scheduler = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler"
-        inherited = ["JAVA_HOME", "PATH", "LANG", "HADOOP_CONF_DIR", *self._passed_on]
         return {
             "yarn.resourcemanager.hostname": self._host.name,
             # It needs no file of queues.
@@ -254,7 +250,8 @@ class YarnCluster:
             "yarn.nodemanager.delete.debug-delay-sec": "0",
             "yarn.nodemanager.pmem-check-enabled": "false",
             "yarn.nodemanager.vmem-check-enabled": "false",
-            "yarn.nodemanager.env-whitelist": ",".join(inherited),
+            # Never a secret: values are written into a script in the containers' log folder.
+            "yarn.nodemanager.env-whitelist": "JAVA_HOME,PATH,LANG,HADOOP_CONF_DIR",
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
             # A lost machine, and a driver on it, is noticed in seconds instead of ten minutes. A driver's own interval
             # stays long: on a busy machine its start takes a minute, during which it does not report.

@@ -1,7 +1,8 @@
 """Cluster deploy mode on a real YARN: the driver runs on a machine that Airflow never sees, and machines share nothing.
 
-The machine that submits has the package; NodeManagers have neither code nor files of it. Containers inherit the key of
-sealed references from the environment of their NodeManager.
+The machine that submits has the package; nodes have neither code nor files of it, but the key of sealed references, in
+a file that only the user of the containers may read. It must not come from the environment of the NodeManager:
+`yarn.nodemanager.env-whitelist` writes values into a script in the containers' log folder, and mangles JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE
 from harness.clients import LiveProducer
-from harness.hosts import why_not
+from harness.hosts import Host, why_not
 from harness.processes import Process, tail_of
 from harness.yarn import VERSION, YarnCluster, sets
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.spark.lab_world import World, lab_world
-from tests.integration.spark.test_shared_nothing import FROM_ENVIRONMENT, wait_for_owner
+from tests.integration.spark.test_shared_nothing import wait_for_owner
 from tests.integration.spark.test_spark_copies import lags, stop_tail
 
 pytestmark = [
@@ -35,11 +36,15 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
+#: The same path on all nodes, each of which has a HOME of its own.
+_KEY_FILE = Path.home() / "kafka-migration.key"
 _APPLICATION = re.compile(r"Submitted application (application_\d+_\d+)")
 _CONF = {
     "spark.yarn.jars": f"local:{Path(pyspark.__file__).parent}/jars/*",
     "spark.pyspark.python": sys.executable,
     "spark.executor.instances": "2",
+    f"spark.yarn.appMasterEnv.{KEY_VARIABLE}": f"file:{_KEY_FILE}",
+    f"spark.executorEnv.{KEY_VARIABLE}": f"file:{_KEY_FILE}",
     # The caller starts a lost job again: two drivers of one job must not be started by two parties.
     "spark.yarn.maxAppAttempts": "1",
     "spark.yarn.submit.waitAppCompletion": "true",
@@ -52,16 +57,24 @@ _CONF = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     sets().ensure(VERSION)  # before there is no way out
-    with lab_world(tmp_path_factory.mktemp("lab")) as made:
+    # The nodes' own environment has no secret: a NodeManager may hand it on.
+    with lab_world(tmp_path_factory.mktemp("lab"), secrets_in_workers=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def yarn(world: World) -> Iterator[YarnCluster]:
     master = world.lab.host("hadoop-master")
-    passed_on = ["LAB_SOURCE", "LAB_TARGET", "LAB_STORAGE", KEY_VARIABLE]
-    with YarnCluster(master, world.workers, [world.driver], passed_on=passed_on) as cluster:
+    for worker in world.workers:
+        give_key(world, worker)
+    with YarnCluster(master, world.workers, [world.driver]) as cluster:
         yield cluster
+
+
+def give_key(world: World, host: Host) -> None:
+    """Write the key of sealed references onto a node, as its administrator does."""
+    command = ["bash", "-c", f'umask 077; printf %s "${KEY_VARIABLE}" > {_KEY_FILE}']
+    host.run(command, env={KEY_VARIABLE: world.key.text})
 
 
 def submit(world: World, yarn: YarnCluster, copy: Copying, main: str, references: str) -> Process:
@@ -111,7 +124,8 @@ def test_seed_tail_and_content_check_with_the_driver_on_a_node(world: World, yar
     job = content_job(copy)
     store = copy.clients.store(copy.journal)
     store.put(copy.job_key("verify"), job.canonical())
-    check_success(world, yarn, submit(world, yarn, copy, "verify", FROM_ENVIRONMENT))
+    with world.sealed(copy, "verify", "yarn") as references:
+        check_success(world, yarn, submit(world, yarn, copy, "verify", references))
     found = ContentResults(ContentJob.parse(job.canonical()), store).read_all()
     assert len(found) == len(copy.partitions)
     assert all(content.is_equal for content in found)
@@ -138,7 +152,7 @@ def test_seed_tail_and_content_check_with_the_driver_on_a_node(world: World, yar
     copy.compare().check()
     world.check_leases(copy)
     assert {lease.host for lease in world.leases(copy)} <= {worker.name for worker in world.workers}
-    world.check_no_secret_leaked()
+    world.check_no_secret_leaked(but=_KEY_FILE.name)
 
 
 def test_the_machine_of_the_driver_is_lost_and_the_next_attempt_takes_the_job_up(
@@ -150,7 +164,7 @@ def test_the_machine_of_the_driver_is_lost_and_the_next_attempt_takes_the_job_up
         _lose_the_driver(world, yarn, copy, references)
     copy.compare().check()
     world.check_leases(copy)
-    world.check_no_secret_leaked()
+    world.check_no_secret_leaked(but=_KEY_FILE.name)
 
 
 def _lose_the_driver(world: World, yarn: YarnCluster, copy: Copying, references: str) -> None:
@@ -172,6 +186,7 @@ def _lose_the_driver(world: World, yarn: YarnCluster, copy: Copying, references:
         print(f"and all was copied {time.monotonic() - killed:.0f} s after it")
     finally:
         host.boot()
+        give_key(world, host)
         yarn.nodes[host.name].kill()
         yarn.start_node(host)
 
