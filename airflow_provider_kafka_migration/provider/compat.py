@@ -116,6 +116,11 @@ class OpenSparkSubmitOperator(SparkSubmitOperator):
         self._conn_id = conn_id
         self._hook = None
 
+    def master_of(self, conn_id: str) -> str:
+        """Return the master that a submission through a connection would have. Nothing is submitted."""
+        self.new_submission(conn_id)
+        return str(OpenSparkSubmitHook.adopt(super()._get_hook()).master)
+
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
         """Return the hook to use instead of the provider's."""
         return hook

@@ -150,11 +150,6 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self.name = application_name(spec.migration_id, self.phase)
         self.new_submission(spec.spark.conn_id)
 
-    def spark_master(self, spec: MigrationSpec) -> str:
-        """Return the master of the Spark connection; nothing is submitted."""
-        self.new_submission(spec.spark.conn_id)
-        return BoundSparkSubmitHook.adopt(self._get_hook()).master  # type: ignore[no-any-return]
-
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
         """Return the hook that binds the driver to this task, with our package for executors on other machines."""
         bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
@@ -193,7 +188,7 @@ class SparkSubmitRunner:
 
     def spark_master(self, spec: MigrationSpec) -> str:
         """Return the master of the Spark connection."""
-        return self._operator.spark_master(spec)
+        return self._operator.master_of(spec.spark.conn_id)
 
     def _notify(self, text: str) -> None:
         call_all(self._operator.on_trouble, self._context, text)
