@@ -463,3 +463,117 @@ class SchemaIdMapConflict(Terminal):
 
 class SchemasIncomplete(Terminal):
     """Some schemas, levels or modes are not on the target registry: it refused them, or they could not be read."""
+
+
+# -- references -------------------------------------------------------------------------------------------------------
+
+
+class SecretNotFound(ConnectionInvalid):
+    """The secret store has no such secret, or no such version of it."""
+
+
+class SecretAccessDenied(ConnectionInvalid):
+    """The secret store does not let this machine read the secret."""
+
+
+class SecretUnusable(ConnectionInvalid):
+    """The secret exists, but is binary, is not the JSON that the reference needs, or lacks the key it names."""
+
+
+class SecretLibraryMissing(ConnectionInvalid):
+    """This Python lacks the client library of a secret store."""
+
+
+class SecretStoreUnavailable(Transient):
+    """The secret store did not answer within the bounded wait, or asked to be called less often."""
+
+
+class ReferencesUnfit(ConnectionInvalid):
+    """With these references, Spark's driver or executors could not get the connections of a job."""
+
+
+class SealingKeyMissing(ConnectionInvalid):
+    """This machine has no private sealing key, or a text that is none."""
+
+
+class SealingKeyWrong(ConnectionInvalid):
+    """This machine's private sealing keys do not belong to the public key that the references were sealed for."""
+
+
+class SealedReferencesAltered(ConnectionInvalid):
+    """The sealed references were altered or cut off on their way."""
+
+
+class SealedReferencesForeign(ConnectionInvalid):
+    """The sealed references belong to another migration, job or submission."""
+
+
+class SealedReferencesExpired(ConnectionInvalid):
+    """The sealed references are older than they may be."""
+
+
+# -- spark engines ----------------------------------------------------------------------------------------------------
+
+
+class EngineProviderMissing(Terminal):
+    """The Airflow provider package that an engine of Spark jobs needs is not installed."""
+
+
+class EngineUnreachable(Transient):
+    """The service that runs Spark jobs did not answer, was busy, or limited the number of requests."""
+
+
+class EngineAnswerInvalid(Transient):
+    """The service that runs Spark jobs answered something that its documentation does not describe."""
+
+
+class EngineForbidden(Terminal):
+    """The service that runs Spark jobs rejected the login, or the login may not do what was asked."""
+
+
+class EngineRefused(Terminal):
+    """The service that runs Spark jobs refused a job or a request: a wrong setting, or a quota is used up."""
+
+
+class EngineJobConflict(Terminal):
+    """The name of a Spark job is taken by something else, or the job belongs to another account or workspace."""
+
+
+class EngineSecretsUnsafe(Terminal):
+    """The engine has no way of passing secrets to a Spark job that does not show them to others."""
+
+
+class EngineThrottled(EngineUnreachable):
+    """The service that runs Spark jobs kept refusing requests, also when they were repeated more slowly."""
+
+
+class EngineCredentialsExpired(EngineUnreachable):
+    """The credentials for the service that runs Spark jobs have expired; their renewal may be a moment away."""
+
+
+class EngineNotFound(EngineRefused):
+    """The place where the job was to run (an application, a virtual cluster) does not exist."""
+
+
+class EngineQuotaExceeded(EngineRefused):
+    """A quota of the account is used up; only its owner can raise it or end other jobs."""
+
+
+class EngineJobUnknown(Terminal):
+    """A journaled job id is not one that this engine has written."""
+
+
+class StagingRefused(Terminal):
+    """A file of a job cannot be put where the machines that run it could read it."""
+
+
+class EngineUnknown(Terminal):
+    """No installed package has an engine of Spark jobs with this name."""
+
+
+class EngineNeedsAirflow(Terminal):
+    """The engine of Spark jobs needs an Airflow connection, and this process runs without Airflow."""
+
+
+class SparkJobCancelled(Transient):
+    """Somebody has cancelled the Spark job."""

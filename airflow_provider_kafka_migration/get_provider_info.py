@@ -75,6 +75,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "example": "/dev/shm",  # noqa: S108 - an example in the documentation
         "default": "",
     },
+    "sealing_key": {
+        "description": "Public key for sealed references: the connections of a Spark job, encrypted for its driver and "
+        "executors. `kafka-migration sealing-key` makes the pair; the private key belongs only into the environment of "
+        "Spark's processes. Empty: none.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "kmpub1_...",
+        "default": "",
+    },
     "spark_jobs_folder": {
         "description": "Folder of the Spark mains (seed.py, tail.py, verify.py). Empty: inside the package.",
         "version_added": "0.1.0",

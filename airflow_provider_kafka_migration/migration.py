@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
@@ -25,7 +25,9 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     MigrationError,
     SameCluster,
+    SparkJobCancelled,
     StillFrozen,
+    Terminal,
     Transient,
     WaitsForOperator,
     Where,
@@ -53,6 +55,8 @@ from airflow_provider_kafka_migration.record.context import (
     Progress,
 )
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, JobRunner, Step, found_submission, submitted_ref
+from airflow_provider_kafka_migration.record.submissions import Submission
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -61,6 +65,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
 from airflow_provider_kafka_migration.topics import lags
+
+_R = TypeVar("_R")
 
 #: Errors that leave the migration as it was: another owner holds it, it has moved on, or it waits for a person.
 _NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, WaitsForOperator)
@@ -380,7 +386,7 @@ class Migration:
         row = PHASES[phase]
         return self._recorded(row, lambda: self._run(row, options))
 
-    def _recorded(self, row: Phase, step: Callable[[], PhaseResult]) -> PhaseResult:
+    def _recorded(self, row: Phase, step: Callable[[], _R]) -> _R:
         """Run a step of a phase; retry steps of the cutover patiently. Failures go to the journal."""
         try:
             if row.state is not State.CUTOVER:
@@ -393,7 +399,8 @@ class Migration:
                 now=self._now,
                 may_be_ready=row.leads_to is State.AWAITING_CLIENT_SWITCH,
             )
-            return patience.run(step)
+            # The phases of the cutover have no jobs: their steps return results.
+            return cast(_R, patience.run(cast(Callable[[], PhaseResult], step)))
         except MigrationError as error:
             self._record_failure(row, error)
             raise
@@ -411,6 +418,91 @@ class Migration:
         result: PhaseResult = row.load()(context, **options)
         self._leave(row, result, context.journal)
         return result
+
+    # -- jobs of phases, for tasks that do not wait -------------------------------------------------------------------
+
+    def start_job(self, phase: str) -> Submission | PhaseResult:
+        """Prepare the job of a phase and submit it, or find the one that runs; a result if nothing is left to do.
+
+        The runner must be a :class:`JobRunner`. Failures go to the journal, as those of :meth:`run`.
+
+        :raises MigrationError: any error of the phase, or of the submission.
+        """
+        row = PHASES[phase]
+        return self._recorded(row, lambda: self._start_job(row))
+
+    def end_job(self, phase: str, submission: Submission) -> Submission | PhaseResult:
+        """Take up the end of a job: verify what it has done, or start the next job of the phase.
+
+        :raises MigrationError: the error of the job, or of the verification.
+        """
+        row = PHASES[phase]
+        return self._recorded(row, lambda: self._end_job(row, submission))
+
+    def follow_job(self, phase: str, submission: Submission, memory: dict[str, Any]) -> Progress | None:
+        """Run once what has to run while the job of a phase runs, and return its newest progress.
+
+        :param memory: what this method remembers from one call to the next, JSON-serializable.
+        """
+        row = PHASES[phase]
+        job_phase, context = _job_phase(row), self._phase_context(row)
+        job_phase.follow(context, memory)
+        return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
+
+    def beside_job(self, phase: str) -> AbstractContextManager[object]:
+        """Run what has to run while the job of a phase runs, in threads, until the ``with`` block ends."""
+        row = PHASES[phase]
+        return _job_phase(row).beside(self._phase_context(row))
+
+    def _start_job(self, row: Phase) -> Submission | PhaseResult:
+        context = self._phase_context(row)
+        done = self._already_done(row, context)
+        if done is not None:
+            return done
+        self._enter(row, context.journal)
+        job_phase, runner = _job_phase(row), self._job_runner(row)
+        found = found_submission(runner, context.record, job_phase.jobs)
+        step: Step = submitted_ref(context.record, found) if found is not None else job_phase.prepare(context)
+        return self._next_job(row, step)
+
+    def _end_job(self, row: Phase, submission: Submission) -> Submission | PhaseResult:
+        context = self._phase_context(row)
+        runner = self._job_runner(row)
+        try:
+            runner.end(context.record, submission)
+        except SparkJobCancelled:
+            if not submission.found:
+                raise
+            # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
+            return self._start_job(row)
+        try:
+            step = _job_phase(row).finish(context, submitted_ref(context.record, submission))
+        except Transient:
+            # The next attempt verifies the same job again.
+            raise
+        except Exception:
+            # The job did not do what it should: the next attempt must not find it again, but submit a new one.
+            runner.taken_up(context.record, submission)
+            raise
+        runner.taken_up(context.record, submission)
+        return self._next_job(row, step)
+
+    def _next_job(self, row: Phase, step: Step) -> Submission | PhaseResult:
+        context = self._phase_context(row)
+        if isinstance(step, PhaseResult):
+            self._leave(row, step, context.journal)
+            return step
+        return self._job_runner(row).start(context.record, step)
+
+    def _job_runner(self, row: Phase) -> JobRunner:
+        runner = self._runner or self._verifier
+        if not isinstance(runner, JobRunner):
+            raise Terminal(
+                "no Spark engine was given",
+                where=Where(migration_id=self.spec.migration_id, phase=row.id),
+                next_step="pass a runner with an engine when opening the migration",
+            )
+        return runner
 
     def run_cutover(self, on_result: Callable[[PhaseResult], None] = lambda _result: None) -> PhaseResult:
         """Run all steps of the cutover in order, in this process; steps done before are only confirmed.
@@ -637,6 +729,11 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+def _job_phase(row: Phase) -> JobPhase:
+    found: JobPhase = row.load_job_phase()
+    return found
 
 
 def done_before(row: Phase, journal: Journal) -> PhaseResult | None:

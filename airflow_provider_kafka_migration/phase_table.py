@@ -104,6 +104,10 @@ class Phase:
         function: Callable[..., Any] = getattr(importlib.import_module(self.module), self.function.partition(":")[2])
         return function
 
+    def load_job_phase(self) -> Any:
+        """Import the two halves of a phase whose work is a job: a ``record.job_phase.JobPhase``."""
+        return importlib.import_module(self.module).JOB_PHASE
+
 
 ROLLBACK_DOC = """\
 Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics and

@@ -1,7 +1,7 @@
 """Finds plain-text secrets in a spec, by the names of their keys and by the look of their values. Pure.
 
 A spec is kept in the journal, in Airflow's database and in evidence, so it must hold references (``env:NAME``,
-``file:PATH``, ``airflow:CONN_ID``) instead. No reason ever repeats a secret.
+``file:PATH``, ``airflow:CONN_ID``, ``vault:MOUNT/PATH`` ...) instead. No reason ever repeats a secret.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from urllib.parse import parse_qsl, urlsplit
 #: (path in the spec, reason)
 Finding = tuple[str, str]
 
-REFERENCE = re.compile(r"(?:env|file|airflow):[^\s/]\S*|file:/(?!/)\S+")
+REFERENCE = re.compile(r"(?:env|file|airflow|secretsmanager|ssm|gcp-sm|vault):[^\s/]\S*|(?:file|ssm):/(?!/)\S+")
 
 #: How to give a secret instead of writing it into the spec.
-_REFERENCE_FORMS = "write it into an environment variable, a file of mode 0600 or an Airflow connection, and give its "
-_REFERENCE_FORMS += "reference here: env:NAME, file:PATH or airflow:CONN_ID"
+_REFERENCE_FORMS = (
+    "write it into an environment variable, a file of mode 0600, an Airflow connection or a secret store, and give its "
+    "reference here: env:NAME, file:PATH, airflow:CONN_ID, or for instance vault:MOUNT/PATH#KEY"
+)
 _SPARK_FORMS = (
     "Spark shows its conf in its arguments and its UI, and resolves no references: put the secret into "
     "spark-defaults.conf of the machine that submits, or mount it into the executors (docs/spark.md)"
@@ -42,7 +44,7 @@ _SPARK_NAMES = re.compile(r"spark\.kubernetes\.(?:driver|executor)\.(?:secrets|s
 
 _KNOWN_TOKENS = re.compile(
     r"xox[abeprs]-[\w-]{10}|gh[pousr]_\w{20}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10}|-----BEGIN [A-Z ]*PRIVATE KEY"
-    r"|\b[Bb]earer [\w.~+/=-]{12}|\b[Bb]asic [\w+/=-]{12}"
+    r"|kmpriv1_|\b[Bb]earer [\w.~+/=-]{12}|\b[Bb]asic [\w+/=-]{12}"
 )
 #: ``-Dx.password=...`` and ``{"sasl.password": "..."}``
 _NAMED_INSIDE = re.compile(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from airflow_provider_kafka_migration import __version__
-from airflow_provider_kafka_migration.cli import executor_package, inspect, migrate, plan, schemas
+from airflow_provider_kafka_migration.cli import executor_package, inspect, migrate, plan, schemas, sealing_key
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
 
 _EPILOG = "Exit status: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
@@ -37,7 +37,7 @@ def _main(
     """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
 
 
-for command in (*plan.COMMANDS, *migrate.COMMANDS):
+for command in (*plan.COMMANDS, *migrate.COMMANDS, *sealing_key.COMMANDS):
     app.command()(command)
 app.add_typer(schemas.schemas_app, name="schemas")
 app.add_typer(inspect.journal_app, name="journal")

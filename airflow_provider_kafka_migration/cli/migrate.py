@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -36,8 +37,9 @@ from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, pars
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
     from airflow_provider_kafka_migration.cli.progress import ProgressView
-    from airflow_provider_kafka_migration.cli.runner import InProcessRunner, Outcome, SparkRunner, Tail
+    from airflow_provider_kafka_migration.cli.runner import InProcessRunner, Outcome, Tail
     from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts
+    from airflow_provider_kafka_migration.engines.run import EngineRunner
     from airflow_provider_kafka_migration.journal.entries import Owner
     from airflow_provider_kafka_migration.migration import Migration, Status
     from airflow_provider_kafka_migration.record.context import PhaseResult
@@ -66,9 +68,15 @@ TakeoverOption = Annotated[
     bool, typer.Option("--takeover", help="Take the migration over from another owner; its next write is refused.")
 ]
 RunnerOption = Annotated[
-    RunnerKind, typer.Option("--runner", help="Run the data plane in threads of this process, or through spark-submit.")
+    RunnerKind,
+    typer.Option("--runner", help="Run the data plane in threads of this process, or on the Spark engine of the spec."),
 ]
-MasterOption = Annotated[str, typer.Option("--master", help="Spark master, with --runner spark.")]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master", help="Spark master for spark-submit, with --runner spark; else as in the spec, or local[4,4]."
+    ),
+]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Concurrent lanes, with --runner local.")]
 
 
@@ -77,15 +85,31 @@ class DataPlane:
     """The options that say where the data plane runs."""
 
     runner: RunnerOption = RunnerKind.local
-    master: MasterOption = "local[4,4]"
+    master: MasterOption = None
     threads: ThreadsOption = 4
 
-    def make_runner(self, known: Resolver, view: ProgressView, stop: Stop) -> InProcessRunner | SparkRunner:
-        """Return the runner that copies: Spark, or this process."""
-        from airflow_provider_kafka_migration.cli.runner import InProcessRunner, SparkRunner
+    def check(self, spec: MigrationSpec) -> None:
+        """Check that Spark's jobs can get their connections, before anything is written.
+
+        :raises ReferencesUnfit: they cannot. :raises SealingKeyMissing: there is no usable public sealing key.
+        """
+        from airflow_provider_kafka_migration.cli.runner import make_engine_of
+        from airflow_provider_kafka_migration.provider.engine_jobs import place_of
+        from airflow_provider_kafka_migration.provider.job_references import travel
+        from airflow_provider_kafka_migration.references.sealing import PUBLIC_KEY_VARIABLE
 
         if self.runner is RunnerKind.spark:
-            return SparkRunner(known, view.show, stop, master=self.master)
+            engine = make_engine_of(spec, self.master)
+            travel(spec, place_of(engine, os.environ.get(PUBLIC_KEY_VARIABLE, "")))
+
+    def make_runner(
+        self, spec: MigrationSpec, known: Resolver, view: ProgressView, stop: Stop
+    ) -> InProcessRunner | EngineRunner:
+        """Return the runner that copies: Spark, or this process."""
+        from airflow_provider_kafka_migration.cli.runner import InProcessRunner, spark_runner
+
+        if self.runner is RunnerKind.spark:
+            return spark_runner(spec, known, view.show, stop, master=self.master)
         return InProcessRunner(known, view.show, stop, threads=self.threads)
 
 
@@ -130,7 +154,7 @@ class MigrationOpener:
         """Open the migration in the name of this user."""
         from airflow_provider_kafka_migration.migration import Migration
 
-        runner = self._plane.make_runner(self._resolver, self._view, stop or Stop())
+        runner = self._plane.make_runner(self._spec, self._resolver, self._view, stop or Stop())
         return Migration.open(
             self._spec,
             identity(),
@@ -174,6 +198,8 @@ def _drive(file: Path, course: Course, plane: DataPlane, *, may_start: bool, jso
     if course.until is not None and course.until not in STOPS:
         raise typer.BadParameter(f"{course.until} is not one of {', '.join(STOPS)}", param_hint="--until")
     with view, opener.open() as migration:
+        if migration.status().state is None:
+            plane.check(spec)
         driver = MigrationRunner(
             migration, opener.open_tail, opener.open_guard, person=person(), on_result=view.done, until=course.until
         )
@@ -340,7 +366,7 @@ def _open(spec: MigrationSpec, side: Side, view: ProgressView, plane: DataPlane,
     from airflow_provider_kafka_migration.split import SplitJob
 
     known = resolver()
-    copies = plane.make_runner(known, view, Stop())
+    copies = plane.make_runner(spec, known, view, Stop())
     return SplitJob(spec, side, known, copies, owner=cli_owner(), takeover=takeover, progress=view.show)
 
 

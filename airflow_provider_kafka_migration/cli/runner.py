@@ -10,31 +10,30 @@ import contextlib
 import json
 import logging
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.cli.frame import Stop
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
-from airflow_provider_kafka_migration.copy.clients import Clients, write_references
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts, ApprovalKind, Responder
 from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.errors import (
     ApprovalRefused,
+    EngineNeedsAirflow,
     Interrupted,
     JobMissing,
-    SparkJobFailed,
+    MigrationError,
+    SpecInvalid,
     Transient,
     Where,
 )
@@ -45,13 +44,16 @@ from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
+from airflow_provider_kafka_migration.provider.job_references import references_of
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.spark import launch
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.engines.base import JobStatus, SparkEngine, SparkJob
+    from airflow_provider_kafka_migration.engines.run import EngineRunner
 
 log = logging.getLogger(__name__)
 
@@ -349,36 +351,24 @@ class MigrationRunner:
 
 # -- runners ----------------------------------------------------------------------------------------------------------
 #
-# How the command line runs data plane jobs: in this process, or through ``spark-submit``.
+# How the command line runs data plane jobs: in this process, or on a Spark engine.
 
 
 _PROGRESS_SECONDS = 1.0
-_KILL_SECONDS = 10.0
-#: Spark mains of jobs without a separate main. The tail's main also ends by itself, and follows if needed.
-_MAINS = {"backup": "tail", "restore": "tail", "verify-archive": "verify"}
+_T = TypeVar("_T")
 
 ReadProgress = Callable[[], Progress | None]
 ShowProgress = Callable[[Progress], None]
 
 
-#: Jobs that get only one of the clusters; all others get both.
-_ONE_SIDED = {"backup": ("source",), "restore": ("target",), "verify-archive": ("target",)}
-
-
 def references(spec: MigrationSpec, resolver: Resolver, job: str = "") -> dict[str, Any]:
-    """Return the connections of a spec, with their secrets: for this process, or for a file of mode 0600.
+    """Return the connections of a spec for this process, with their secrets.
 
     :param job: name of the job document; a job that may know only one cluster gets only that one.
-
     :raises ConnectionInvalid: a connection cannot be resolved.
     """
-    storage = spec.storage.conn_id
-    known = {"source": spec.source.conn_id, "target": spec.target.conn_id}
-    sides = _ONE_SIDED.get(job, tuple(known))
-    return {
-        **{side: resolver.mapping(known[side]) for side in sides},
-        "storage": resolver.mapping(storage) if storage else None,
-    }
+    given = references_of(spec, job)
+    return {role: resolver.mapping(reference) if reference else None for role, reference in given.items()}
 
 
 class ProgressPump:
@@ -452,79 +442,103 @@ class InProcessRunner:
         LocalContentRunner(clients, threads=self._threads, stop=self._stop.is_set).run(job)
 
 
-class SparkRunner:
-    """Runs jobs through ``spark-submit`` on a master, with connections in a file of mode 0600 while the job runs.
+def spark_runner(
+    spec: MigrationSpec, resolver: Resolver, show: ShowProgress, stop: Stop, *, master: str | None
+) -> EngineRunner:
+    """Return the runner of a spec's jobs on its Spark engine. It is the one that Airflow's tasks use.
 
-    :param master: for instance ``local[4,4]`` or ``spark://host:7077``.
+    :param master: Spark's master, for the engine ``submit``; None: as the spec says, else this machine.
+    :raises EngineUnknown: no engine has the name in the spec.
+    :raises SpecInvalid: its arguments are wrong, or it takes no master.
     """
+    from airflow_provider_kafka_migration.engines.run import EngineRunner
+    from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
+    from airflow_provider_kafka_migration.references.sealing import PUBLIC_KEY_VARIABLE
 
-    def __init__(self, resolver: Resolver, show: ShowProgress, stop: Stop, *, master: str) -> None:
-        self._resolver = resolver
-        self._show = show
-        self._stop = stop
-        self._master = master
+    engine = make_engine_of(spec, master)
+    folder = Path(tempfile.gettempdir()) / f"kafka-migration-{os.getuid()}-{uuid.uuid4().hex[:24]}"
+    make_job = JobMaker(spec, resolver, engine, folder, public_key=os.environ.get(PUBLIC_KEY_VARIABLE, ""))
 
-    def spark_master(self, spec: MigrationSpec) -> str:
-        """Return the master."""
-        return self._master
+    @contextlib.contextmanager
+    def pump(read: ReadProgress) -> Iterator[None]:
+        with stop.heeded(), ProgressPump(read, show):
+            yield
 
-    def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
-        """Run a job document to its end.
+    def wait(seconds: float) -> bool:
+        # A signal does not wake up a wait, so wait in short pieces.
+        ends_at = time.monotonic() + seconds
+        while (left := ends_at - time.monotonic()) > 0:
+            if stop.wait(min(left, 0.2)):
+                return True
+        return stop.is_set()
 
-        :raises SparkJobFailed: Spark ended with an error; the job's own errors are in its progress document.
-        """
-        name = Path(job_key).stem
-        folder = Path(tempfile.mkdtemp(prefix="kafka-migration-"))
+    return EngineRunner(engine, make_job, pump=pump, stop=wait)
+
+
+def make_engine_of(spec: MigrationSpec, master: str | None) -> SparkEngine:
+    """Return the Spark engine of a spec for the command line.
+
+    :raises EngineUnknown: no engine has the name in the spec.
+    :raises SpecInvalid: its arguments are wrong, or it takes no master.
+    """
+    from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
+
+    name, arguments = spec.spark.engine, dict(spec.spark.engine_args)
+    if name == DEFAULT and master is not None:
+        arguments["master"] = master
+    elif master is not None:
+        raise SpecInvalid(
+            f"--master belongs to spark-submit, but the spec's engine is {name}",
+            where=Where(migration_id=spec.migration_id, path="spark.engine"),
+            next_step="leave --master out, or remove spark.engine from the spec",
+        )
+    engine = make_engine(name, arguments)
+    return engine if name == DEFAULT else WithoutAirflow(engine)
+
+
+class WithoutAirflow:
+    """An engine on the command line: where it needs Airflow, its error says so instead of what Airflow says."""
+
+    name: ClassVar[str]
+
+    def __init__(self, engine: SparkEngine) -> None:
+        self._engine = engine
+        self.name = engine.name  # type: ignore[misc]
+        self.detached = engine.detached
+
+    def submit(self, job: SparkJob) -> str:
+        """See ``SparkEngine``."""
+        return self._ask(lambda: self._engine.submit(job))
+
+    def status(self, job_id: str) -> JobStatus:
+        """See ``SparkEngine``."""
+        return self._ask(lambda: self._engine.status(job_id))
+
+    def cancel(self, job_id: str) -> None:
+        """See ``SparkEngine``."""
+        self._ask(lambda: self._engine.cancel(job_id))
+
+    def trigger(self, _job_id: str) -> None:
+        """The command line has no triggers."""
+
+    def links(self, job_id: str) -> dict[str, str]:
+        """See ``SparkEngine``."""
+        return self._ask(lambda: self._engine.links(job_id))
+
+    def _ask(self, request: Callable[[], _T]) -> _T:
         try:
-            file = folder / "references.json"
-            given = references(spec, self._resolver, name)
-            renew = self._resolver.renewal(spec.storage.conn_id) if spec.storage.conn_id else None
-            keys: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if renew is not None:
-                path = folder / "storage-keys.json"
-                given["storage"] = with_keys_file(given["storage"], path)
-                keys = keys_kept_in(path, renew)
-            write_references(str(file), given)
-            command = self._command(spec, name, job_location, job_key, file)
-            with self._stop.heeded(), keys, ProgressPump(read_progress, self._show):
-                self._run(spec, name, command, folder / "spark.log")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _command(self, spec: MigrationSpec, name: str, job_location: str, job_key: str, file: Path) -> list[str]:
-        conf = {**spec.spark.conf, **launch.FORCED_CONF}
-        return [
-            str(Path(sys.executable).with_name("spark-submit")),
-            *("--master", self._master, "--name", launch.application_name(spec.migration_id, name)),
-            *(part for key in sorted(conf) for part in ("--conf", f"{key}={conf[key]}")),
-            str(launch.main_file(f"{_MAINS.get(name, name)}.py")),
-            *launch.job_arguments(job_location, job_key, file),
-        ]
-
-    def _run(self, spec: MigrationSpec, name: str, command: list[str], log: Path) -> None:
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **launch.python_environment()},
-                start_new_session=True,
-            )
-        try:
-            while process.poll() is None:
-                if self._stop.wait(0.2):
-                    raise interrupted(spec.migration_id, name)
-        finally:
-            _end(process)
-        if process.returncode:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise SparkJobFailed(
-                f"spark-submit ended with status {process.returncode}: {_last_words(lines)}",
-                where=Where(migration_id=spec.migration_id, phase=name),
-                next_step="resume the migration: it continues from the target's log ends",
-                details={"log": lines[-40:]},
-            )
+            return request()
+        except MigrationError:
+            raise
+        except Exception as error:
+            if not type(error).__module__.startswith("airflow.") and not isinstance(error, ImportError):
+                raise
+            raise EngineNeedsAirflow(
+                f"the engine {self.name} cannot be used here: {type(error).__name__}",
+                where=Where(path="spark.engine"),
+                next_step="give its connection as AIRFLOW_CONN_<ID> in the environment and install its provider, run "
+                "the migration in Airflow, or use --runner local or the engine submit",
+            ) from error
 
 
 def interrupted(migration_id: str, name: str) -> Interrupted:
@@ -534,20 +548,3 @@ def interrupted(migration_id: str, name: str) -> Interrupted:
         where=Where(migration_id=migration_id, phase=name),
         next_step="run the same command again, or resume the migration: it continues where it stopped",
     )
-
-
-def _last_words(lines: list[str]) -> str:
-    told = [line for line in lines if line.strip()]
-    return told[-1][:500] if told else "no output"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the driver with all its child processes."""
-    if process.poll() is not None:
-        return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_KILL_SECONDS)
-            return

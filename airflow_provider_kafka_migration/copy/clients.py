@@ -23,7 +23,8 @@ class Clients:
     """Opens the clients of the data plane.
 
     :param references: ``{"source": ..., "target": ..., "storage": ...}``; each a mapping of settings, a reference
-        (``env:NAME``, ``file:PATH``), or None (storage: the machine's own AWS identity).
+        (``env:NAME``, ``file:PATH``), or None (storage: the machine's own AWS identity). Storage may be an
+        ``S3Config`` that renews its keys.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Clients:
         if isinstance(value, str):
             return self._resolver.mapping(value)
         if isinstance(value, Mapping):
-            return value
+            return self._resolver.settings(value)
         raise ConnectionInvalid(
             f"the value of {name!r} is neither settings nor a reference",
             where=Where(path=name),
@@ -95,6 +96,8 @@ class Clients:
         value = self._references.get("storage")
         if isinstance(value, str):
             return open_store(location, S3Config.of(self._resolver, value))
+        if isinstance(value, S3Config):
+            return open_store(location, value)
         settings = self._settings("storage")
         return open_store(location, S3Config.from_dict(dict(settings)) if settings is not None else None)
 

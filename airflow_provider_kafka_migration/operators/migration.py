@@ -10,9 +10,10 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink, Conte
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
+from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import recorded_run_spec
-from airflow_provider_kafka_migration.provider.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -89,8 +90,11 @@ class KafkaMigrationPlanOperator(MigrationOperator):
         """Run the phase, unless this DAG cannot end the migration.
 
         :raises SpecInvalid: the spec asks two people, but the DAG has no task for the second one.
+        :raises ReferencesUnfit: Spark's processes could not get the connections.
         """
-        _check_second_approval(self.migration_spec(context), context)
+        spec = self.migration_spec(context)
+        _check_second_approval(spec, context)
+        check_references(spec)
         return super().execute(context)
 
 
@@ -116,7 +120,6 @@ class KafkaMigrationSparkCheckOperator(SparkMigrationOperator):
     """
 
     phase = "spark_check"
-    main = "probe.py"
 
 
 class KafkaMigrationPrecheckOperator(MigrationOperator):
@@ -129,6 +132,14 @@ class KafkaMigrationPrecheckOperator(MigrationOperator):
     """
 
     phase = "precheck"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the phase.
+
+        :raises ReferencesUnfit: Spark's processes could not get the connections.
+        """
+        check_references(self.migration_spec(context))
+        return super().execute(context)
 
 
 class KafkaMigrationTopologyOperator(MigrationOperator):
@@ -163,7 +174,6 @@ class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
     """
 
     phase = "seed"
-    main = "seed.py"
 
 
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
@@ -176,7 +186,6 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
     """
 
     phase = "tail"
-    main = "tail.py"
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
@@ -300,7 +309,6 @@ class KafkaMigrationValidateOperator(SparkMigrationOperator):
     """
 
     phase = "validate"
-    main = "verify.py"
     runner_argument = "verifier"
 
 

@@ -31,7 +31,8 @@ from airflow_provider_kafka_migration.planning.source_snapshot import (
     archived,
 )
 from airflow_provider_kafka_migration.record import jobs, keys
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -49,15 +50,34 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     :param finish: end a continuous backup at the source's current ends. Producers must have been stopped.
     :raises CopyFailed: some partitions could not be archived; the error lists them.
     """
+    return JOB_PHASE.run(context, follow=follow, stop=finish)
+
+
+def prepare(context: PhaseContext, *, follow: bool = False, stop: bool = False) -> Step:
+    """Write the job.
+
+    :param stop: set the stop of a continuous backup first, at the source's current ends.
+    """
     record = context.record
     source = record.backup_source() or _write_source(context)
     if _is_over(record):
         # The stop of a complete backup does not apply to the next one.
         frozen.clear_stop(record)
-    if finish:
+    if stop:
         _stop_here(context, source)
-    job = _job(context, source, follow=follow or finish)
-    progress = jobs.run_job(context, PHASE)
+    _job(context, source, follow=follow or stop)
+    return job_ref(record, PHASE)
+
+
+def finish(context: PhaseContext, _job: JobRef) -> Step:
+    """Check in the archive itself that it is complete, and write the end of the backup.
+
+    :raises CopyFailed: some partitions are not archived up to their end.
+    """
+    record = context.record
+    job = record.job(PHASE)
+    assert job is not None
+    progress = record.job_progress(PHASE)
     ends = _check(record, job)
     end = _write_end(record, context.source, job, ends)
     records = int(progress.get("records", 0))
@@ -224,3 +244,8 @@ def _write_end(record: MigrationRecord, source: Cluster, job: CopyJob, ends: dic
     )
     record.archive_store.put(record.key(keys.BACKUP_END), end.canonical())
     return end
+
+
+JOB_PHASE: Final = JobPhase(
+    jobs=(PHASE,), prepare=prepare, finish=finish, run_job=jobs.run_job, read_progress=jobs.copy_progress
+)

@@ -6,9 +6,11 @@ the target is compared with the archive, record by record, and the archived offs
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.documents.copy import (
     BackupEnd,
@@ -26,8 +28,9 @@ from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
 from airflow_provider_kafka_migration.planning.source_snapshot import snapshot_of
-from airflow_provider_kafka_migration.record import jobs, keys, offset_maps, steps
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record import content_jobs, jobs, keys, offset_maps, producer_ids, steps
+from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
@@ -46,6 +49,15 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     :raises ValidationFailed: the target differs from the archive.
     :raises GroupsIncomplete: the offsets of some groups could not be committed.
     """
+    phase = replace(JOB_PHASE, finish=partial(finish, commit_groups=commit_groups))
+    return phase.run(context, follow=follow)
+
+
+def prepare(context: PhaseContext, *, follow: bool = False) -> Step:
+    """Create the topics and write the job.
+
+    :raises Transient: no backup has begun yet.
+    """
     record = context.record
     source = record.backup_source()
     if source is None:
@@ -56,11 +68,25 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
         )
     plan = _plan(context, source)
     bring.bring(context, plan)
-    job = _job(record, context.source, plan, follow=follow)
-    progress = jobs.run_job(context, PHASE)
-    end = record.backup_end()
+    _job(record, context.source, plan, follow=follow)
+    return job_ref(record, PHASE)
+
+
+def finish(context: PhaseContext, ended: JobRef, *, commit_groups: bool = True) -> Step:
+    """After the copy, write the job that compares the target with the archive; after that one, end the restore.
+
+    :raises ValidationFailed: the target differs from the archive.
+    :raises GroupsIncomplete: the offsets of some groups could not be committed.
+    """
+    record = context.record
+    job = record.job(PHASE)
+    assert job is not None
     ends = _ends(record, job)
-    contents = _verify(context, job, ends)
+    if ended.name == PHASE:
+        _write_content_job(context, job, ends)
+        return job_ref(record, JOB)
+    contents = _read_contents(context)
+    end = record.backup_end()
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
     results: list[GroupResult] = []
     if complete and end is not None:
@@ -75,7 +101,23 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
         contents=contents,
         groups=results,
     )
-    return _finish(record, result, progress, complete=complete)
+    return _finish(record, result, record.job_progress(PHASE), complete=complete)
+
+
+def _run_job(context: PhaseContext, job: JobRef) -> None:
+    (jobs.run_job if job.name == PHASE else content_jobs.run_content_job)(context, job)
+
+
+def _beside(context: PhaseContext) -> AbstractContextManager[object]:
+    return jobs.beside(context)
+
+
+def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
+    producer_ids.renew_if_due(context.record, context.target, memory)
+
+
+def _read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
+    return jobs.copy_progress(record, job) if job.name == PHASE else content_jobs.content_progress(record, job)
 
 
 def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
@@ -172,8 +214,8 @@ def _ends(record: MigrationRecord, job: CopyJob) -> dict[tuple[str, int], int]:
 # -- proof -----------------------------------------------------------------------------------------------------------
 
 
-def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> list[PartitionContent]:
-    """Compare the target with the archive: read all segments again and verify their checksums."""
+def _write_content_job(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> None:
+    """Write the job that compares the target with the archive: it reads all segments again and verifies checksums."""
     target_ends = context.target.wire.list_offsets([target_key(item) for item in job.partitions], "log_end")
     maps = offset_maps.load_maps(context.record, context.target, {item.key: item for item in job.partitions})
     ranges = [
@@ -200,12 +242,11 @@ def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int
         schema_ids=job.schema_ids,
         ranges=ranges,
     )
-    key = jobs.job_key(context.record, JOB)
-    context.journal_store.put(key, content_job.canonical())
-    results = ContentResults(content_job, context.journal_store)
-    assert context.runner is not None
-    context.runner.submit(context.spec, context.spec.storage.journal, key, lambda: None)
-    contents = results.read_all()
+    context.journal_store.put(jobs.job_key(context.record, JOB), content_job.canonical())
+
+
+def _read_contents(context: PhaseContext) -> list[PartitionContent]:
+    contents = content_jobs.read_results(context.record, JOB)
     bad = [item for item in contents if not item.is_equal]
     if bad:
         first = bad[0].differences[0].detail if bad[0].differences else str(bad[0].error)
@@ -241,3 +282,14 @@ def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, 
     results = commit.commit(context, snapshot.groups, translator)
     record.put_result(keys.GROUPS, commit.make_result(record, results, snapshot.groups))
     return results
+
+
+JOB_PHASE: Final = JobPhase(
+    jobs=(PHASE, JOB),
+    prepare=prepare,
+    finish=finish,
+    run_job=_run_job,
+    beside=_beside,
+    follow=_follow,
+    read_progress=_read_progress,
+)

@@ -5,14 +5,17 @@ It may be killed at any moment: run again, it continues from the target's log en
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.planning import late_ids
-from airflow_provider_kafka_migration.record import jobs, keys, steps
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record import jobs, keys, producer_ids, steps
+from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -29,6 +32,11 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied; the error lists them.
     """
+    return JOB_PHASE.run(context)
+
+
+def prepare(context: PhaseContext) -> Step:
+    """Write the job, or renew it after an earlier run; a result if every stop offset was reached before."""
     record = context.record
     job = record.job(PHASE)
     if job is None:
@@ -43,15 +51,34 @@ def run(context: PhaseContext) -> PhaseResult:
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
     renewed = _renewed(record, context.source, job)
     if renewed != job:
-        job = renewed
-        context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
-    with SchemaFollower(context):
-        progress = jobs.run_job(context, PHASE)
+        context.journal_store.put(jobs.job_key(record, PHASE), renewed.canonical())
+    return job_ref(record, PHASE)
+
+
+def finish(context: PhaseContext, _job: JobRef) -> Step:
+    """Verify on the brokers that every stop offset is reached, and journal it.
+
+    :raises CopyFailed: some partitions have not reached their stop offsets.
+    """
+    record = context.record
+    job = record.job(PHASE)
+    assert job is not None
     _check(record, context.target, job)
-    details = _details(record, context.target, job, progress)
+    details = _details(record, context.target, job, record.job_progress(PHASE))
     write_open_map(record, context.target)
     context.journal.step(steps.SEED_DONE, details=details)
     return PhaseResult(PHASE, details["summary"], details)
+
+
+@contextmanager
+def _beside(context: PhaseContext) -> Iterator[None]:
+    with SchemaFollower(context), jobs.beside(context):
+        yield
+
+
+def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
+    producer_ids.renew_if_due(context.record, context.target, memory)
+    SchemaFollower(context).once(memory)
 
 
 def _renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:
@@ -135,3 +162,14 @@ def _details(record: MigrationRecord, target: Cluster, job: CopyJob, progress: d
 def _spans(job: CopyJob) -> list[tuple[Any, int]]:
     until = _until(job)
     return [(item, until[item.key]) for item in job.partitions]
+
+
+JOB_PHASE: Final = JobPhase(
+    jobs=(PHASE,),
+    prepare=prepare,
+    finish=finish,
+    run_job=jobs.run_job,
+    beside=_beside,
+    follow=_follow,
+    read_progress=jobs.copy_progress,
+)

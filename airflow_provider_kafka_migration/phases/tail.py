@@ -6,7 +6,8 @@ migration's state backwards, and a failed cutover does not stop it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
@@ -14,9 +15,10 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.record import jobs, steps
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
+from airflow_provider_kafka_migration.record import jobs, producer_ids, steps
+from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures, update_map
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
@@ -31,6 +33,11 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied.
     """
+    return JOB_PHASE.run(context)
+
+
+def prepare(context: PhaseContext) -> Step:
+    """Write the job; a result if the stop offsets are reached already."""
     record = context.record
     stop = record.tail_stop()
     job = record.job(PHASE)
@@ -47,13 +54,26 @@ def run(context: PhaseContext) -> PhaseResult:
     recopy(context, PHASE, written)
     late_ids.before_copied_again(context, PHASE, written)
     make_missing(context, PHASE, written)
-    progress, stop = _run_to_stop(context)
+    return job_ref(record, PHASE)
+
+
+def finish(context: PhaseContext, ended: JobRef) -> Step:
+    """Verify on the brokers that the stop offsets are reached, and journal it.
+
+    :returns: the same job, if its stop was withdrawn: lifting a freeze does that, and the tail goes on.
+    :raises CopyFailed: some partitions have not reached their stop offsets.
+    """
+    record = context.record
+    stop = record.tail_stop()
+    context.journal.refresh()
     job = record.job(PHASE)
     assert job is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         # The rollback has stopped the tail, as intended: nothing is left to verify, and the journal has ended.
         return PhaseResult(PHASE, "stopped by the rollback", {"summary": "stopped by the rollback"})
     if stop is None:
+        if any(entry.seq > ended.since for entry in record.freezes_lifted()):
+            return job_ref(record, PHASE)
         raise CopyFailed(
             "the tail has ended, but no stop was set for it",
             where=context.where(PHASE),
@@ -67,7 +87,7 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear tail: it continues from the target's log ends",
         )
-    details = _journal_done(record, context.target, job, progress)
+    details = _journal_done(record, context.target, job, record.job_progress(PHASE))
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
@@ -93,20 +113,22 @@ def _journal_done(
     return details
 
 
-def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
-    """Run the job until it ends at a stop that is in force; lifting a freeze withdraws its stop."""
-    while True:
-        lifted = len(context.record.freezes_lifted())
-        with (
-            Follower(context, take_over.follow),
-            SchemaFollower(context),
-            MapWriter(context.record, context.target),
-        ):
-            progress = jobs.run_job(context, "tail")
-        stop = context.record.tail_stop()
-        context.journal.refresh()
-        if stop is not None or len(context.record.freezes_lifted()) == lifted:
-            return progress, stop
+@contextmanager
+def _beside(context: PhaseContext) -> Iterator[None]:
+    with (
+        Follower(context, take_over.follow),
+        SchemaFollower(context),
+        MapWriter(context.record, context.target),
+        jobs.beside(context),
+    ):
+        yield
+
+
+def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
+    producer_ids.renew_if_due(context.record, context.target, memory)
+    Follower(context, take_over.follow).once()
+    SchemaFollower(context).once(memory)
+    update_map(context.record, context.target)
 
 
 def _is_over(record: MigrationRecord) -> bool:
@@ -145,3 +167,14 @@ def _behind(
 ) -> dict[tuple[str, int], tuple[int, int]]:
     until = {item.key: stop.offset(*item.key) for item in job.partitions}
     return jobs.behind(record, target, job, {key: 0 if value is None else value for key, value in until.items()})
+
+
+JOB_PHASE: Final = JobPhase(
+    jobs=(PHASE,),
+    prepare=prepare,
+    finish=finish,
+    run_job=jobs.run_job,
+    beside=_beside,
+    follow=_follow,
+    read_progress=jobs.copy_progress,
+)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.cutover import Boundary, GroupResult, TranslatedOffset
@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     CheckResult,
     Outcome,
     PartitionContent,
+    PassedContent,
     ValidationResult,
     worst,
 )
@@ -25,9 +26,10 @@ from airflow_provider_kafka_migration.freeze.sentinel_records import sentinels_b
 from airflow_provider_kafka_migration.groups import offsets
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.planning import follow, late_ids
-from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record import content_jobs, keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps
 from airflow_provider_kafka_migration.record.overtaken import with_overtaken
 from airflow_provider_kafka_migration.record.partition_names import partition_name
@@ -585,7 +587,59 @@ def run(context: PhaseContext) -> PhaseResult:
     result = context.record.passed_validation()
     if result is not None:
         return _phase_result(result, already_done=True)
-    result = _validate(context)
+    started = _begin(context)
+    passed = _load_passed(context)
+    contents = passed.contents if passed is not None else compare(context, _document(context.record))
+    return _conclude(context, started, contents, passed)
+
+
+def prepare_job(context: PhaseContext) -> Step:
+    """Write the job that compares the contents; if they were compared before, run all other checks at once."""
+    result = context.record.passed_validation()
+    if result is not None:
+        return _phase_result(result, already_done=True)
+    started = _begin(context)
+    passed = _load_passed(context)
+    if passed is not None:
+        return _conclude(context, started, passed.contents, passed)
+    content_jobs.write_content_job(context.record, context.source, content_ranges(_document(context.record)))
+    return job_ref(context.record, content_jobs.JOB)
+
+
+def finish(context: PhaseContext, ended: JobRef) -> Step:
+    """Judge what the job has compared, and run all other checks.
+
+    :raises ValidationFailed: source and target differ.
+    """
+    # Sampled again here: nothing but the job's name comes from ``prepare_job``, which may have been days ago.
+    started = _begin(context)
+    contents = _readable(context, content_jobs.read_results(context.record, ended.name))
+    return _conclude(context, started, contents, None)
+
+
+@dataclass(frozen=True)
+class _Started:
+    """When a validation began, and the schema ids that were found late."""
+
+    at: str
+    late: late_ids.LateIds
+
+
+def _begin(context: PhaseContext) -> _Started:
+    at = iso(context.now())
+    prepare(context)
+    # Before the contents are compared: kept ids that have appeared are gathered by the comparison.
+    return _Started(at, late_ids.judge_again(context))
+
+
+def _load_passed(context: PhaseContext) -> PassedContent | None:
+    return load_passed(context.record, context.target, content_ranges(_document(context.record)))
+
+
+def _conclude(
+    context: PhaseContext, started: _Started, contents: Sequence[PartitionContent], passed: PassedContent | None
+) -> PhaseResult:
+    result = _validate(context, started, contents, passed)
     key = context.record.put_result(keys.VALIDATION, result)
     details = {
         "outcome": result.outcome.value,
@@ -636,17 +690,13 @@ def failed(record: MigrationRecord, result: ValidationResult) -> ValidationFaile
     )
 
 
-def _validate(context: PhaseContext) -> ValidationResult:
+def _validate(
+    context: PhaseContext, started: _Started, contents: Sequence[PartitionContent], passed: PassedContent | None
+) -> ValidationResult:
     record = context.record
-    started = iso(context.now())
-    prepare(context)
-    # First: kept ids that have appeared are gathered while the contents are compared.
-    late = late_ids.judge_again(context)
     document, boundary = _document(record), record.boundary()
     ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)
-    passed = load_passed(record, context.target, ranges)
-    contents = passed.contents if passed is not None else compare(context, document)
     content = check_content(contents, list(ends))
     counts = _counts(context, document, ends, contents, compared_log_starts(record, ranges, passed))
     sentinels = passed.sentinels if passed is not None else _sentinels(record, context.target, document, boundary)
@@ -663,13 +713,13 @@ def _validate(context: PhaseContext) -> ValidationResult:
         sentinels,
         _groups(record, context.target),
         check(record, context.source, context.target),
-        check_schemas(context, contents, late.missed, late.unread),
+        check_schemas(context, contents, started.late.missed, started.late.unread),
     ]
     return ValidationResult(
         migration_id=context.migration_id,
         outcome=worst(check.outcome for check in results),
         checks=results,
-        started_at=started,
+        started_at=started.at,
         finished_at=iso(context.now()),
     )
 
@@ -699,7 +749,15 @@ def compare(context: PhaseContext, document: OffsetMapDocument) -> list[Partitio
             where=context.where(PHASE),
             next_step="pass a verifier (Spark or local) when opening the migration",
         )
-    found = sorted(context.verifier.verify(content_ranges(document)), key=lambda item: item.key)
+    return _readable(context, context.verifier.verify(content_ranges(document)))
+
+
+def _readable(context: PhaseContext, contents: Iterable[PartitionContent]) -> list[PartitionContent]:
+    """Return the results, ascending.
+
+    :raises Transient: some partitions could not be read, and trying again may help.
+    """
+    found = sorted(contents, key=lambda item: item.key)
     retriable = [item for item in found if item.error is not None and item.error.get("kind") == "transient"]
     if retriable:
         first = retriable[0]
@@ -829,3 +887,16 @@ def _groups(record: MigrationRecord, target: Cluster) -> CheckResult:
     places = [place for place in places if place[0]]
     ends = target.wire.list_offsets(places, "latest") if places else {}
     return check_groups(result.groups, commits, ends, result.active_on_source)
+
+
+def _run_job(context: PhaseContext, job: JobRef) -> None:
+    content_jobs.run_content_job(context, job)
+
+
+JOB_PHASE: Final = JobPhase(
+    jobs=(content_jobs.JOB,),
+    prepare=prepare_job,
+    finish=finish,
+    run_job=_run_job,
+    read_progress=content_jobs.content_progress,
+)

@@ -291,6 +291,21 @@ class Follower:
         if self._thread is not None:
             self._thread.join(timeout=30)
 
+    def once(self) -> None:
+        """Run the passes once in this thread, for a task that wakes up now and then.
+
+        :raises ClaimLost: another owner has taken over.
+        """
+        journal = self._context.journal
+        self._told = {entry.step_key or "" for entry in journal.steps(steps.FOLLOW_FAILED)}
+        for one_pass in self._passes():
+            try:
+                one_pass(self._context)
+            except _FINAL:
+                raise
+            except MigrationError as error:
+                self._tell(self._context, error)
+
     def _passes(self) -> list[Callable[[PhaseContext], object]]:
         """The passes to run, each independent: an error in one does not stop the other."""
         section = self._context.spec.topology

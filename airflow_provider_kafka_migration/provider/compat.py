@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators import spark_submit
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 #: Release series that the tests of this module cover, by distribution.
@@ -60,6 +61,11 @@ def find_connections_of_the_database() -> None:
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
+def spark_master(conn_id: str) -> str:
+    """Return Spark's master as the provider's hook reads it from a connection; without one it is ``yarn``."""
+    return str(SparkSubmitHook(conn_id=conn_id)._connection["master"])
+
+
 class OpenSparkSubmitHook(SparkSubmitHook):
     """The Spark provider's hook, with public names for what its subclasses need."""
 
@@ -70,9 +76,18 @@ class OpenSparkSubmitHook(SparkSubmitHook):
         bound.__dict__.update(hook.__dict__)
         return bound
 
+    #: Environment variables of ``spark-submit`` alone; the provider would put its own into Spark's conf.
+    secret_environment: Mapping[str, str] = {}
+
     def binary_command(self, binary: str) -> list[str]:
         """Return the command that starts ``spark-submit``."""
         return [binary]
+
+    def _build_spark_submit_command(self, application: str) -> list[str]:
+        command: list[str] = super()._build_spark_submit_command(application)
+        if self.secret_environment:
+            self._env = {**(self._env or {}), **self.secret_environment}
+        return command
 
     def _get_spark_binary_path(self) -> list[str]:
         return self.binary_command(super()._get_spark_binary_path()[0])
@@ -94,6 +109,27 @@ class OpenSparkSubmitHook(SparkSubmitHook):
         return str(self._connection["master"])
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of the connection as arguments of the engine ``submit``; none of them is a secret."""
+        extra_key = self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY
+        return {
+            "master": self.master,
+            "deploy_mode": str(self._connection["deploy_mode"] or "client"),
+            "namespace": str(self._connection["namespace"] or ""),
+            "resource_manager": self._rm_address(extra_key) if self._is_yarn_cluster_mode else "",
+            "kerberos": bool(self._connection["keytab"] and self._connection["principal"]),
+        }
+
+    def _rm_address(self, extra_key: str) -> str:
+        from airflow.sdk.exceptions import AirflowException
+
+        try:
+            extra = self.get_connection(self._conn_id).extra_dejson
+        except AirflowException:
+            return ""
+        return str(extra.get(extra_key) or "").strip()
+
+    @property
     def py_files(self) -> str | None:
         """Files for the executors' Python path."""
         return self._py_files
@@ -111,15 +147,29 @@ class OpenSparkSubmitOperator(SparkSubmitOperator):
         """The hook of the current submission, or of the last one."""
         return self._hook
 
-    def new_submission(self, conn_id: str) -> None:
-        """Make the next :meth:`execute` create a new hook from the operator's fields at that time."""
+    def plain_hook(self, conn_id: str) -> SparkSubmitHook:
+        """Return a hook of the provider, made from the operator's fields."""
         self._conn_id = conn_id
-        self._hook = None
+        return super()._get_hook()
 
-    def master_of(self, conn_id: str) -> str:
-        """Return the master that a submission through a connection would have. Nothing is submitted."""
-        self.new_submission(conn_id)
-        return str(OpenSparkSubmitHook.adopt(super()._get_hook()).master)
+    def hook_for_submission(self, conn_id: str, context: Any, *, is_cluster_mode: bool) -> SparkSubmitHook:
+        """Return a new hook of the provider, made from the operator's fields as :meth:`execute` does it: with the
+        settings of OpenLineage in the conf.
+
+        :param is_cluster_mode: ``spark-submit`` must not wait for the job.
+        """
+
+        def inject(name: str) -> Any:
+            return getattr(spark_submit, name)
+
+        if self._openlineage_inject_parent_job_info:
+            self.conf = inject("inject_parent_job_information_into_spark_properties")(self.conf or {}, context)
+        if self._openlineage_inject_transport_info:
+            self.conf = inject("inject_transport_information_into_spark_properties")(self.conf or {}, context)
+        # Only with this does the hook not look for the driver's exit code in the output of spark-submit.
+        self._track_driver_via_k8s_api = is_cluster_mode
+        self._hook = self.make_hook(self.plain_hook(conn_id))
+        return self._hook
 
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
         """Return the hook to use instead of the provider's."""

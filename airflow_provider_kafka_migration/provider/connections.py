@@ -15,12 +15,10 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +26,12 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, travel
 from airflow_provider_kafka_migration.references import Resolver, split_reference
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage import s3_credentials
 from airflow_provider_kafka_migration.storage.s3 import S3Config
-from airflow_provider_kafka_migration.storage.s3_credentials import S3Keys, keys_kept_in, with_keys_file
+from airflow_provider_kafka_migration.storage.s3_credentials import S3Keys
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -391,51 +390,7 @@ def _now(ask: Callable[[], Any], conn_id: str) -> Any:
         ) from error
 
 
-# -- references file --------------------------------------------------------------------------------------------------
-#
-# Connections for Spark, as a file that only this user may read and that exists as long as the job.
-#
-# ``{"source": {librdkafka keys}, "target": {...}, "storage": {S3 settings} | null}``. Where executors cannot see this
-# file, the values are references (``env:NAME``) that each executor resolves itself.
-
-
-_ROLES = ("source", "target", "storage")
-
-
-def references(spec: MigrationSpec) -> dict[str, str | None]:
-    """Return the spec's references by role."""
-    return {"source": spec.source.conn_id, "target": spec.target.conn_id, "storage": spec.storage.conn_id}
-
-
-def references_document(spec: MigrationSpec, resolver: Resolver) -> dict[str, Any]:
-    """Return what Spark gets: the connections themselves, or references to them (``spark.executor_references``).
-
-    :raises ConnectionInvalid: a connection is missing, or executors could not resolve it.
-    """
-    given = references(spec)
-    if spec.spark.executor_references == "file":
-        return {role: resolver.mapping(given[role]) if given[role] else None for role in _ROLES}  # type: ignore[arg-type]
-    return {role: _executor_reference(role, given[role], spec) for role in _ROLES}
-
-
-def _executor_reference(role: str, reference: str | None, spec: MigrationSpec) -> str | None:
-    if reference is None:
-        return None
-    scheme, rest = split_reference(reference)
-    if scheme in ("env", "file"):
-        return reference
-    if spec.spark.executor_references == "env":
-        return f"env:{environment_name(role)}"
-    raise ConnectionInvalid(
-        f"executors have no Airflow, so they cannot read the connection {rest!r}",
-        where=Where(migration_id=spec.migration_id, path=f"airflow:{rest}"),
-        next_step=f"set spark.executor_references to file, or to env and give each executor {environment_name(role)}",
-    )
-
-
-def environment_name(role: str) -> str:
-    """Return the environment variable from which executors read a connection (``executor_references: env``)."""
-    return f"KAFKA_MIGRATION_{role.upper()}"
+# -- jobs -------------------------------------------------------------------------------------------------------------
 
 
 def private_directory(owner: str, task_id: str) -> Path:
@@ -447,52 +402,31 @@ def private_directory(owner: str, task_id: str) -> Path:
     return Path(base) / f"kafka-migration-{os.getuid()}-{name}"
 
 
-def storage_renewal(spec: MigrationSpec, resolver: Resolver) -> Callable[[], Any] | None:
-    """Return a function that returns the current storage keys, if Spark gets keys that expire; else None."""
-    reference = spec.storage.conn_id
-    if reference is None or spec.spark.executor_references != "file":
-        return None
-    return resolver.renewal(reference)
+def public_sealing_key() -> str:
+    """Return the public key for sealed references in Airflow's configuration; empty: there is none."""
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("kafka_migration", "sealing_key", fallback="") or "")
 
 
-@contextmanager
-def references_file(
-    document: dict[str, Any], directory: Path, *, renew: Callable[[], Any] | None = None
-) -> Iterator[Path]:
-    """Write the document as a file of mode 0600 in a folder of mode 0700, and remove it at the end.
+def spark_place(spec: MigrationSpec) -> SparkPlace:
+    """Return where the spec's Spark jobs run, as far as it matters for connections."""
+    from airflow_provider_kafka_migration.provider.compat import spark_master
 
-    :param renew: returns the current storage keys. They go into a separate file, which is replaced whenever they
-        change, and which Spark's driver and workers read again.
-    :raises ConnectionInvalid: the folder cannot be made private to this user.
+    public_key = public_sealing_key()
+    if spec.spark.engine != "submit":
+        return SparkPlace(False, f"engine {spec.spark.engine}", public_key)
+    return SparkPlace.of_master(spark_master(spec.spark.conn_id), public_key)
+
+
+def check_references(spec: MigrationSpec) -> None:
+    """Check that Spark's jobs can get their connections, before anything is written. Reads no connection but Spark's.
+
+    :raises ReferencesUnfit: they cannot. :raises SealingKeyMissing: the public sealing key is missing or malformed.
     """
-    remove_directory(directory)
-    keys = directory / "storage-keys.json"
-    if renew is not None:
-        document = {**document, "storage": with_keys_file(document["storage"], keys)}
-    with ExitStack() as stack:
+    if spec.spark.engine == "submit":
         try:
-            directory.mkdir(mode=0o700, parents=True)
-            stack.callback(remove_directory, directory)
-            path = directory / "references.json"
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(document, file)
-        except OSError as error:
-            raise ConnectionInvalid(
-                f"the folder for Spark's connections cannot be used: {error.strerror}",
-                where=Where(path=str(directory)),
-                next_step="set [kafka_migration] secrets_directory to a folder that only Airflow's user can write to",
-            ) from None
-        if renew is not None:
-            stack.enter_context(keys_kept_in(keys, renew))
-        yield path
-
-
-def remove_directory(directory: Path) -> None:
-    """Remove the folder if it belongs to this user; leave another user's alone (creating it then fails)."""
-    try:
-        if directory.is_symlink() or directory.stat().st_uid != os.getuid():
-            return
-    except FileNotFoundError:
-        return
-    shutil.rmtree(directory, ignore_errors=True)
+            BaseHook.get_connection(spec.spark.conn_id)
+        except AirflowNotFoundException:
+            return  # nothing is known about Spark; the first Spark task says so
+    travel(spec, spark_place(spec))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -187,6 +187,24 @@ class TroubleNotices:
         self._told_stuck = self._told_silent = False
         self._clock = clock
         self._heartbeat, self._heard_at = "", clock()
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what was notified, for the task's next part on another machine; JSON-serializable."""
+        return {
+            "failed": self._failed,
+            "stuck": self._told_stuck,
+            "silent": self._told_silent,
+            "heartbeat": self._heartbeat,
+            "heard_at": time.time() - (self._clock() - self._heard_at),
+        }
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Take over what the task's last part has notified. Clocks of machines differ: a silence is never negative."""
+        if not memory:
+            return
+        self._failed, self._told_stuck = int(memory["failed"]), bool(memory["stuck"])
+        self._told_silent, self._heartbeat = bool(memory["silent"]), str(memory["heartbeat"])
+        self._heard_at = self._clock() - max(time.time() - float(memory["heard_at"]), 0.0)
 
     def __call__(self, progress: Progress) -> None:
         """Process the job's latest progress."""

@@ -1,103 +1,88 @@
-"""Runs ``spark-submit`` as a child that ends with its task, and can be killed with all its processes."""
+"""Runs ``spark-submit`` through the hook of Airflow's Spark provider, bound to its task."""
 
 from __future__ import annotations
 
-import logging
-import os
-import re
-import shutil
-import sys
+import threading
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
-
-from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
+from airflow_provider_kafka_migration.engines.bound_process import bound_command, find_binary, kill_tree
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitHook
-from airflow_provider_kafka_migration.spark.launch import build_py_files
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-#: How long a driver may take to end by itself after SIGTERM.
-GRACE_SECONDS = 10.0
+__all__ = ["BoundSparkSubmitHook", "HookProcess", "find_binary", "kill_tree"]
+
 _POLL_SECONDS = 0.05
-_LAST_WORD = re.compile(r"^\[(?P<code>[A-Z][A-Z_]+)\] (?P<text>.+)$")
+#: How long a kill waits for a process that is just being started, and for the thread that reads its output.
+_KILL_SECONDS = 30.0
 
 
 class BoundSparkSubmitHook(OpenSparkSubmitHook):
-    """The Spark provider's hook, with two differences.
+    """The Spark provider's hook, with three differences.
 
     * The driver dies with its task, even if the task is killed without warning.
     * A kill reaches every process below ``spark-submit``: the JVM, the driver's Python, and the Python workers, which
       PySpark puts into a separate process group.
+    * Secret variables go into the environment of the process alone, on YARN and Kubernetes, too.
     """
 
     def binary_command(self, binary: str) -> list[str]:
         """Return the command for ``spark-submit`` through the launcher that binds it to this process."""
-        launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", str(os.getpid())]
-        return [*launcher, find_binary(binary)]
+        return bound_command(binary)
 
     def on_kill(self) -> None:
         """End the driver with all its processes, then anything that runs on a cluster."""
+        self.kill_process()
+        super().on_kill()
+
+    def kill_process(self) -> None:
+        """End ``spark-submit`` with all its processes, and leave alone what it has submitted to a cluster."""
         pid = self.running_pid
         if pid is not None:
             kill_tree(pid)
-        super().on_kill()
-
-    def ship(self, folder: Path) -> None:
-        """Ship this package to executors on other machines, unless the caller specified py_files."""
-        if not self.py_files and not self.master.startswith("local"):
-            self.py_files = str(build_py_files(folder))
-
-    def failure(self) -> MigrationError | None:
-        """Return the error in the job's last message, one line ``[CODE] what. Next: step``; None if there is none."""
-        for line in reversed(tuple(self.last_lines)):
-            found = _LAST_WORD.search(line)
-            if found:
-                what, _, next_step = found["text"].partition(". Next: ")
-                return error_from_dict({"code": found["code"], "what": what, "next_step": next_step})
-        return None
 
 
-def find_binary(name: str) -> str:
-    """Find the binary on PATH, or next to this Python, where pip puts it: a worker's PATH may lack that folder."""
-    beside = Path(sys.executable).with_name(name)
-    return shutil.which(name) or (str(beside) if beside.exists() else name)
+class HookProcess:
+    """``spark-submit``, started by a hook in a thread, which also writes its output to the task's log.
 
+    The kernel's parent-death signal follows the thread that starts the process, so the thread stays with it.
 
-def kill_tree(pid: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Send SIGTERM to a process, then SIGKILL to it and all its descendants. Return when they have ended.
-
-    The process itself is not reaped: its parent must still get its exit status, or a killed driver would look like a
-    successful one.
+    :param is_bound: the driver is below the process and ends with it. Else a kill leaves alone what it submitted.
     """
-    try:
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-        root.terminate()
-    except psutil.NoSuchProcess:
-        return
-    for process in _wait(tree, grace_seconds):
-        log.warning("Process %d of the Spark driver did not end by itself and is killed", process.pid)
+
+    def __init__(
+        self, hook: BoundSparkSubmitHook, application: str, secrets: Mapping[str, str], *, is_bound: bool
+    ) -> None:
+        self._submitting = hook
+        self._is_bound = is_bound
+        self._error: BaseException | None = None
+        hook.secret_environment = dict(secrets)
+        self._thread = threading.Thread(target=self._run, args=(application,), name="spark-submit", daemon=True)
+        self._thread.start()
+
+    def _run(self, application: str) -> None:
         try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    _wait(tree, grace_seconds)
+            self._submitting.submit(application)
+        except BaseException as error:
+            self._error = error
 
+    def poll(self) -> int | None:
+        """Return 0 after a success, 1 after a failure, None while it runs."""
+        if self._thread.is_alive():
+            return None
+        return 0 if self._error is None else 1
 
-def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait for processes to end, at most this long, and return those that have not."""
-    deadline = time.monotonic() + seconds
-    while alive := [process for process in processes if _is_alive(process)]:
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(_POLL_SECONDS)
-    return alive
+    def lines(self) -> tuple[str, ...]:
+        """Return the last lines of its output; without any, the hook's own error."""
+        lines = tuple(self._submitting.last_lines)
+        return lines or (() if self._error is None else (str(self._error),))
 
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    def kill(self) -> None:
+        """End it with everything below it. Does nothing if it has ended."""
+        deadline = time.monotonic() + _KILL_SECONDS
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            if self._submitting.running_pid is not None:
+                (self._submitting.on_kill if self._is_bound else self._submitting.kill_process)()
+            self._thread.join(_POLL_SECONDS)

@@ -121,6 +121,22 @@ class PhaseResult:
     already_done: bool = False
 
 
+@dataclass(frozen=True)
+class JobRef:
+    """A job document that a phase has written and wants to be run, between its two halves ``prepare`` and ``finish``.
+
+    :param name: name of the document: ``seed``, ``tail``, ``verify``, ``backup``, ``restore`` ...
+    :param location: where the store begins: ``s3://bucket/prefix`` or ``file:///folder``.
+    :param key: key of the document below the location.
+    :param since: number of the journal's last entry before the job began, so that ``finish`` knows what came after it.
+    """
+
+    name: str
+    location: str
+    key: str
+    since: int = -1
+
+
 class CopyRunner(Protocol):
     """Runs a job document to its end: in this process, or on Spark."""
 

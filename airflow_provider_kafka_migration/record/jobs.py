@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProofSettings, halves
@@ -19,7 +19,8 @@ from airflow_provider_kafka_migration.lanes.job_progress import failure_kind
 from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
 from airflow_provider_kafka_migration.record import keys, producer_ids
 from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.job_phase import JobRunner
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import target_key
@@ -119,31 +120,51 @@ def job_key(record: MigrationRecord, name: str) -> str:
     return record.key(keys.job(name))
 
 
-def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "restore"]) -> dict[str, Any]:
-    """Submit the job to the runner, wait, and return the final progress document.
+def run_job(context: PhaseContext, job: JobRef) -> None:
+    """Submit a copy job to the runner and wait for its end.
 
     :raises CopyFailed: the error lists every partition that could not be copied.
     :raises Transient: the runner failed as a whole (Spark could not start, was killed ...).
     """
-    record = context.record
-    if context.runner is None:
-        raise Terminal("there is no runner for copy jobs", where=context.where(name), next_step="configure a runner")
-    if name != "backup":
-        # Segments are create-only and named by their content: any number of backups may write them.
-        context.journal.check_holds()
-    location, key = context.spec.storage.journal, job_key(record, name)
+    record, runner = context.record, context.runner
+    if runner is None:
+        raise Terminal(
+            "there is no runner for copy jobs", where=context.where(job.name), next_step="configure a runner"
+        )
+    check_may_copy(context, job)
     try:
-        with producer_ids.Renewal(record, context.target) if name != "backup" else nullcontext():
-            context.runner.submit(context.spec, location, key, lambda: read_progress(record, name))
+        if isinstance(runner, JobRunner):
+            runner.run(record, job, lambda: read_progress(record, job.name))
+        else:
+            runner.submit(context.spec, job.location, job.key, lambda: read_progress(record, job.name))
     except MigrationError:
         raise
     except Exception as error:
-        raise _runner_failed(record, name, error) from error
-    return record.job_progress(name)
+        raise job_failed(record, job.name, error) from error
 
 
-def _runner_failed(record: MigrationRecord, name: str, error: Exception) -> MigrationError:
-    """Build the error of a failed job: the failures that the job wrote say more than the exit of a process."""
+def check_may_copy(context: PhaseContext, job: JobRef) -> None:
+    """Check the claim before a job writes to the target."""
+    if job.name != "backup":
+        # Segments are create-only and named by their content: any number of backups may write them.
+        context.journal.check_holds()
+
+
+def beside(context: PhaseContext) -> AbstractContextManager[object]:
+    """Keep the target from forgetting the copiers' transactional id while a job runs."""
+    return producer_ids.Renewal(context.record, context.target)
+
+
+def copy_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
+    """Return the newest progress of a copy job as a line for people; None before the first one."""
+    return read_progress(record, job.name)
+
+
+def job_failed(record: MigrationRecord, name: str, error: Exception) -> MigrationError:
+    """Build the error of a failed job: the failures that the job wrote say more than the exit of a process.
+
+    :param error: what the runner raised; an error of ours is returned as it is if the job wrote no failures.
+    """
     document = record.job_progress(name)
     generation = record.journal.generation
     # A job that did not finish ended for another reason than the partitions that had failed by then.
@@ -159,6 +180,8 @@ def _runner_failed(record: MigrationRecord, name: str, error: Exception) -> Migr
             ),
             details={"partitions": failed},
         )
+    if isinstance(error, MigrationError):
+        return error
     return Transient(
         f"the {name} job ended with an error: {str(error)[:500]}",
         where=record.where(name),

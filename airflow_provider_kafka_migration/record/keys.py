@@ -50,6 +50,11 @@ def job(name: str) -> str:
     return f"jobs/{name}.json"
 
 
+def job_end(token: str) -> str:
+    """How a submitted job has ended, as its driver says; a document of its own for each submission."""
+    return f"jobs/ends/{token}.json"
+
+
 def progress(name: str) -> str:
     """The progress of a job, which its driver rewrites every few seconds."""
     return f"progress/{name}.json"

@@ -292,6 +292,14 @@ class MapWriter:
             target.close()
 
 
+def update_map(record: MigrationRecord, target: Cluster) -> None:
+    """Update the map once. A failure is only logged: the next update follows."""
+    try:
+        write_open_map(record, target)
+    except MigrationError as error:
+        log.warning("offset-map.json could not be updated; the next attempt follows: %s", error)
+
+
 # -- copy totals ------------------------------------------------------------------------------------------------------
 #
 # What a copy job has moved, over all its runs: for its journal entry, for the evidence and for people.

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
+from typing import Any
 
 from airflow_provider_kafka_migration.copy.holes import markers_are_refused
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
@@ -101,6 +103,22 @@ class Renewal:
                     return
         finally:
             target.close()
+
+
+def renew_if_due(record: MigrationRecord, target: Cluster, memory: dict[str, Any]) -> None:
+    """Renew once, unless that was done less than :data:`RENEW_SECONDS` ago: every renewal uses up an epoch.
+
+    :param memory: what the caller remembers between two calls, JSON-serializable.
+    """
+    name = transactional_id(record)
+    if not name or time.time() - float(memory.get("ids_renewed_at", 0.0)) < RENEW_SECONDS:
+        return
+    try:
+        target.wire.init_producer_id(name)
+    except MigrationError as error:
+        log.warning("the id that fences the copiers was not renewed; this is retried later: %s", error)
+        return
+    memory["ids_renewed_at"] = time.time()
 
 
 def take_producer_ids(record: MigrationRecord, target: Cluster) -> ProducerIds:

@@ -74,6 +74,12 @@ PRODUCER_IDS: Final = "producer_ids"
 SEED_DONE: Final = "seed_done"
 RESTORED: Final = "restored"
 TAIL_DONE: Final = "tail_done"
+#: The token of a job that is about to be submitted to a Spark engine [name of the job document].
+SPARK_JOB_SUBMITTING: Final = "spark_job_submitting"
+#: The engine's id of that job [name of the job document].
+SPARK_JOB_SUBMITTED: Final = "spark_job_submitted"
+#: The job has ended, and a task has taken up its end [name of the job document].
+SPARK_JOB_ENDED: Final = "spark_job_ended"
 #: Points to a supplement of the plan [number].
 PLAN_SUPPLEMENTED: Final = "plan_supplemented"
 #: [error code]

@@ -563,6 +563,35 @@ class SchemaFollower:
         if self._thread is not None:
             self._thread.join(timeout=_END_SECONDS)
 
+    def once(self, memory: dict[str, Any]) -> None:
+        """Run one pass in this thread if one is due or a copier asks for an id; for a task that wakes up now and then.
+
+        :param memory: what the caller remembers between two calls, JSON-serializable.
+        :raises ClaimLost: another owner has taken over.
+        """
+        if not self._context.spec.schemas.copies:
+            return
+        journal = self._context.journal
+        self._reported = {entry.step_key or "" for entry in journal.steps(steps.SCHEMAS_FAILED)}
+        pair: RegistryPair | None = None
+        try:
+            asked = len(wanted_ids(self._context.record))
+            is_due = time.time() - float(memory.get("schemas_at", 0.0)) >= self._interval
+            if not is_due and asked == memory.get("schema_ids_asked", 0):
+                return
+            pair = self._open(self._context)
+            journal.refresh()
+            if not self._context.record.is_frozen():
+                synchronize(self._context, pair, reason="tail", progress=self._progress)
+            memory.update(schemas_at=time.time(), schema_ids_asked=asked)
+        except FINAL:
+            raise
+        except MigrationError as error:
+            self._tell(error)
+        finally:
+            if pair is not None:
+                pair.close()
+
     def _run(self) -> None:
         pair: RegistryPair | None = None
         try:

@@ -22,12 +22,23 @@ def application_name(migration_id: str, job: str) -> str:
     return f"kafka-migration-{migration_id}-{job}"
 
 
-def job_arguments(job_location: str, job_key: str, references: Path) -> list[str]:
+#: Spark mains of jobs that share one. The tail's main also ends by itself, and follows if needed.
+_MAINS = {"backup": "tail", "restore": "tail", "verify-archive": "verify"}
+
+
+def main_name(job: str) -> str:
+    """Return the file name of the Spark main that runs a job document of this name."""
+    return f"{_MAINS.get(job, job)}.py"
+
+
+def job_arguments(job_location: str, job_key: str, references: str, token: str | None = None) -> list[str]:
     """Return the arguments of a Spark main: pointers only.
 
-    :param references: file with the connections.
+    :param references: how the job gets its connections (:mod:`..references.argument`).
+    :param token: the submission, under whose name the driver writes how it has ended.
     """
-    return ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
+    arguments = ["--job-location", job_location, "--job-key", job_key, "--references", references]
+    return [*arguments, "--token", token] if token else arguments
 
 
 def python_environment() -> dict[str, str]:

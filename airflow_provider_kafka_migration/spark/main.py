@@ -1,10 +1,11 @@
 """The shared part of the mains of ``spark_jobs/``: arguments, logging, signals, and how a job ends.
 
-``seed.py --job-location URI --job-key KEY --references FILE``. No argument contains a secret: the references file (mode
-0600) contains connections, or references to them.
+``seed.py --job-location URI --job-key KEY --references REFERENCES``. No argument contains a secret: REFERENCES is a
+file (mode 0600), references to connections, or encrypted connections (:mod:`..references.argument`).
 
 Exit status: 0: the job is done; 1: a person must act (Terminal); 75: trying again may help (Transient, and any
-unexpected error); 143: terminated. The last line on stderr is the error in one line.
+unexpected error); 143: terminated. The last line on stderr is the error in one line. With ``--token`` the driver also
+writes its end as a document (:class:`~.documents.job_end.JobEnd`), so that it reaches those who do not see its log.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import FrameType
 from typing import Any
 
 from pyspark.errors import PySparkException
 
+from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.errors import ExecutorUnfit, MigrationError, SparkJobFailed, Terminal
+from airflow_provider_kafka_migration.references.sealing import Binding
 from airflow_provider_kafka_migration.spark.tasks import UNFIT
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences, ParentWatch
 
@@ -49,11 +53,13 @@ class JobArguments:
     """The arguments of a Spark main, read and checked.
 
     :param secrets: connections, for the driver's own use; never logged, never shipped.
+    :param token: the submission; the driver writes its end under this name. None: nobody asked for it.
     """
 
     pointer: JobPointer
     secrets: dict[str, Any]
     master: str | None
+    token: str | None = None
 
     def __repr__(self) -> str:
         return f"JobArguments({self.pointer!r})"
@@ -67,12 +73,22 @@ def parse_arguments(argv: Sequence[str], description: str) -> JobArguments:
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--job-location", required=True, help="s3://bucket/prefix or file:///folder")
     parser.add_argument("--job-key", required=True, help="key of the job document below the location")
-    parser.add_argument("--references", required=True, help="file (mode 0600), env:NAME or file:PATH")
+    parser.add_argument(
+        "--references", required=True, help="file (mode 0600), env:NAME, file:PATH, inline:... or sealed:..."
+    )
     parser.add_argument("--master", help="Spark master, only without spark-submit; local mode needs local[N,4]")
+    parser.add_argument("--token", help="name of this submission, under which the driver writes how it has ended")
     found = parser.parse_args(list(argv))
-    references = JobReferences.open(found.references)
-    pointer = JobPointer(found.job_location.rstrip("/"), found.job_key, references)
-    return JobArguments(pointer, references.resolve(), found.master)
+    location = found.job_location.rstrip("/")
+    references = JobReferences.open(found.references, location=location, binding=_binding(found.job_key, found.token))
+    pointer = JobPointer(location, found.job_key, references)
+    return JobArguments(pointer, references.resolve(), found.master, found.token)
+
+
+def _binding(job_key: str, token: str | None) -> Binding:
+    """Return the job that a key names: ``<migration_id>/jobs/<name>.json``."""
+    path = PurePosixPath(job_key)
+    return Binding(path.parent.parent.as_posix(), path.stem, token)
 
 
 def run_main(job: Callable[[JobArguments], None], description: str, argv: Sequence[str] | None = None) -> int:
@@ -86,7 +102,9 @@ def run_main(job: Callable[[JobArguments], None], description: str, argv: Sequen
     signal.signal(signal.SIGTERM, _terminate)
     _end_with_spark_submit()
     try:
-        job(parse_arguments(sys.argv[1:] if argv is None else argv, description))
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv, description)
+        with told_end(arguments):
+            job(arguments)
     except MigrationError as error:
         return _last_line(str(error), EXIT_TERMINAL if isinstance(error, Terminal) else EXIT_TRANSIENT)
     except Exception as error:
@@ -94,6 +112,28 @@ def run_main(job: Callable[[JobArguments], None], description: str, argv: Sequen
         text = f"[UNEXPECTED] {type(error).__name__}: {_one_line(str(error))}. Next: report it with the lines above"
         return _last_line(text, EXIT_TRANSIENT)
     return 0
+
+
+@contextmanager
+def told_end(arguments: JobArguments) -> Iterator[None]:
+    """Write how the job has ended, for whoever submitted it: an engine's status does not tell why a driver failed."""
+    try:
+        yield
+    except BaseException as error:
+        _tell_end(arguments, error)
+        raise
+    _tell_end(arguments, None)
+
+
+def _tell_end(arguments: JobArguments, error: BaseException | None) -> None:
+    if arguments.token is None:
+        return
+    pointer = arguments.pointer
+    key = f"{pointer.key.rpartition('/')[0]}/ends/{arguments.token}.json"
+    try:
+        pointer.store(arguments.secrets).put(key, JobEnd.of(arguments.token, error).canonical())
+    except Exception as second:  # the end of the job is what it is, with or without the document
+        log.warning("How the job has ended could not be written to %s: %s", key, type(second).__name__)
 
 
 def _last_line(text: str, status: int) -> int:

@@ -34,11 +34,12 @@ from airflow_provider_kafka_migration.errors import MigrationError, SparkJobFail
 from airflow_provider_kafka_migration.lanes.libraries import CONNECT_LIBRARIES
 from airflow_provider_kafka_migration.lanes.reach import Reach
 from airflow_provider_kafka_migration.lanes.spark_conf import JUDGED, unsafe_settings
+from airflow_provider_kafka_migration.references.argument import ROLES
 from airflow_provider_kafka_migration.spark import probe_task
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.spark.main import JobArguments, root_cause, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.probe_task import look_around, make_task
-from airflow_provider_kafka_migration.spark.worker import ROLES, JobPointer, JobReferences
+from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ def ask_executors(session: SparkSession, packages: dict[str, str], pointer: JobP
     """
     # By value: the task must run where this package is missing, and say so.
     cloudpickle.register_pickle_by_value(probe_task)
-    shipped = pickle.dumps(pointer)
+    shipped = pickle.dumps(pointer.refreshed())
     found = _Asked()
     for number in range(ROUNDS):
         found.listed = listed_executors(session)

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +25,11 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     Where,
 )
-from airflow_provider_kafka_migration.references import Resolver, split_reference
+from airflow_provider_kafka_migration.references import Resolver, is_self_contained
+from airflow_provider_kafka_migration.references.argument import INLINE, ROLES, SEALED, parse_inline
+from airflow_provider_kafka_migration.references.sealing import Binding
 from airflow_provider_kafka_migration.spark.rows import ResultRow, error_row, result_rows
+from airflow_provider_kafka_migration.spark.sealed import SealedReferences
 from airflow_provider_kafka_migration.spark.tasks import TaskFunction
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
@@ -85,12 +88,6 @@ class ParentWatch:
 
 _D = TypeVar("_D", bound=Document)
 
-#: What the references file may contain: librdkafka keys of the clusters, and S3 settings.
-ROLES = ("source", "target", "storage")
-
-#: Schemes that a process without Airflow can resolve.
-_SCHEMES = ("env", "file")
-
 
 @dataclass(frozen=True)
 class JobReferences:
@@ -99,38 +96,60 @@ class JobReferences:
     The referenced document is JSON, ``{"source": ..., "target": ..., "storage": ...}``; each value is an object
     (librdkafka keys, S3 settings), a reference to one (``env:NAME``, ``file:PATH``), or null.
 
-    :param document: reference to the document: ``file:PATH`` (mode 0600) or ``env:NAME``.
+    :param document: reference to the document: ``file:PATH`` (mode 0600) or ``env:NAME``; empty if there is none.
     :param inline: the document itself, if all its values are references: then executors on other machines need no
         copy of the file.
+    :param sealed: the connections encrypted for this job, instead of a document.
     """
 
     document: str
     inline: str | None = None
+    sealed: SealedReferences | None = None
 
     @classmethod
-    def open(cls, reference: str, resolver: Resolver | None = None) -> JobReferences:
-        """Read the document once, on the driver, so that a mistake is found before any task starts.
+    def open(
+        cls, reference: str, resolver: Resolver | None = None, *, location: str = "", binding: Binding | None = None
+    ) -> JobReferences:
+        """Read the references once, on the driver, so that a mistake is found before any task starts.
 
-        :param reference: ``env:NAME``, ``file:PATH``, or the path of the file.
-        :raises ConnectionInvalid: the document is unreadable, readable by other users, or malformed.
+        :param reference: any form of the argument ``--references``, see :mod:`..references.argument`.
+        :param location: the store of the job document; sealed references have their renewals there.
+        :param binding: the job that is run; sealed references of any other are refused.
+        :raises ConnectionInvalid: the references are unreadable, readable by other users, malformed, or not this job's.
         """
-        document = reference if split_reference(reference)[0] in _SCHEMES else f"file:{reference}"
-        values = _read(document, resolver or Resolver())
+        resolver = resolver or Resolver()
+        if reference.startswith(SEALED):
+            if binding is None:
+                raise ValueError("sealed references need the job that they are for")
+            return cls("", sealed=SealedReferences.open(reference, location, binding, resolver))
+        if reference.startswith(INLINE):
+            return cls("", json.dumps(parse_inline(reference), sort_keys=True))
+        document = reference if is_self_contained(reference) else f"file:{reference}"
+        values = _read(document, resolver)
         if any(isinstance(value, dict) for value in values.values()):
             return cls(document)
         return cls(document, json.dumps(values, sort_keys=True))
 
     def resolve(self, resolver: Resolver | None = None) -> dict[str, Any]:
-        """``{"source": {...} | None, "target": {...} | None, "storage": {...} | None}``, with secrets.
+        """``{"source": {...} | None, "target": {...} | None, "storage": {...} | S3Config | None}``, with secrets.
 
         :raises ConnectionInvalid: this machine cannot resolve a reference.
         """
         resolver = resolver or Resolver()
+        if self.sealed is not None:
+            return self.sealed.resolve(resolver)
         values = json.loads(self.inline) if self.inline else _read(self.document, resolver)
-        return {
-            role: resolver.mapping(value) if isinstance(value, str) else value
-            for role, value in ((role, values.get(role)) for role in ROLES)
-        }
+        return {role: _connection(values.get(role), resolver) for role in ROLES}
+
+    def refreshed(self) -> JobReferences:
+        """Return what the driver should ship now: with the newest renewal, if there is one."""
+        return self if self.sealed is None else replace(self, sealed=self.sealed.refreshed())
+
+
+def _connection(value: Any, resolver: Resolver) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        return resolver.mapping(value)
+    return None if value is None else resolver.settings(value)
 
 
 def _read(document: str, resolver: Resolver) -> dict[str, Any]:
@@ -168,7 +187,13 @@ class JobPointer:
         :param secrets: the result of :meth:`JobReferences.resolve`.
         """
         settings = secrets.get("storage")
-        return open_store(self.location, S3Config.from_dict(settings) if settings else None)
+        if settings is None or isinstance(settings, S3Config):
+            return open_store(self.location, settings)
+        return open_store(self.location, S3Config.from_dict(settings))
+
+    def refreshed(self) -> JobPointer:
+        """Return the pointer that the driver should ship now (:meth:`JobReferences.refreshed`)."""
+        return replace(self, references=self.references.refreshed())
 
     def read(self, kind: type[_D], store: ObjectStore) -> _D:
         """Read the document.
@@ -229,6 +254,7 @@ def make_copy_slice(
     """
     numbers = sorted(lanes)
     wanted = None if left is None else frozenset(left)
+    pointer = pointer.refreshed()
 
     def copy_slice(_number: int) -> Iterator[ResultRow]:
         return drive_lanes(pointer, numbers, run, wanted)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_kafka_migration import plain_secrets
+from airflow_provider_kafka_migration.references import SECRET_STORES
 
 #: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -132,9 +133,10 @@ def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find texts that are not secret references."""
     for user, reference in sorted(_section(sections, "acls").users.items()):
         scheme, separator, rest = reference.partition(":")
-        if not separator or not scheme.isidentifier() or not rest:
+        if not separator or not (scheme.isidentifier() or scheme in SECRET_STORES) or not rest:
             # The value may be the secret itself, so the message does not repeat it.
-            yield f"acls.users.{user}", "not a secret reference: write env:NAME, file:PATH or airflow:CONN_ID"
+            forms = "env:NAME, file:PATH, airflow:CONN_ID or that of a secret store"
+            yield f"acls.users.{user}", f"not a secret reference: write {forms}"
 
 
 def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:

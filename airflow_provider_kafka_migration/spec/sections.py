@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
@@ -307,7 +307,7 @@ class CutoverSection(Section):
     freeze: Literal["webhook", "manual", "acl"] = Field("manual", description="How producers are stopped.")
     producer_freeze_webhook: str | None = Field(
         None,
-        pattern=r"^(https?://|((env|airflow):[^\s/]|file:/?[^\s/])\S*$)",
+        pattern=r"^(https?://|((env|airflow|secretsmanager|gcp-sm|vault):[^\s/]|(file|ssm):/?[^\s/])\S*$)",
         description="Receives a POST at the freeze and at the unfreeze (freeze: webhook): a plain address, or "
         "env:NAME, file:PATH or airflow:CONN_ID if it holds a secret (login, query, fragment, a token in its path).",
     )
@@ -394,11 +394,33 @@ class SparkSection(Section):
         default_factory=dict, description="Arguments of the engine, without secrets; see docs/spark.md."
     )
     conf: dict[str, str] = Field(default_factory=dict, description="Additional Spark conf; secrets are refused.")
-    executor_references: Literal["file", "env", "airflow"] = Field(
-        "file",
-        description="How Spark gets connections: a file of mode 0600 next to the driver (local, or standalone on one "
-        "machine), or env / airflow references that each executor resolves itself.",
+    executor_references: Literal["auto", "file", "env", "sealed"] = Field(
+        "auto",
+        description="How Spark's driver and executors get connections. file: a file of mode 0600, where they are "
+        "processes of this machine. env: KAFKA_MIGRATION_SOURCE, _TARGET and _STORAGE of their environment; references "
+        "that they can resolve themselves (env:, file:, secretsmanager:, ssm:, gcp-sm:, vault:) are passed on. sealed: "
+        "encrypted for them with sealing_key. auto: file, references, or sealed, whichever works; see docs/spark.md.",
     )
+    sealing_key: str | None = Field(
+        None,
+        pattern=r"^kmpub1_[\w-]{43}$",
+        description="Public key for sealed references (kafka-migration sealing-key); default: that of the "
+        "configuration, [kafka_migration] sealing_key.",
+    )
+    sealed_for: Duration = Field(  # type: ignore[assignment]
+        "7d",
+        description="How long sealed references are valid without being renewed; a waiting task renews them.",
+    )
+
+    @field_validator("executor_references", mode="before")
+    @classmethod
+    def _is_not_airflow(cls, value: Any) -> Any:
+        if value == "airflow":
+            raise ValueError(
+                "Spark's executors have no Airflow, so they cannot read its connections: remove this key (auto), or "
+                "write sealed and configure a sealing key"
+            )
+        return value
 
 
 class NotificationsSection(Section):

@@ -66,13 +66,17 @@ def test_a_webhook_address_with_more_than_a_place_is_refused(address: str, why: 
         "env:FREEZE_WEBHOOK",
         "file:/run/secrets/freeze-webhook",
         "airflow:freeze_webhook",
+        "vault:secret/hooks#freeze",
+        "gcp-sm:project/freeze",
+        "secretsmanager:hooks/freeze?version=AWSPREVIOUS",
+        "ssm:/hooks/freeze",
     ],
 )
 def test_plain_places_and_references_are_taken(address: str) -> None:
     assert parse_spec(webhook(address)).cutover.producer_freeze_webhook == address
 
 
-@pytest.mark.parametrize("address", ["hooks.example/freeze", "freeze_webhook", "env:", "vault:x", "env:A B"])
+@pytest.mark.parametrize("address", ["hooks.example/freeze", "freeze_webhook", "env:", "gopher:x", "env:A B"])
 def test_what_is_neither_address_nor_reference_is_a_mistake(address: str) -> None:
     assert set(mistakes(webhook(address))) == {"cutover.producer_freeze_webhook"}
 

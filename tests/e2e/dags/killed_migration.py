@@ -23,11 +23,11 @@ from typing import Any
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
+from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
-from airflow_provider_kafka_migration.provider.spark_job import SparkSubmitRunner
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
 KILLS = Path(os.environ["KILLS"])
@@ -102,25 +102,22 @@ def _around(kind: Any, name: str, task_id_of: Callable[..., str]) -> None:
 
 def _while_spark_works() -> None:
     """Die when the driver has written progress; or when it has ended, if it was too quick to be looked at."""
-    original = SparkSubmitRunner.submit
+    original = EngineRunner.run
 
-    def wrapped(
-        self: SparkSubmitRunner, spec: Any, job_location: str, job_key: str, read_progress: Callable[[], Any]
-    ) -> None:
-        task_id = str(self._operator.task_id)
+    def wrapped(self: EngineRunner, record: Any, job: Any, read_progress: Callable[[], Any]) -> None:
         former = read_progress()
 
         def look() -> Any:
             progress = read_progress()
             # The first document only says that there is a driver; the middle is when something was done.
             if progress is not None and progress != former and (progress.done_bytes > 0 or progress.done > 0):
-                die(task_id, "working")
+                die(Effects.task_id, "working")
             return progress
 
-        original(self, spec, job_location, job_key, look)
-        die(task_id, "working")
+        original(self, record, job, look)
+        die(Effects.task_id, "working")
 
-    SparkSubmitRunner.submit = wrapped  # type: ignore[method-assign]
+    EngineRunner.run = wrapped  # type: ignore[method-assign]
 
 
 _after(S3Store, "put", lambda *_: True, changes=False)

@@ -6,28 +6,41 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.cli import runner
-from airflow_provider_kafka_migration.cli.frame import ExitCode, Stop
+from airflow_provider_kafka_migration.cli.frame import ExitCode, Stop, exit_code
 from airflow_provider_kafka_migration.cli.progress import ProgressView
-from airflow_provider_kafka_migration.cli.runner import SparkRunner, Tail, references
+from airflow_provider_kafka_migration.cli.runner import Tail, WithoutAirflow, make_engine_of, references, spark_runner
+from airflow_provider_kafka_migration.documents.job_end import JobEnd
+from airflow_provider_kafka_migration.engines import submit
+from airflow_provider_kafka_migration.engines.bound_process import kill_tree
+from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     CopyFailed,
+    EngineNeedsAirflow,
+    EngineUnknown,
+    ExecutorUnfit,
     Interrupted,
     SparkJobFailed,
+    SpecInvalid,
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import JobRef, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.state import State
@@ -114,29 +127,69 @@ def test_a_tail_whose_failure_may_pass_is_started_again(monkeypatch: pytest.Monk
     assert len(tries) == 8
 
 
-def spark_runner(stop: Stop) -> SparkRunner:
-    return SparkRunner(Resolver(), lambda _progress: None, stop, master="local[2,4]")
+@pytest.fixture
+def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script named spark-submit first on PATH, and gives the spec's connections."""
+    for name in ("SOURCE", "TARGET"):
+        monkeypatch.setenv(name, '{"bootstrap.servers": "a:1", "sasl.password": "s3cret"}')
+
+    def install(script: str) -> None:
+        binary = tmp_path / "bin" / "spark-submit"
+        binary.parent.mkdir(exist_ok=True)
+        binary.write_text(f"#!/bin/bash\n{script}\n")
+        binary.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
+
+    return install
+
+
+def run_seed(spec_file: Path, tmp_path: Path, stop: Stop, end: JobEnd | None = None) -> None:
+    """Run a seed on spark-submit as the phase does.
+
+    :param end: what the driver writes about its end.
+    """
+    spec = load_spec(spec_file)
+    store = LocalStore(tmp_path / "store")
+    record = MigrationRecord(
+        spec, Journal(store, spec.migration_id), store, store, store, now=lambda: datetime.now(UTC)
+    )
+    on_spark = spark_runner(spec, Resolver(), lambda _progress: None, stop, master="local[2,4]")
+    job = JobRef("seed", "file:///x", f"{spec.migration_id}/jobs/seed.json")
+    if end is None:
+        on_spark.run(record, job, lambda: None)
+        return
+    make_job = on_spark._make_job
+
+    @contextmanager
+    def with_end(ref: JobRef, token: str) -> Iterator[Any]:
+        with make_job(ref, token) as made:
+            document = end.model_copy(update={"token": token})
+            store.put(f"{spec.migration_id}/jobs/ends/{token}.json", document.canonical())
+            yield made
+
+    on_spark._make_job = with_end
+    on_spark.run(record, job, lambda: None)
 
 
 def test_a_stopped_spark_job_ends_with_all_that_it_started(
-    spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_spark: Callable[[str], None]
 ) -> None:
-    monkeypatch.setattr("airflow_provider_kafka_migration.cli.runner._KILL_SECONDS", 0.5)
+    monkeypatch.setattr(submit, "kill_tree", partial(kill_tree, grace_seconds=0.5))
     stop = Stop()
     pids = tmp_path / "pids"
     # A driver with a child of its own, both deaf to SIGTERM.
-    script = f"trap '' TERM; (trap '' TERM; sleep 300) & echo $$ $! > {pids}; wait"
+    fake_spark(f"trap '' TERM; (trap '' TERM; sleep 300) & echo $$ $! > {pids}; wait")
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            spark_runner(stop)._run(load_spec(spec_file), "seed", ["bash", "-c", script], tmp_path / "log")
+            run_seed(spec_file, tmp_path, stop)
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    while not pids.exists() or len(pids.read_text(encoding="utf-8").split()) < 2:
+    while not errors and (not pids.exists() or len(pids.read_text(encoding="utf-8").split()) < 2):
         time.sleep(0.02)
     stop.set()
     thread.join(120)
@@ -156,25 +209,78 @@ def _is_alive(pid: int) -> bool:
     return bool(state) and not state.startswith("Z")
 
 
-def test_a_failed_spark_job_says_its_last_words(spec_file: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "print('one'); print('the reason'); raise SystemExit(3)"]
-    with pytest.raises(SparkJobFailed, match=r"status 3: the reason") as caught:
-        spark_runner(Stop())._run(load_spec(spec_file), "seed", command, tmp_path / "log")
-    assert caught.value.details["log"] == ["one", "the reason"]
-
-
-def test_the_spark_command_line_holds_no_secret(
-    spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_spark_job_says_its_last_words(
+    spec_file: Path, tmp_path: Path, fake_spark: Callable[[str], None]
 ) -> None:
-    monkeypatch.setenv("SOURCE", '{"bootstrap.servers": "a:1", "sasl.password": "s3cret"}')
-    monkeypatch.setenv("TARGET", '{"bootstrap.servers": "b:1", "sasl.password": "s3cret"}')
+    fake_spark("echo one; echo the reason; exit 3")
+    with pytest.raises(SparkJobFailed, match=r"status 3: the reason") as caught:
+        run_seed(spec_file, tmp_path, Stop())
+    assert caught.value.details["log"] == ["one", "the reason"]
+    assert exit_code(caught.value) is ExitCode.TRY_AGAIN
+
+
+@pytest.mark.parametrize("by", ["document", "last line"])
+def test_a_terminal_error_of_the_driver_is_no_reason_to_try_again(
+    spec_file: Path, tmp_path: Path, fake_spark: Callable[[str], None], by: str
+) -> None:
+    error = ExecutorUnfit("an executor's Python lacks kafka", next_step="install it")
+    if by == "document":
+        fake_spark("echo 'a JVM says goodbye'; exit 1")
+        end = JobEnd.of("t", error)
+    else:
+        fake_spark('echo "[EXECUTOR_UNFIT] an executor\'s Python lacks kafka. Next: install it"; exit 1')
+        end = None
+    with pytest.raises(ExecutorUnfit, match="lacks kafka") as caught:
+        run_seed(spec_file, tmp_path, Stop(), end)
+    assert caught.value.next_step == "install it"
+    assert exit_code(caught.value) is ExitCode.FAILED
+
+
+@pytest.mark.parametrize(("master", "is_shipped"), [("local[2,4]", False), ("spark://127.0.0.1:7077", True)])
+def test_the_spark_command_line_holds_no_secret_and_ships_the_code(
+    spec_file: Path, fake_spark: Callable[[str], None], *, master: str, is_shipped: bool
+) -> None:
+    fake_spark("exit 0")
     spec = load_spec(spec_file)
     assert references(spec, Resolver())["source"]["sasl.password"] == "s3cret"
-    command = spark_runner(Stop())._command(spec, "tail", "file:///x", "k/jobs/tail.json", tmp_path / "r")
+    on_spark = spark_runner(spec, Resolver(), lambda _progress: None, Stop(), master=master)
+    assert isinstance(on_spark.engine, SubmitEngine)
+    with on_spark._make_job(JobRef("backup", "file:///x", "k/jobs/backup.json"), "backup-1") as job:
+        command = on_spark.engine.command(job)
+        zips = [part for part in command if part.endswith(".zip")]
+        assert all(Path(part).exists() for part in zips)
     assert "s3cret" not in " ".join(command)
-    assert command[command.index("--master") + 1] == "local[2,4]"
+    assert command[command.index("--master") + 1] == master
     assert any(part.endswith("spark_jobs/tail.py") for part in command)
+    assert command[-2:] == ["--token", "backup-1"]
     assert "spark.speculation=false" in command
+    assert bool(zips) == is_shipped
+
+
+def test_an_engine_of_the_spec_takes_no_master(spec_file: Path) -> None:
+    spec = load_spec(spec_file)
+    other = spec.model_copy(update={"spark": spec.spark.model_copy(update={"engine": "elsewhere"})})
+    with pytest.raises(SpecInvalid, match="--master belongs to spark-submit"):
+        make_engine_of(other, "local[4,4]")
+    with pytest.raises(EngineUnknown, match=r"there is no Spark engine 'elsewhere'; installed are .*submit"):
+        make_engine_of(other, None)
+
+
+class NeedsAirflow:
+    """An engine whose connection only Airflow has."""
+
+    name = "needs-airflow"
+    detached = True
+
+    def submit(self, _job: Any) -> str:
+        raise AirflowNotFoundException("the conn_id `x` isn't defined; s3cret")
+
+
+def test_an_engine_that_needs_airflow_says_so() -> None:
+    engine: Any = NeedsAirflow()
+    with pytest.raises(EngineNeedsAirflow, match="needs-airflow cannot be used here") as caught:
+        WithoutAirflow(engine).submit(None)  # type: ignore[arg-type]
+    assert "s3cret" not in str(caught.value)
 
 
 def test_status_tells_where_a_migration_stands(invoke: Any, spec_file: Path, journal: Journal) -> None:

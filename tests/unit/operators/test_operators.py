@@ -533,6 +533,9 @@ def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyP
         yield _Copying(**vars(_migration(seed={"via": "split"})), error=error)
 
     monkeypatch.setattr(type(operator), "open_migration", open_migration)
+    bound = SimpleNamespace(engine=SimpleNamespace(detached=False))
+    monkeypatch.setattr(type(operator), "make_runner", lambda *_: bound)
+    monkeypatch.setattr(type(operator), "migration_spec", lambda *_: None)
     operator.execute(_context())
 
 

@@ -13,11 +13,12 @@ from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.checks.spark import check_spark
-from airflow_provider_kafka_migration.cli.runner import InProcessRunner, SparkRunner
+from airflow_provider_kafka_migration.cli.runner import InProcessRunner
 from airflow_provider_kafka_migration.documents.spark_probe import MachineLook, ProbeJob, SparkProbe
+from airflow_provider_kafka_migration.engines.run import EngineRunner
+from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import PrecheckBlocked, SparkJobFailed, SparkSettingsRefused, Transient
 from airflow_provider_kafka_migration.phases import precheck
-from airflow_provider_kafka_migration.provider.spark_job import SparkSubmitRunner
 from airflow_provider_kafka_migration.record.spark_probe import SparkSide
 
 CHECK = "spark_check"
@@ -82,10 +83,9 @@ def world(worlds: Worlds) -> World:
 
 def test_runners_say_where_they_run() -> None:
     """Without this method a runner counts as one that copies in its own process, and Spark would not be looked at."""
-    spark = SparkRunner(None, None, None, master=FAR)  # type: ignore[arg-type]
-    assert isinstance(spark, SparkSide)
-    assert spark.spark_master(None) == FAR  # type: ignore[arg-type]
-    assert isinstance(SparkSubmitRunner(None, None), SparkSide)  # type: ignore[arg-type]
+    runner = EngineRunner(SubmitEngine(master=FAR), None)  # type: ignore[arg-type]
+    assert isinstance(runner, SparkSide)
+    assert runner.spark_master(None) == FAR  # type: ignore[arg-type]
     assert not isinstance(InProcessRunner(None, None, None), SparkSide)  # type: ignore[arg-type]
 
 

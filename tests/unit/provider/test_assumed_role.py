@@ -18,12 +18,12 @@ from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Transient
 from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
-from airflow_provider_kafka_migration.provider.connections import (
-    airflow_resolver,
-    references_document,
-    references_file,
-    storage_renewal,
-)
+from airflow_provider_kafka_migration.provider import job_references as job_references_module
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver
+from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references
+from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE, Binding, PrivateKey
+from airflow_provider_kafka_migration.spark import sealed as sealed_module
+from airflow_provider_kafka_migration.spark.worker import JobReferences
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage import s3_credentials
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
@@ -163,8 +163,9 @@ def test_spark_gets_a_file_of_keys_that_is_replaced(
         monkeypatch.setenv(name, json.dumps({"bootstrap.servers": f"{name}:1"}))
     monkeypatch.setattr(s3_credentials, "RENEW_SECONDS", 0.01)
     spec, resolver = parse_spec(minimal_spec), airflow_resolver()
-    document, folder = references_document(spec, resolver), tmp_path / "private"
-    with references_file(document, folder, renew=storage_renewal(spec, resolver)) as path:
+    folder, place = tmp_path / "private", SparkPlace(True, "local")
+    with job_references(spec, resolver, place=place, job="seed", token="t1", folder=folder) as argument:
+        path = Path(argument)
         assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
         assert "aws_secret_access_key" not in json.loads(path.read_text())["storage"], "those would end"
         clients = Clients.from_file(str(path))
@@ -179,15 +180,44 @@ def test_spark_gets_a_file_of_keys_that_is_replaced(
     assert not folder.exists()
 
 
-def test_plain_keys_and_executors_with_their_own_need_no_file(
-    role: str, connection: Define, minimal_spec: dict[str, Any]
-) -> None:
-    minimal_spec["spark"] = {"executor_references": "env"}
-    assert storage_renewal(parse_spec(minimal_spec), airflow_resolver()) is None
-    del minimal_spec["spark"]
-    assert storage_renewal(parse_spec(minimal_spec), airflow_resolver()) is not None
+def test_plain_keys_need_no_file_of_keys(connection: Define, minimal_spec: dict[str, Any], tmp_path: Path) -> None:
+    minimal_spec |= {"source": {"conn_id": "kafka_a"}, "target": {"conn_id": "kafka_b"}}
+    for name in "ab":
+        connection(f"kafka_{name}", conn_type="kafka", extra={"bootstrap.servers": f"{name}:1"})
     connection("aws_s3", conn_type="aws", login="a", password="b")
-    assert storage_renewal(parse_spec(minimal_spec), airflow_resolver()) is None
+    spec, folder, place = parse_spec(minimal_spec), tmp_path / "private", SparkPlace(True, "local")
+    with job_references(spec, airflow_resolver(), place=place, job="seed", token="t1", folder=folder) as argument:
+        assert [path.name for path in folder.iterdir()] == ["references.json"]
+        assert json.loads(Path(argument).read_text())["storage"]["aws_secret_access_key"] == "b"
+
+
+def test_sealed_keys_of_a_role_are_renewed_where_they_are_used(
+    role: str, s3_in_process: Any, minimal_spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task replaces a sealed object in the journal's store; a copier on another machine reads it again."""
+    location = f"s3://{s3_in_process.bucket()}/x"
+    pair = PrivateKey.new()
+    minimal_spec |= {"storage": {"conn_id": role, "journal": location}, "spark": {"executor_references": "sealed"}}
+    minimal_spec |= {"source": {"conn_id": "env:A"}, "target": {"conn_id": "env:B"}}
+    for name in "AB":
+        monkeypatch.setenv(name, json.dumps({"bootstrap.servers": f"{name}:1"}))
+    monkeypatch.setattr(job_references_module, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(sealed_module, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(sealed_module, "_RENEWALS", sealed_module._Renewals())
+    monkeypatch.setenv(KEY_VARIABLE, pair.text)
+    spec, place = parse_spec(minimal_spec), SparkPlace(False, "yarn", pair.public.text)
+    with job_references(
+        spec, airflow_resolver(), place=place, job="seed", token="t1", folder=tmp_path / "private"
+    ) as argument:
+        binding = Binding(spec.migration_id, "seed")
+        secrets = JobReferences.open(argument, location=location, binding=binding).resolve()
+        store = Clients(secrets).store(location)
+        assert isinstance(store, S3Store)
+        seen = _key_ids(store)
+        deadline = time.monotonic() + 60
+        while len(set(seen)) < 2:
+            assert time.monotonic() < deadline, "the keys were never replaced"
+            store.put("a", b"1")
 
 
 def test_keys_file_that_is_gone_leaves_the_last_keys(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_spark_hook_has_what_its_names_stand_for(connection: Any) -> None:
     assert command[command.index("--py-files") + 1] == "b.zip"
 
 
-def test_spark_operator_makes_its_hook_when_it_executes(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_operator_makes_a_hook_for_each_submission(connection: Any) -> None:
     connection("spark_other", conn_type="spark", host="spark://other:7077")
     made: list[Any] = []
 
@@ -101,15 +101,38 @@ def test_spark_operator_makes_its_hook_when_it_executes(connection: Any, monkeyp
             made.append(compat.OpenSparkSubmitHook.adopt(hook))
             return made[-1]
 
-    monkeypatch.setattr(SparkSubmitHook, "submit", lambda _self, _application: None)
     operator = Operator(task_id="x", application="main.py")
+    assert operator.hook is None
     for number in (1, 2):
-        operator.new_submission("spark_other")
-        assert operator.hook is None
-        SparkSubmitOperator.execute(operator, {})
-        assert operator.hook is made[-1]
+        hook = operator.hook_for_submission("spark_other", {}, is_cluster_mode=False)
+        assert operator.hook is hook is made[-1]
         assert made[-1].master == "spark://other:7077"
         assert len(made) == number
+
+
+def test_facts_of_a_connection_are_arguments_of_the_engine(connection: Any) -> None:
+    extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "rm:8088", "principal": "p"}
+    connection("spark_yarn", conn_type="spark", host="yarn", extra=extra)
+    operator = compat.OpenSparkSubmitOperator(task_id="x", keytab="/keytab")
+    assert compat.OpenSparkSubmitHook.adopt(operator.plain_hook("spark_yarn")).facts == {
+        "master": "yarn",
+        "deploy_mode": "cluster",
+        "namespace": "",
+        "resource_manager": "rm:8088",
+        "kerberos": True,
+    }
+    # The operator's argument wins, as in the provider.
+    client = compat.OpenSparkSubmitOperator(task_id="y", deploy_mode="client")
+    facts = compat.OpenSparkSubmitHook.adopt(client.plain_hook("spark_yarn")).facts
+    assert (facts["deploy_mode"], facts["resource_manager"], facts["kerberos"]) == ("client", "", False)
+
+
+def test_secret_variables_reach_the_process_and_not_the_command(connection: Any) -> None:
+    connection("spark_yarn", conn_type="spark", host="yarn")
+    hook = compat.OpenSparkSubmitHook.adopt(SparkSubmitHook(conn_id="spark_yarn", env_vars={"PLAIN": "x"}))
+    hook.secret_environment = {"KEY": "s3cret"}
+    assert "s3cret" not in " ".join(hook._build_spark_submit_command("main.py"))
+    assert hook._env == {"PLAIN": "x", "KEY": "s3cret"}
 
 
 def test_nothing_else_reaches_into_airflow() -> None:
@@ -134,7 +157,7 @@ PROVIDER_PRIVATE = {
 } | {"_submit_sp", "_connection", "_py_files", "_last_submit_log_lines"}
 
 
-@pytest.mark.parametrize("path", ["provider/spark_job.py", "provider/spark_submit.py", "operators/migration.py"])
+@pytest.mark.parametrize("path", ["operators/spark_job.py", "provider/spark_submit.py", "operators/migration.py"])
 def test_spark_classes_use_public_names(path: str) -> None:
     tree = ast.parse((PACKAGE / path).read_text())
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from airflow.exceptions import AirflowException
 
-from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.operators.migration import (
-    KafkaMigrationSeedOperator,
-    KafkaMigrationValidateOperator,
-)
-from airflow_provider_kafka_migration.provider.spark_job import spark_main
+from airflow_provider_kafka_migration.errors import SparkJobFailed, Terminal
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator
+from airflow_provider_kafka_migration.operators.spark_job import spark_main
 from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, find_binary, kill_tree
+from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spark.launch import main_name
 from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.storage.local import LocalStore
 
 SECRETS = ("source-secret", "target-secret", "s3-secret")
 
@@ -78,8 +82,14 @@ class _TaskInstance:
 
 
 def _submit(spec: dict[str, Any], operator: Any) -> None:
+    """What a phase does: run the job document, without a claim."""
     context: Any = {"ti": _TaskInstance(), "params": {}}
-    operator.submit(context, parse_spec(spec), "s3://bucket/migrations", "orders/jobs/seed.json")
+    parsed = parse_spec(spec)
+    runner = operator.make_runner(context, parsed)
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder))
+        record = MigrationRecord(parsed, Journal(store, "orders"), store, store, store, now=lambda: datetime.now(UTC))
+        runner.run(record, JobRef("seed", "s3://bucket/migrations", "orders/jobs/seed.json"), lambda: None)
 
 
 @pytest.mark.usefixtures("connections")
@@ -92,7 +102,10 @@ def test_spark_gets_pointers_as_arguments_and_secrets_as_a_private_file(
 
     seen = json.loads((folder / "seen.json").read_text())
     argv = seen["argv"]
-    assert argv[-7:-1] == [
+    assert argv[-3].endswith("/references.json")
+    assert argv[-2] == "--token"
+    assert re.fullmatch(r"seed-[0-9a-f]{20}", argv[-1])
+    assert argv[-9:-3] == [
         str(folder / "jobs" / "seed.py"),
         "--job-location",
         "s3://bucket/migrations",
@@ -108,7 +121,7 @@ def test_spark_gets_pointers_as_arguments_and_secrets_as_a_private_file(
     assert seen["references"]["source"]["sasl.password"] == "source-secret"
     assert seen["references"]["storage"]["aws_secret_access_key"] == "s3-secret"
     assert seen["environment"] == {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    assert not Path(argv[-1]).exists()
+    assert not Path(argv[-3]).exists()
     for secret in SECRETS:
         assert secret not in " ".join(argv)
         assert secret not in caplog.text
@@ -144,7 +157,7 @@ def test_openlineage_reaches_the_driver(
 @pytest.mark.usefixtures("connections")
 def test_failed_spark_leaves_no_secrets(fake_spark: Callable[[str], Path], minimal_spec: dict[str, Any]) -> None:
     folder = fake_spark("sys.exit('it broke')")
-    with pytest.raises(AirflowException, match="it broke"):
+    with pytest.raises(SparkJobFailed, match="it broke"):
         _submit(minimal_spec, KafkaMigrationSeedOperator(task_id="seed"))
     assert list((folder / "secrets").iterdir()) == []
 
@@ -152,7 +165,7 @@ def test_failed_spark_leaves_no_secrets(fake_spark: Callable[[str], Path], minim
 def test_main_of_the_package_is_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__SPARK_JOBS_FOLDER", str(tmp_path))
     with pytest.raises(Terminal, match=r"verify\.py"):
-        spark_main(KafkaMigrationValidateOperator.main)
+        spark_main(main_name("verify-archive"))
     (tmp_path / "verify.py").write_text("")
     assert spark_main("verify.py") == tmp_path / "verify.py"
 
@@ -217,7 +230,7 @@ def test_driver_dies_with_a_task_that_is_killed_without_warning(tmp_path: Path) 
     """The task is SIGKILLed; its driver, which ignores SIGTERM, must not go on."""
     task = f"""
 import os, subprocess, sys
-launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", str(os.getpid())]
+launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.engines.bound_process", str(os.getpid())]
 subprocess.Popen([*launcher, sys.executable, "-c", {STUBBORN!r}, {str(tmp_path)!r}]).wait()
 """
     with subprocess.Popen([sys.executable, "-c", task]) as process:
@@ -232,7 +245,7 @@ subprocess.Popen([*launcher, sys.executable, "-c", {STUBBORN!r}, {str(tmp_path)!
 
 
 def test_launcher_refuses_to_start_for_a_dead_task() -> None:
-    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", "1", "true"]
+    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.engines.bound_process", "1", "true"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "has ended before Spark was started" in done.stderr
@@ -241,7 +254,7 @@ def test_launcher_refuses_to_start_for_a_dead_task() -> None:
 def test_launcher_keeps_the_process_id_and_exit_status() -> None:
     """The hook kills by process id, so it has to be the driver's."""
     code = "import os; print(os.getpid()); raise SystemExit(7)"
-    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", str(os.getpid())]
+    argv = [sys.executable, "-m", "airflow_provider_kafka_migration.engines.bound_process", str(os.getpid())]
     with subprocess.Popen([*argv, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 7
@@ -265,7 +278,7 @@ def test_killed_task_ends_its_driver_and_removes_the_secrets(
     before = signal.signal(signal.SIGALRM, killed)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-        with pytest.raises(AirflowException):
+        with pytest.raises(SparkJobFailed):
             _submit(minimal_spec, operator)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,9 @@ import pytest
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationTailOperator
 from airflow_provider_kafka_migration.provider.progress import TROUBLE, TroubleNotices
-from airflow_provider_kafka_migration.provider.spark_job import SparkSubmitRunner
 from airflow_provider_kafka_migration.record.context import Progress
-from airflow_provider_kafka_migration.spec import parse_spec
 
 
 def said(failed: int = 0, stuck: int = 0, seconds: float = 0.0) -> Progress:
@@ -107,35 +107,24 @@ def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("kafka_migration.partitions_stuck", 2, {"migration_id": "orders", "phase": "tail"}) in written
 
 
-def test_the_runner_calls_whoever_wants_to_hear(
-    minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("airflow_provider_kafka_migration.provider.spark_job.interval_seconds", lambda: 0.01)
+def test_the_task_calls_whoever_wants_to_hear(minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Any] = []
 
     def broken(_context: Any) -> None:
         raise OSError("mail server down")
 
-    class Operator:
-        on_trouble = (broken, heard.append)
-
-        @staticmethod
-        def progress_sink(_context: Any) -> Any:
-            return lambda _progress: None
-
-        @staticmethod
-        def submit(*_: Any) -> None:
-            import time
-
-            deadline = time.monotonic() + 60
-            while not heard and time.monotonic() < deadline:
-                time.sleep(0.01)
-
-    runner = SparkSubmitRunner(Operator(), {"ti": SimpleNamespace(task_id="tail")})  # type: ignore[arg-type]
-    runner.submit(parse_spec(minimal_spec), "file:///x", "orders/jobs/tail.json", lambda: said(failed=1))
+    operator = KafkaMigrationTailOperator(task_id="tail", spec=minimal_spec, on_trouble=[broken, heard.append])
+    memory: dict[str, Any] = {}
+    context: Any = {"ti": SimpleNamespace(task_id="tail"), "params": {}}
+    operator.progress_taker(context, "orders", memory)(said(failed=1))
     assert heard[0][TROUBLE] == "1 failed, 0 stuck"
     assert heard[0]["ti"].task_id == "tail"
     assert "mail server down" in caplog.text
+    # The next part of a deferred task, perhaps on another machine, knows that people were told.
+    operator.progress_taker(context, "orders", json.loads(json.dumps(memory)))(said(failed=1))
+    assert len(heard) == 1
+    operator.progress_taker(context, "orders", memory)(said(failed=2))
+    assert len(heard) == 2
 
 
 def test_seed_and_tail_of_a_dag_notify(minimal_spec: dict[str, Any]) -> None:

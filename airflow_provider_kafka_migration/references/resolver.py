@@ -1,64 +1,22 @@
-"""References to secrets: the spec, argv and journals hold references, never the secrets themselves.
-
-A reference is ``env:NAME`` (an environment variable), ``file:PATH`` (a file that only its owner may read) or a scheme
-that a higher layer adds (``airflow:CONN_ID``). A plain word without a scheme is an Airflow connection id.
-"""
+"""Resolves references to what they name, by their schemes."""
 
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
+from airflow_provider_kafka_migration.references import secret_stores
+from airflow_provider_kafka_migration.references.local import from_environment, from_file, this_machine
+from airflow_provider_kafka_migration.references.names import split_reference
 
 Handler = Callable[[str], str]
 #: Takes what a reference names and returns a function that returns the current keys; None if they never change.
 Renewal = Callable[[str], "Callable[[], Any] | None"]
 
-DEFAULT_SCHEME = "airflow"
-
-
-def split_reference(reference: str) -> tuple[str, str]:
-    """Split ``env:NAME`` into ``("env", "NAME")``; a word without a scheme is an Airflow connection id."""
-    scheme, separator, rest = reference.partition(":")
-    if separator and scheme.isidentifier() and rest and not rest.startswith("//"):
-        return scheme, rest
-    return DEFAULT_SCHEME, reference
-
-
-def _from_environment(name: str) -> str:
-    value = os.environ.get(name)
-    if value is None:
-        raise ConnectionInvalid(
-            f"the environment variable {name} is not set",
-            where=Where(path=f"env:{name}"),
-            next_step=f"set {name} for this process, or use another reference",
-        )
-    return value
-
-
-def _from_file(path: str) -> str:
-    file = Path(path).expanduser()
-    try:
-        mode = file.stat().st_mode
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConnectionInvalid(
-            f"the file cannot be read: {error.strerror}",
-            where=Where(path=f"file:{path}"),
-            next_step="check the path and that this user owns the file",
-        ) from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConnectionInvalid(
-            "the file holds a secret and other users may read it",
-            where=Where(path=f"file:{path}"),
-            next_step=f"chmod 600 {path}",
-        )
-    return text
+#: Key of an object that stands for a secret inside a connection: ``{"secret": "vault:secret/kafka#password"}``.
+SECRET = "secret"  # noqa: S105 - the name of a key
 
 
 class Resolver:
@@ -75,7 +33,7 @@ class Resolver:
         renewals: Mapping[str, Renewal] | None = None,
         registries: Mapping[str, Handler] | None = None,
     ) -> None:
-        self._handlers: dict[str, Handler] = {"env": _from_environment, "file": _from_file}
+        self._handlers: dict[str, Handler] = {"env": from_environment, "file": from_file, **secret_stores.handlers()}
         self._handlers.update(handlers or {})
         self._renewals = dict(renewals or {})
         self._registries = dict(registries or {})
@@ -92,16 +50,18 @@ class Resolver:
     def text(self, reference: str) -> str:
         """Return the content behind a reference.
 
-        :raises ConnectionInvalid: unknown scheme, missing variable, unreadable or world-readable file.
+        :raises ConnectionInvalid: unknown scheme, missing variable, unreadable or world-readable file, a secret that
+            does not exist or may not be read.
+        :raises SecretStoreUnavailable: a secret store did not answer.
         """
         scheme, rest = split_reference(reference)
         handler = self._handlers.get(scheme)
         if handler is None:
             known = ", ".join(sorted(self._handlers))
             raise ConnectionInvalid(
-                f"references of the kind {scheme!r} cannot be resolved",
+                f"references of the kind {scheme!r} cannot be resolved on {this_machine()}",
                 where=Where(path=reference),
-                next_step=f"use one of: {known}; without Airflow, give connections as env:NAME or file:PATH",
+                next_step=f"use one of: {known}; a process without Airflow cannot read Airflow's connections",
             )
         return handler(rest)
 
@@ -109,11 +69,26 @@ class Resolver:
         """Return the settings of a schema registry behind a reference, as ``RegistryAccess.from_dict`` takes them."""
         scheme, rest = split_reference(reference)
         handler = self._registries.get(scheme)
-        return self._object(reference, handler(rest) if handler else self.text(reference))
+        return self.settings(self._object(reference, handler(rest) if handler else self.text(reference)))
 
     def mapping(self, reference: str) -> dict[str, Any]:
         """Return the content behind a reference as a JSON object: librdkafka keys, or S3 settings."""
-        return self._object(reference, self.text(reference))
+        return self.settings(self._object(reference, self.text(reference)))
+
+    def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a connection with the secrets that single values refer to.
+
+        Such a value is ``{"secret": REFERENCE}``; all others stay as they are, because an ordinary password may look
+        like a reference.
+
+        :raises ConnectionInvalid: as :meth:`text`.
+        """
+        return {
+            key: self.text(value[SECRET])
+            if isinstance(value, Mapping) and list(value) == [SECRET] and isinstance(value[SECRET], str)
+            else value
+            for key, value in values.items()
+        }
 
     @staticmethod
     def _object(reference: str, text: str) -> dict[str, Any]:

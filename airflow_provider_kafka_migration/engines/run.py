@@ -1,0 +1,335 @@
+"""Runs the jobs of phases on a Spark engine: submitted once, found again after a restart, ended by name.
+
+Tasks of Airflow and the command line use the same runner. It keeps nothing in memory that the next process would
+need: the journal has the token and the id of a submission (:mod:`~..record.submissions`), and the storage has how the
+driver has ended (:class:`~..documents.job_end.JobEnd`).
+
+A job whose engine is not *detached* dies with this process. There is nothing to find again, so nothing is journaled.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.job_end import JobEnd
+from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine, SparkJob
+from airflow_provider_kafka_migration.errors import (
+    CopyFailed,
+    CopyStalled,
+    Interrupted,
+    MigrationError,
+    SparkJobCancelled,
+    SparkJobFailed,
+    Terminal,
+    Transient,
+    error_from_dict,
+)
+from airflow_provider_kafka_migration.record import jobs, keys
+from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.record.job_phase import ReadProgress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.submissions import Submission, Submissions, new_token
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
+
+#: Builds what an engine needs for a job document and a token. What the job needs of this machine (a file with
+#: connections, the package as a zip) exists until the block ends.
+MakeJob = Callable[[JobRef, str], AbstractContextManager[SparkJob]]
+
+#: Seconds between two looks at a job: of this machine, and of a service.
+_BOUND_SECONDS, _DETACHED_SECONDS = 0.2, 5.0
+#: A warning about an engine that does not answer is repeated after this many looks.
+_WARN_EVERY = 12
+
+_LAST_WORD = re.compile(r"\[(?P<code>[A-Z][A-Z_]+)\] (?P<text>.+)$")
+#: Jobs that compare; all others copy, and their progress document lists the partitions that failed.
+_CONTENT_JOBS = ("verify", "verify-archive")
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _no_pump(_read: ReadProgress) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+class EngineRunner:
+    """A runner of job documents (``record.job_phase.JobRunner``) on a Spark engine.
+
+    :param make_job: builds what the engine needs.
+    :param pump: shows progress until the block ends.
+    :param stop: waits so many seconds; returns True at once when the job has to be cancelled.
+    """
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        make_job: MakeJob,
+        *,
+        pump: Callable[[ReadProgress], AbstractContextManager[object]] = _no_pump,
+        stop: Callable[[float], bool] = _sleep,
+        poll_seconds: float | None = None,
+    ) -> None:
+        self.engine = engine
+        self._make_job = make_job
+        self._pump = pump
+        self._stop = stop
+        self._poll_seconds = poll_seconds or (_DETACHED_SECONDS if engine.detached else _BOUND_SECONDS)
+        #: The job that this runner waits for: what :meth:`cancel` cancels.
+        self._running_id = ""
+
+    def spark_master(self, _spec: MigrationSpec) -> str:
+        """Return Spark's master; empty where a service chooses it."""
+        return str(getattr(self.engine, "master", ""))
+
+    # -- as a JobRunner ----------------------------------------------------------------------------------------------
+
+    def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
+        """Refuse: a job of an engine needs the record, see :meth:`run`."""
+        raise Terminal("an engine runs jobs of a record only", next_step="report this as a bug")
+
+    def find(self, record: MigrationRecord, name: str) -> Submission | None:
+        """Return the submission of an earlier process, if its job runs, or has ended well and was not taken up."""
+        submissions = Submissions(record, name)
+        last = submissions.last()
+        if last is None:
+            return None
+        why_not = self._why_not(record, last)
+        if not why_not:
+            log.info("The %s job of an earlier attempt is taken up: %s on %s", name, last.job_id, last.engine)
+            return last
+        submissions.ended(last, why_not)
+        return None
+
+    def _why_not(self, record: MigrationRecord, last: Submission) -> str:
+        """Return why a submission is of no use any more; empty: it runs, or it has ended well."""
+        if last.engine != self.engine.name or not self.engine.detached:
+            log.warning("The job %s of the engine %s is not taken up: the spec names another one", last, last.engine)
+            return "another engine"
+        if last.generation != record.journal.generation:
+            # Its copiers belong to the former owner, so they are refused anyway.
+            if last.job_id:
+                self._try_to_cancel(last.job_id)
+            return "another owner"
+        if not last.job_id:
+            return ""
+        status = self.engine.status(last.job_id)
+        if not _is_over(status, read_end(record, last.token)):
+            return ""
+        error = job_error(record, last, status)
+        return "" if error is None else f"{status.state}: {error.code}"
+
+    def start(self, record: MigrationRecord, job: JobRef) -> Submission:
+        """Submit a job, or find the one that runs, and return at once."""
+        submissions = Submissions(record, job.name)
+        submission = self.find(record, job.name)
+        if submission is not None and submission.job_id:
+            return submission
+        # A token without an id: the engine may have the job, and then gives its id again.
+        submission = submission or submissions.begin(self.engine.name, job)
+        with self._make_job(job, submission.token) as described:
+            job_id = self.engine.submit(described)
+        log.info("The %s job is %s on %s", job.name, job_id, self.engine.name)
+        self._running_id = job_id
+        return submissions.submitted(submission, job_id)
+
+    def end(self, record: MigrationRecord, submission: Submission) -> None:
+        """Wait for the end of a job, and return if it has ended well.
+
+        :raises MigrationError: the job's own error, or that of the engine.
+        """
+        self._raise(record, submission, self._wait(record, submission))
+
+    def taken_up(self, record: MigrationRecord, submission: Submission) -> None:
+        """Journal that the end of a job was taken up."""
+        Submissions(record, submission.name).ended(submission, "taken up")
+
+    def run(self, record: MigrationRecord, job: JobRef, read_progress: ReadProgress) -> None:
+        """Run a job to its end.
+
+        :raises MigrationError: the job's own error, or that of the engine.
+        """
+        if not self.engine.detached:
+            self._run_bound(record, job, read_progress)
+            return
+        submission = self.start(record, job)
+        try:
+            self._run_detached(record, job, submission, read_progress)
+        except SparkJobCancelled:
+            if not submission.found:
+                raise
+            # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
+            log.info("The job of the attempt before was cancelled; a new one is submitted")
+            self._run_detached(record, job, self.start(record, job), read_progress)
+
+    def _run_bound(self, record: MigrationRecord, job: JobRef, read_progress: ReadProgress) -> None:
+        submission = Submission(job.name, new_token(job.name), self.engine.name, record.journal.generation, job.since)
+        with self._make_job(job, submission.token) as described, self._pump(read_progress):
+            job_id = self._running_id = self.engine.submit(described)
+            try:
+                status = self._wait(record, replace(submission, job_id=job_id))
+            finally:
+                self._running_id = ""
+                self.engine.cancel(job_id)
+        self._raise(record, submission, status)
+
+    def _run_detached(
+        self, record: MigrationRecord, job: JobRef, submission: Submission, read_progress: ReadProgress
+    ) -> None:
+        self._running_id = submission.job_id
+        try:
+            # Entered for a job that was found as well: it renews what would expire while the job runs.
+            with self._make_job(job, submission.token), self._pump(read_progress):
+                status = self._wait(record, submission)
+        finally:
+            self._running_id = ""
+        self._raise(record, submission, status)
+        self.taken_up(record, submission)
+
+    def renewed(self, record: MigrationRecord, submission: Submission) -> AbstractContextManager[SparkJob]:
+        """Renew what expires while the job of another process runs, until the block ends."""
+        return self._make_job(JobRef(submission.name, record.spec.storage.journal, ""), submission.token)
+
+    def watch(self, submission: Submission) -> None:
+        """Make :meth:`cancel` cancel the job of an earlier part of this task."""
+        self._running_id = submission.job_id
+
+    def has_ended(self, record: MigrationRecord, submission: Submission) -> bool:
+        """Whether a job has ended, by its engine or, if that does not answer, by what its driver has written."""
+        status = self._look(submission.job_id)
+        return _is_over(status, None) or _is_over(status, read_end(record, submission.token))
+
+    def cancel(self) -> None:
+        """Cancel the job that this runner waits for. May be called in a signal handler, and from another thread."""
+        if self._running_id:
+            self.engine.cancel(self._running_id)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, record: MigrationRecord, submission: Submission) -> JobStatus:
+        silent = 0
+        while True:
+            status = self._look(submission.job_id)
+            if _is_over(status, None):
+                return status
+            if status.state is JobState.UNKNOWN:
+                if read_end(record, submission.token) is not None:
+                    return status
+                if silent % _WARN_EVERY == 0:
+                    log.warning("%s does not tell how %s is: %s", self.engine.name, submission.job_id, status.reason)
+                silent += 1
+            else:
+                silent = 0
+            if self._stop(self._poll_seconds):
+                self._try_to_cancel(submission.job_id)
+                raise interrupted(record, submission.name)
+
+    def _look(self, job_id: str) -> JobStatus:
+        try:
+            return self.engine.status(job_id)
+        except Transient as error:
+            return JobStatus(JobState.UNKNOWN, str(error))
+
+    def _try_to_cancel(self, job_id: str) -> None:
+        try:
+            self.engine.cancel(job_id)
+        except MigrationError as error:
+            log.warning("The job %s could not be cancelled: %s", job_id, error)
+
+    def _raise(self, record: MigrationRecord, submission: Submission, status: JobStatus) -> None:
+        error = job_error(record, submission, status)
+        if error is not None:
+            if self.engine.detached:
+                Submissions(record, submission.name).ended(submission, f"{status.state}: {error.code}")
+            raise error
+
+
+# -- how a job has ended ----------------------------------------------------------------------------------------------
+
+
+def read_end(record: MigrationRecord, token: str) -> JobEnd | None:
+    """Return what the driver of a submission has said about its end; None if it has said nothing."""
+    data = record.journal_store.get(record.key(keys.job_end(token)))
+    if data is None:
+        return None
+    try:
+        return JobEnd.parse(data)
+    except ValidationError:
+        log.warning("The document about the end of %s cannot be read", token)
+        return None
+
+
+def _is_over(status: JobStatus, end: JobEnd | None) -> bool:
+    return status.state.is_over or (status.state is JobState.UNKNOWN and end is not None)
+
+
+def job_error(record: MigrationRecord, submission: Submission, status: JobStatus) -> MigrationError | None:
+    """Return the error of a job that has ended; None if it has ended well.
+
+    The driver knows best: an engine forgets jobs after a while, and may call one failed whose driver was done.
+    """
+    end = read_end(record, submission.token)
+    if end is not None and end.status == "succeeded":
+        return None
+    if status.state is JobState.CANCELLED:
+        return SparkJobCancelled(
+            f"the {submission.name} job {submission.job_id} was cancelled on {submission.engine}",
+            where=record.where(submission.name),
+            next_step="clear the task to submit it again: it continues where it stopped",
+        )
+    if end is not None and end.error is not None and end.status == "failed":
+        return _detailed(record, submission.name, end.error)
+    if status.state is JobState.SUCCEEDED:
+        return None
+    said = last_word(status.log_tail)
+    return _detailed(record, submission.name, said or _engine_error(record, submission, status))
+
+
+def _engine_error(record: MigrationRecord, submission: Submission, status: JobStatus) -> SparkJobFailed:
+    lost = "it does not exist any more" if status.state is JobState.LOST else f"it is {status.state}"
+    reason = status.reason or (status.log_tail[-1] if status.log_tail else "") or lost
+    return SparkJobFailed(
+        f"the {submission.name} job ended on {submission.engine} without saying why: {reason[:500]}",
+        where=record.where(submission.name),
+        next_step="see the driver's log; then clear the task, or resume: it continues from the target's log ends",
+        details={"log": list(status.log_tail[-40:]), "job_id": submission.job_id},
+    )
+
+
+def _detailed(record: MigrationRecord, name: str, error: MigrationError) -> MigrationError:
+    """Return the error of a copy with all failed partitions: the progress document lists them."""
+    if name not in _CONTENT_JOBS and isinstance(error, CopyFailed | CopyStalled | SparkJobFailed):
+        return jobs.job_failed(record, name, error)
+    return error
+
+
+def last_word(lines: tuple[str, ...]) -> MigrationError | None:
+    """Return our error in a driver's last message, one line ``[CODE] what. Next: step``; None if there is none."""
+    for line in reversed(lines):
+        found = _LAST_WORD.search(line)
+        if found:
+            what, _, next_step = found["text"].partition(". Next: ")
+            error = error_from_dict({"code": found["code"], "what": what, "next_step": next_step})
+            # Spark's own messages look the same; their codes are none of ours.
+            if type(error) not in (Terminal, Transient):
+                return error
+    return None
+
+
+def interrupted(record: MigrationRecord, name: str) -> Interrupted:
+    """Return the error of a job that was asked to stop."""
+    return Interrupted(
+        f"{name} was asked to stop",
+        where=record.where(name),
+        next_step="run the same command again, or resume the migration: it continues where it stopped",
+    )

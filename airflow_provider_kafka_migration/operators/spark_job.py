@@ -1,0 +1,327 @@
+"""The common base of the Spark tasks: a phase whose data plane work runs on a Spark engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.configuration import conf as airflow_conf
+
+from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
+from airflow_provider_kafka_migration.engines.submit import Running, SubmitEngine
+from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, Transient
+from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
+from airflow_provider_kafka_migration.provider.connections import (
+    airflow_resolver,
+    private_directory,
+    public_sealing_key,
+)
+from airflow_provider_kafka_migration.provider.job_references import remove_directory
+from airflow_provider_kafka_migration.provider.progress import (
+    Callback,
+    ProgressWatcher,
+    TroubleNotices,
+    as_callbacks,
+    call_all,
+    interval_seconds,
+)
+from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, HookProcess
+from airflow_provider_kafka_migration.provider.task import (
+    MigrationTask,
+    SpecSource,
+    migration_retry_policy,
+    plain_spec,
+    run_owner,
+)
+from airflow_provider_kafka_migration.spark.launch import FORCED_CONF, application_name, main_file
+from airflow_provider_kafka_migration.triggers.spark_job import WAKE, SparkJobTrigger, event_error
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk import Context
+
+    from airflow_provider_kafka_migration.engines.base import SparkEngine, SparkJob
+    from airflow_provider_kafka_migration.engines.run import EngineRunner
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
+    from airflow_provider_kafka_migration.record.submissions import Submission
+    from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
+
+#: Limits of the time after which a deferred task wakes up; in between it is ``topology.refresh_interval``.
+_SHORTEST_WAKE_SECONDS, _LONGEST_WAKE_SECONDS = 20.0, 300.0
+
+
+class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
+    """Runs one phase whose data plane is a Spark job, on the engine that ``spark.engine`` of the spec names.
+
+    As always, the phase itself runs in the task: it reads the journal, writes the job document, and verifies the
+    journal and the clusters afterwards. In between the engine runs the job, with pointers as its only arguments.
+
+    With ``spark-submit`` in client mode the driver is a child of the task, which holds its slot until the job ends. On
+    all other engines the job is detached: its id is in the journal, so an attempt that follows a lost worker finds the
+    running job; and a deferrable task gives its slot away, wakes up now and then, and cancels the job if it is cleared.
+
+    :param spec: the migration; None takes it from the Params of the run.
+    :param takeover: take the migration over from another owner.
+    :param conf: additional Spark conf; overrides the spec's. No secrets: Spark's UI shows it.
+    :param on_trouble: called with the task's context when partitions cannot be copied, while the task keeps running.
+    :param deferrable: give the slot away while a detached job runs; ``[operators] default_deferrable`` by default.
+    :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...), for the
+        engine ``submit``.
+    """
+
+    #: Arguments that this class or the DAG sets itself.
+    fixed_arguments: ClassVar[frozenset[str]] = MigrationTask.fixed_arguments | {
+        *("application", "application_args", "conn_id", "name", "java_class"),
+    }
+
+    template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
+
+    #: Name of the core's argument that receives the Spark runner.
+    runner_argument: ClassVar[str] = "runner"
+
+    def __init__(
+        self,
+        *,
+        spec: SpecSource = None,
+        takeover: bool = False,
+        conf: Mapping[str, str] | None = None,
+        on_trouble: Callback | Sequence[Callback] | None = (),
+        deferrable: bool = airflow_conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
+        if forced:
+            raise ValueError(f"conf has settings that a copy cannot work with: {', '.join(forced)}")
+        kwargs.setdefault("retry_policy", migration_retry_policy())
+        super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
+        self.on_trouble = as_callbacks(on_trouble)
+        self.deferrable = deferrable
+        self.spec = plain_spec(spec)
+        self.takeover = takeover
+        self._private_directory: Path | None = None
+        self._runner: EngineRunner | None = None
+        self._started: list[HookProcess] = []
+
+    # -- the task ----------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Run the phase; XCom gets only pointers."""
+        runner = self.make_runner(context, self.migration_spec(context))
+        with self.open_migration(context, **{self.runner_argument: runner}) as migration:
+            self._starts(migration)
+            if self.deferrable and runner.engine.detached:
+                return self._advance(context, migration, runner, migration.start_job(self.phase), {})
+            return self._done(migration, migration.run(self.phase))
+
+    def resume(
+        self, context: Context, event: dict[str, Any], *, submission: dict[str, Any], memory: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Continue after a deferral: take up the end of the job, or do what has to be done while it runs.
+
+        :param submission: the job that was waited for.
+        :param memory: what the task remembers from one part to the next.
+        """
+        from airflow_provider_kafka_migration.record.submissions import Submission
+
+        error = event_error(event)
+        if error is not None:
+            # The job still runs; an attempt that follows finds it.
+            raise error
+        waited_for = Submission(**submission)
+        runner = self.make_runner(context, self.migration_spec(context))
+        # A task that is killed in this part cancels the job as well.
+        runner.watch(waited_for)
+        with self.open_migration(context, **{self.runner_argument: runner}) as migration:
+            if event["status"] == WAKE and not self._wake(context, migration, runner, waited_for, memory):
+                self._wait(context, runner, waited_for, memory)
+            self._starts(migration)
+            step = migration.end_job(self.phase, waited_for)
+            return self._advance(context, migration, runner, step, memory)
+
+    def _advance(
+        self,
+        context: Context,
+        migration: Migration,
+        runner: EngineRunner,
+        step: Submission | PhaseResult,
+        memory: dict[str, Any],
+    ) -> dict[str, Any]:
+        from airflow_provider_kafka_migration.record.context import PhaseResult
+
+        if isinstance(step, PhaseResult):
+            return self._done(migration, step)
+        for label, url in runner.engine.links(step.job_id).items():
+            self.log.info("%s: %s", label, url)
+        self._wake(context, migration, runner, step, memory)
+        self._wait(context, runner, step, memory)
+        raise AssertionError("a deferred task does not get here")
+
+    def _done(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
+        self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
+        self._finished(migration, result)
+        return self.pointers(migration, result)
+
+    def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
+        """Give the slot away until the job has ended or it is time to wake up."""
+        spec = self.migration_spec(context)
+        seconds = spec.topology.refresh_interval.total_seconds()
+        self.defer(
+            trigger=SparkJobTrigger(
+                engine=runner.engine.name,
+                arguments=dict(getattr(runner.engine, "arguments", spec.spark.engine_args)),
+                job_id=submission.job_id,
+                wake_seconds=min(max(seconds, _SHORTEST_WAKE_SECONDS), _LONGEST_WAKE_SECONDS),
+            ),
+            method_name="resume",
+            kwargs={"submission": submission.as_dict(), "memory": memory},
+        )
+
+    def _wake(
+        self,
+        context: Context,
+        migration: Migration,
+        runner: EngineRunner,
+        submission: Submission,
+        memory: dict[str, Any],
+    ) -> bool:
+        """Do once what has to be done while the job runs; return whether the driver says that it has ended.
+
+        A cluster or a storage that is away must not end the wait: the job has its own patience.
+        """
+        try:
+            with runner.renewed(migration.context.record, submission):
+                progress = migration.follow_job(self.phase, submission, memory)
+            if progress is not None:
+                self.progress_taker(context, migration.spec.migration_id, memory)(progress)
+            return runner.has_ended(migration.context.record, submission)
+        except (Transient, *CREDENTIALS_REFUSED) as error:
+            self.log.warning("What runs beside the job has failed this time, the next part tries again: %s", error)
+            return False
+
+    def progress_taker(self, context: Context, migration_id: str, memory: dict[str, Any]) -> Callable[[Progress], None]:
+        """Return what shows progress and notifies people, as the parts before left it."""
+        show = self.progress_sink(context)
+        notices = TroubleNotices(migration_id, lambda text: call_all(self.on_trouble, context, text))
+        notices.recall(memory.get("notices") or {})
+
+        def take(progress: Progress) -> None:
+            show(progress)
+            notices(progress)
+            memory["notices"] = notices.remembered()
+
+        return take
+
+    def _starts(self, migration: Migration) -> None:
+        """Hook for subclasses, called before the phase runs."""
+
+    def _finished(self, migration: Migration, result: PhaseResult) -> None:
+        """Hook for subclasses, called after the phase has succeeded."""
+
+    def on_kill(self) -> None:
+        """Cancel the job; a driver of this machine is ended with all its processes. Remove its connections."""
+        for process in self._started:
+            process.kill()
+        if self._runner is not None:
+            self._runner.cancel()
+        if self._private_directory is not None:
+            remove_directory(self._private_directory)
+
+    # -- the engine --------------------------------------------------------------------------------------------------
+
+    def make_runner(self, context: Context, spec: MigrationSpec) -> EngineRunner:
+        """Return the runner of this task's jobs, on the engine of the spec.
+
+        :raises EngineUnknown: no engine has the name in the spec.
+        :raises SpecInvalid: its arguments are wrong.
+        """
+        from airflow_provider_kafka_migration.engines.run import EngineRunner
+        from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
+
+        engine = self._make_engine(context, spec)
+        self._private_directory = private_directory(run_owner(context), self.task_id)
+        make_job = JobMaker(
+            spec,
+            airflow_resolver(),
+            engine,
+            self._private_directory,
+            conf=self.conf,
+            environment=self.env_vars,
+            mains=mains_folder(),
+            ships_code=not self.py_files,
+            public_key=public_sealing_key(),
+        )
+
+        def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
+            return ProgressWatcher(
+                read, self.progress_taker(context, spec.migration_id, {}), every_seconds=interval_seconds()
+            )
+
+        self._runner = EngineRunner(engine, make_job, pump=pump)
+        return self._runner
+
+    def _make_engine(self, context: Context, spec: MigrationSpec) -> SparkEngine:
+        if spec.spark.engine != DEFAULT:
+            return make_engine(spec.spark.engine, spec.spark.engine_args)
+        facts = BoundSparkSubmitHook.adopt(self.plain_hook(spec.spark.conn_id)).facts
+        arguments = {**{key: value for key, value in facts.items() if value}, **spec.spark.engine_args}
+
+        def start(job: SparkJob, more_conf: Mapping[str, str]) -> Running:
+            return self._start_submit(context, spec, job, more_conf)
+
+        return make_submit_engine(arguments, start)
+
+    def _start_submit(
+        self, context: Context, spec: MigrationSpec, job: SparkJob, more_conf: Mapping[str, str]
+    ) -> HookProcess:
+        """Start ``spark-submit`` through the hook of the Spark provider, which has this operator's arguments."""
+        given = self.conf, self.env_vars, self.py_files
+        self.application = str(job.main)
+        self.application_args = list(job.arguments)
+        self.conf = {**job.conf, **more_conf}
+        self.env_vars = dict(job.environment) or None
+        self.name = application_name(job.migration_id, job.name)
+        if job.py_files is not None:
+            self.py_files = str(job.py_files)
+        try:
+            hook = self.hook_for_submission(spec.spark.conn_id, context, is_cluster_mode=bool(more_conf))
+        finally:
+            # A second job of this task begins with the caller's arguments again.
+            self.conf, self.env_vars, self.py_files = given
+        assert isinstance(hook, BoundSparkSubmitHook)
+        process = HookProcess(hook, self.application, job.secret_environment, is_bound=not more_conf)
+        self._started.append(process)
+        return process
+
+    def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
+        """Return the hook that binds the driver to this task."""
+        bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
+        return bound
+
+
+def make_submit_engine(arguments: Mapping[str, Any], start: Callable[..., Running]) -> SubmitEngine:
+    """Create the engine ``submit`` with arguments of a spec, and another way to start ``spark-submit``.
+
+    :raises SpecInvalid: an argument is unknown or malformed.
+    """
+    engine = make_engine(DEFAULT, arguments)
+    assert isinstance(engine, SubmitEngine)
+    return engine.started_by(start)
+
+
+def mains_folder() -> str:
+    """Return the configured folder of the Spark mains; empty: inside the package."""
+    return str(airflow_conf.get("kafka_migration", "spark_jobs_folder", fallback="") or "")
+
+
+def spark_main(name: str) -> Path:
+    """Return the path of a Spark main: in the configured folder, or where the package has it.
+
+    :raises Terminal: it is not there.
+    """
+    return main_file(name, mains_folder())

@@ -1,0 +1,115 @@
+"""Phases whose work is a job: what comes before the job, what runs beside it, and what comes after it.
+
+A phase of this kind is a :class:`JobPhase`: ``prepare`` writes a job document and says where it is, or says that
+nothing is left to do; ``finish`` verifies what the job has done. Between the two, a runner runs the job: in this
+process (:meth:`JobPhase.run`), or on a Spark engine, for days and without a process of this package waiting for it.
+Nothing is handed from ``prepare`` to ``finish`` but the name of the job: all facts are read from the record, because
+another process on another machine may call ``finish``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.context import CopyRunner, JobRef, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.submissions import Submission
+
+ReadProgress = Callable[[], Progress | None]
+
+#: What a half of a phase returns: a job to run next, or the end of the phase.
+Step = JobRef | PhaseResult
+
+
+@runtime_checkable
+class JobRunner(CopyRunner, Protocol):
+    """A runner whose jobs may outlive the process that submits them."""
+
+    def find(self, record: MigrationRecord, name: str) -> Submission | None:
+        """Return the submission of an earlier process that runs, or has ended well and was not taken up; else None."""
+
+    def start(self, record: MigrationRecord, job: JobRef) -> Submission:
+        """Submit a job, or find the one that runs, and return at once."""
+
+    def end(self, record: MigrationRecord, submission: Submission) -> None:
+        """Return if the job has ended well; raise its error otherwise."""
+
+    def taken_up(self, record: MigrationRecord, submission: Submission) -> None:
+        """Note that a phase has verified what the job did: the next attempt need not look at it again."""
+
+    def run(self, record: MigrationRecord, job: JobRef, read_progress: ReadProgress) -> None:
+        """Submit a job, or find the one that runs, and wait for its end; raise its error."""
+
+
+def _nothing_beside(_context: PhaseContext) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def _nothing_to_follow(_context: PhaseContext, _memory: dict[str, Any]) -> None:
+    return None
+
+
+def _no_progress(_record: MigrationRecord, _job: JobRef) -> Progress | None:
+    return None
+
+
+@dataclass(frozen=True)
+class JobPhase:
+    """A phase whose work is a job.
+
+    :param jobs: names of the job documents that the phase may write.
+    :param prepare: checks, and writes a job document; a result if nothing is left to do.
+    :param finish: verifies what a job has done that ended well; returns another job if there is more to do.
+    :param run_job: runs a job through the context's runner and waits for it; raises its error.
+    :param beside: runs what has to run while the job runs, in threads, until the ``with`` block ends.
+    :param follow: the same once, in this thread, for a task that wakes up now and then. Its second argument is what it
+        remembers from one time to the next, JSON-serializable; it is empty after a restart.
+    :param read_progress: the newest progress of a job for people, None before the first one.
+    """
+
+    jobs: tuple[str, ...]
+    prepare: Callable[..., Step]
+    finish: Callable[[PhaseContext, JobRef], Step]
+    run_job: Callable[[PhaseContext, JobRef], None]
+    beside: Callable[[PhaseContext], AbstractContextManager[object]] = _nothing_beside
+    follow: Callable[[PhaseContext, dict[str, Any]], None] = _nothing_to_follow
+    read_progress: Callable[[MigrationRecord, JobRef], Progress | None] = _no_progress
+
+    def run(self, context: PhaseContext, **options: Any) -> PhaseResult:
+        """Run the whole phase in this process: every job is waited for.
+
+        :param options: arguments of ``prepare``.
+        """
+        step: Step = self._found(context) or self.prepare(context, **options)
+        while isinstance(step, JobRef):
+            with self.beside(context):
+                self.run_job(context, step)
+            step = self.finish(context, step)
+        return step
+
+    def _found(self, context: PhaseContext) -> JobRef | None:
+        """Return the job of an earlier process that still runs: it must not be prepared again meanwhile."""
+        if not isinstance(context.runner, JobRunner):
+            return None
+        submission = found_submission(context.runner, context.record, self.jobs)
+        return None if submission is None else submitted_ref(context.record, submission)
+
+
+def found_submission(runner: JobRunner, record: MigrationRecord, names: tuple[str, ...]) -> Submission | None:
+    """Return the first submission of these jobs that :meth:`JobRunner.find` finds."""
+    return next((found for name in names if (found := runner.find(record, name)) is not None), None)
+
+
+def job_ref(record: MigrationRecord, name: str) -> JobRef:
+    """Return where the job document of a name is; the job begins now."""
+    tip = record.journal.tip
+    return JobRef(name, record.spec.storage.journal, record.key(keys.job(name)), -1 if tip is None else tip.seq)
+
+
+def submitted_ref(record: MigrationRecord, submission: Submission) -> JobRef:
+    """Return where the job document of a submission is."""
+    return replace(job_ref(record, submission.name), since=submission.since)

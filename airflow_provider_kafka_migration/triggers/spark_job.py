@@ -1,0 +1,134 @@
+"""Waits for the end of a job on any Spark engine, and wakes its task up now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, ClassVar
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine
+from airflow_provider_kafka_migration.engines.find import make_engine
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
+
+#: Statuses of events. ``ended``: the job does not run any more; how it ended, its task finds out.
+ENDED, WAKE, FAILED = "ended", "wake", "failed"
+
+
+class SparkJobTrigger(BaseTrigger):
+    """Fires once: when the job has ended, when its task has something to do, or when the engine cannot be asked.
+
+    It stores nothing, so it may run twice or move between triggerers. Airflow's database stores its arguments; engine
+    arguments hold references to connections and never a secret.
+
+    :param engine: name of the engine.
+    :param arguments: arguments of the engine.
+    :param job_id: the engine's id of the job.
+    :param poll_seconds: time between two looks at the job.
+    :param wake_seconds: the task is woken up after this long.
+    """
+
+    #: A line in the triggerer's log after so many looks.
+    _LINE_EVERY: ClassVar[int] = 12
+
+    def __init__(
+        self,
+        *,
+        engine: str,
+        arguments: dict[str, Any],
+        job_id: str,
+        poll_seconds: float = 5.0,
+        wake_seconds: float = 60.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.engine = engine
+        self.arguments = arguments
+        self.job_id = job_id
+        self.poll_seconds = poll_seconds
+        self.wake_seconds = wake_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "engine": self.engine,
+                "arguments": self.arguments,
+                "job_id": self.job_id,
+                "poll_seconds": self.poll_seconds,
+                "wake_seconds": self.wake_seconds,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look at the job repeatedly. Engines block, so they are called in a thread."""
+        try:
+            engine = await asyncio.to_thread(make_engine, self.engine, self.arguments)
+            yield await self._watch(engine)
+        except Terminal as error:
+            yield _failed(error)
+
+    async def _watch(self, engine: SparkEngine) -> TriggerEvent:
+        deadline = time.monotonic() + self.wake_seconds
+        own = await asyncio.to_thread(engine.trigger, self.job_id)
+        looks = 0
+        while True:
+            status = await self._look(engine)
+            if status.state.is_over:
+                return TriggerEvent({"status": ENDED, "state": str(status.state), "reason": status.reason[:500]})
+            if looks % self._LINE_EVERY == 0:
+                self.log.info("%s on %s is %s %s", self.job_id, self.engine, status.state, status.reason)
+            looks += 1
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return TriggerEvent({"status": WAKE, "state": str(status.state), "reason": status.reason[:500]})
+            if own is None:
+                await asyncio.sleep(min(self.poll_seconds, left))
+            else:
+                # The engine's own trigger knows when to look again. It is used once: afterwards the status is polled.
+                await self._wait_for(own, left)
+                own = None
+
+    async def _look(self, engine: SparkEngine) -> JobStatus:
+        try:
+            return await asyncio.to_thread(engine.status, self.job_id)
+        except Terminal:
+            raise
+        except Exception as error:
+            # No answer proves nothing, so the wait goes on. The task that is woken up meanwhile tells people.
+            self.log.warning("%s does not tell how %s is: %s", self.engine, self.job_id, error)
+            return JobStatus(JobState.UNKNOWN, str(error) if isinstance(error, MigrationError) else "")
+
+    async def _wait_for(self, own: BaseTrigger, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                async for _event in own.run():
+                    return
+        except TimeoutError:
+            return
+        except Exception as error:
+            self.log.warning("The trigger of the engine %s has failed: %s", self.engine, type(error).__name__)
+        finally:
+            await own.cleanup()
+
+    async def on_kill(self) -> None:
+        """Cancel the job: a person has cleared or marked the task. Not called when a triggerer restarts."""
+        try:
+            engine = await asyncio.to_thread(make_engine, self.engine, self.arguments)
+            await asyncio.to_thread(engine.cancel, self.job_id)
+            self.log.info("%s on %s was cancelled", self.job_id, self.engine)
+        except Exception as error:
+            self.log.warning("%s on %s could not be cancelled: %s", self.job_id, self.engine, error)
+
+
+def _failed(error: MigrationError) -> TriggerEvent:
+    return TriggerEvent({"status": FAILED, "message": str(error), "error": error.as_dict()})
+
+
+def event_error(event: Mapping[str, Any]) -> MigrationError | None:
+    """Return the error in an event; None if there is none."""
+    if event.get("status") in (ENDED, WAKE):
+        return None
+    return error_from_dict(dict(event.get("error") or {"what": str(event.get("message", "no reason given"))}))

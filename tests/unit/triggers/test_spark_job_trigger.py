@@ -1,0 +1,230 @@
+"""The trigger of jobs on engines, and the round trip of a task that waits with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
+
+from airflow_provider_kafka_migration import migration as core
+from airflow_provider_kafka_migration.engines import find
+from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, EngineForbidden, EngineUnreachable
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator, KafkaMigrationTailOperator
+from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
+from airflow_provider_kafka_migration.record.submissions import Submission
+from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """The cluster behind the engine ``memory``, with one job that runs."""
+    found = MemoryCluster()
+    monkeypatch.setattr(MemoryEngine, "shared", found)
+    monkeypatch.setattr(find, "BUILT_IN", {**find.BUILT_IN, "memory": "memory_engine:MemoryEngine"})
+    found.submit(SparkJob("m", "seed", "seed-1", None, None, ()))  # type: ignore[arg-type]
+    return found
+
+
+def trigger(**changes: Any) -> SparkJobTrigger:
+    """As it comes out of Airflow's database."""
+    given = {"engine": "memory", "arguments": {"room": "b"}, "job_id": "job-1", "poll_seconds": 0.001, **changes}
+    path, arguments = SparkJobTrigger(**{"wake_seconds": 60.0, **given}).serialize()
+    assert path == "airflow_provider_kafka_migration.triggers.spark_job.SparkJobTrigger"
+    return SparkJobTrigger(**json.loads(json.dumps(arguments)))
+
+
+def fire(one: SparkJobTrigger) -> dict[str, Any]:
+    """Its event."""
+
+    async def first() -> Any:
+        return [event async for event in one.run()]
+
+    (event,) = asyncio.run(first())
+    payload: dict[str, Any] = json.loads(json.dumps(event.payload))
+    return payload
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state.is_over])
+def test_it_fires_when_the_job_has_ended(cluster: MemoryCluster, state: JobState) -> None:
+    looks = 0
+
+    def end(job: MemoryJob) -> None:
+        nonlocal looks
+        looks += 1
+        job.state = state if looks == 3 else JobState.RUNNING
+
+    cluster.looks = end
+    assert fire(trigger())["state"] == str(state)
+    assert looks == 3
+
+
+def test_it_wakes_the_task_while_the_job_runs(cluster: MemoryCluster) -> None:
+    event = fire(trigger(wake_seconds=0.0))
+    assert (event["status"], event["state"]) == ("wake", "running")
+    assert cluster.running
+
+
+def test_an_engine_that_does_not_answer_does_not_end_the_wait(cluster: MemoryCluster) -> None:
+    cluster.jobs["job-1"].state = JobState.SUCCEEDED
+    cluster.answers = [EngineUnreachable("busy"), OSError("no route"), JobState.UNKNOWN, JobState.PENDING]
+    assert fire(trigger())["state"] == "succeeded"
+    assert cluster.answers == []
+
+
+def test_a_refused_question_does(cluster: MemoryCluster) -> None:
+    cluster.answers = [EngineForbidden("no right")]
+    event = fire(trigger())
+    assert (event["status"], event["error"]["code"]) == ("failed", "ENGINE_FORBIDDEN")
+    assert cluster.running
+
+
+def test_wrong_arguments_are_an_event_and_no_dead_trigger(cluster: MemoryCluster) -> None:
+    assert fire(trigger(arguments={"chamber": 1}))["error"]["code"] == "SPEC_INVALID"
+    assert fire(trigger(engine="nobody"))["error"]["code"] == "ENGINE_UNKNOWN"
+
+
+def test_only_a_person_cancels_the_job(cluster: MemoryCluster) -> None:
+    asyncio.run(trigger().cleanup())
+    assert cluster.running
+    asyncio.run(trigger().on_kill())
+    assert not cluster.running
+
+
+# -- a task that waits ------------------------------------------------------------------------------------------------
+
+
+class Core:
+    """A migration whose phase has one job; notes what the task asks of it."""
+
+    def __init__(self, spec: Any, cluster: MemoryCluster) -> None:
+        self.spec, self.cluster = spec, cluster
+        self.calls: list[str] = []
+        self.runner: Any = None
+        self.trouble: Exception | None = None
+        self.context = SimpleNamespace(record=SimpleNamespace(journal_store=SimpleNamespace(get=lambda _key: None)))
+        self.context.record.key = lambda name: name
+        self.context.record.spec = spec
+
+    def start_job(self, phase: str) -> Submission:
+        self.calls.append("start")
+        return Submission(phase, "seed-1", "memory", 1, 7, "job-1")
+
+    def follow_job(self, phase: str, submission: Submission, memory: dict[str, Any]) -> Progress:
+        self.calls.append("follow")
+        if self.trouble is not None:
+            raise self.trouble
+        memory["passes"] = memory.get("passes", 0) + 1
+        return Progress(phase, f"pass {memory['passes']}", failed=1)
+
+    def end_job(self, phase: str, submission: Submission) -> PhaseResult:
+        assert submission == Submission(phase, "seed-1", "memory", 1, 7, "job-1")
+        self.calls.append("end")
+        return PhaseResult(phase, "done")
+
+
+@pytest.fixture
+def heard() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def task(
+    cluster: MemoryCluster, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, heard: list[Any]
+) -> KafkaMigrationTailOperator:
+    spec = {**minimal_spec, "spark": {"engine": "memory", "engine_args": {"room": "b"}}}
+    operator = KafkaMigrationTailOperator(task_id="tail", spec=spec, deferrable=True, on_trouble=heard.append)
+    made = Core(operator.migration_spec(context()), cluster)
+
+    @contextmanager
+    def open_migration(self: Any, *_: Any, runner: Any) -> Iterator[Any]:
+        self.storage_uris = {"journal": "s3://bucket/orders"}
+        # What renews connections while a job runs has tests of its own.
+        runner._make_job = lambda *_: contextmanager(lambda: (yield None))()
+        made.runner = runner
+        yield made
+
+    monkeypatch.setattr(KafkaMigrationTailOperator, "open_migration", open_migration)
+    operator.core = made  # type: ignore[attr-defined]
+    return operator
+
+
+def context() -> Any:
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="tail")
+    return {"ti": ti, "params": {}}
+
+
+def waits(part: Any) -> tuple[SparkJobTrigger, dict[str, Any]]:
+    """Run a part of the task up to its deferral; return the trigger and the arguments, as the database has them."""
+    with pytest.raises(TaskDeferred) as deferred:
+        part()
+    path, arguments = deferred.value.trigger.serialize()
+    assert path.endswith("SparkJobTrigger")
+    assert deferred.value.method_name == "resume"
+    return SparkJobTrigger(**json.loads(json.dumps(arguments))), json.loads(json.dumps(deferred.value.kwargs))
+
+
+def test_a_deferrable_task_gives_its_slot_away_and_wakes_up(
+    task: Any, cluster: MemoryCluster, heard: list[Any]
+) -> None:
+    waiting, arguments = waits(lambda: task.execute(context()))
+    assert (waiting.engine, waiting.arguments, waiting.job_id) == ("memory", {"room": "b"}, "job-1")
+    assert waiting.wake_seconds == 30.0
+    assert task.core.calls == ["start", "follow"]
+    for passes in (2, 3):
+        event = {"status": "wake", "state": "running"}
+        waiting, arguments = waits(lambda event=event, given=arguments: task.resume(context(), event, **given))
+        assert arguments["memory"]["passes"] == passes
+    # Each part is a new process, but people are told once.
+    assert len(heard) == 1
+    cluster.jobs["job-1"].state = JobState.SUCCEEDED
+    waiting.poll_seconds = 0.001
+    pointers = task.resume(context(), fire(waiting), **arguments)
+    assert pointers["summary"] == "done"
+    assert task.core.calls == ["start", "follow", "follow", "follow", "end"]
+
+
+def test_clusters_that_are_away_do_not_end_the_wait(task: Any) -> None:
+    task.core.trouble = BrokerUnreachable("gone")
+    _, arguments = waits(lambda: task.execute(context()))
+    waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
+    assert task.core.calls == ["start", "follow", "follow"]
+
+
+def test_an_end_that_comes_between_two_looks_is_taken_up_at_once(task: Any, cluster: MemoryCluster) -> None:
+    _, arguments = waits(lambda: task.execute(context()))
+    cluster.jobs["job-1"].state = JobState.FAILED
+    task.resume(context(), {"status": "wake", "state": "running"}, **arguments)
+    assert task.core.calls[-1] == "end"
+
+
+def test_an_error_of_the_trigger_fails_the_task_and_leaves_the_job(task: Any, cluster: MemoryCluster) -> None:
+    _, arguments = waits(lambda: task.execute(context()))
+    cluster.answers = [EngineForbidden("no right")]
+    with pytest.raises(EngineForbidden):
+        task.resume(context(), fire(trigger()), **arguments)
+    assert cluster.running
+
+
+def test_a_task_that_is_killed_in_one_of_its_parts_cancels_the_job(task: Any, cluster: MemoryCluster) -> None:
+    _, arguments = waits(lambda: task.execute(context()))
+    waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
+    task.on_kill()
+    assert not cluster.running
+
+
+def test_tasks_are_deferrable_as_airflow_is_configured(minimal_spec: dict[str, Any]) -> None:
+    assert not KafkaMigrationSeedOperator(task_id="seed", spec=minimal_spec).deferrable
+    assert KafkaMigrationSeedOperator(task_id="seed", spec=minimal_spec, deferrable=True).deferrable
+
+
+def test_the_core_has_what_the_task_asks_for() -> None:
+    for name in ("start_job", "follow_job", "end_job"):
+        assert callable(getattr(core.Migration, name))
