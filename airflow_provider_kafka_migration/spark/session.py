@@ -150,9 +150,7 @@ def job_and_runner(kind: type[_D], arguments: JobArguments) -> Iterator[tuple[_D
 
 def _start(arguments: JobArguments) -> TaskRunner:
     migration_id, _, name = arguments.pointer.key.partition("/jobs/")
-    runner = open_runner(f"kafka-migration {migration_id} {name.removesuffix('.json')}", master=arguments.master)
-    runner.warm_up()
-    return runner
+    return open_runner(f"kafka-migration {migration_id} {name.removesuffix('.json')}", master=arguments.master)
 
 
 @contextmanager

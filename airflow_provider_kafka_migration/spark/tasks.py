@@ -10,13 +10,10 @@ This module is what an executor imports first, so that it can name the packages 
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
-import logging
 import pickle
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -24,12 +21,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
-
 #: Python packages (import names) that must be installed on every executor; our own code is shipped.
 EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pydantic", "rfc8785", "urllib3")
-#: The module that a copier imports last.
-COPIER = "airflow_provider_kafka_migration.lanes.slices"
 #: What the message of a task contains if its executor lacks packages; :mod:`.main` looks for it.
 UNFIT = "an executor's Python lacks"
 
@@ -54,9 +47,6 @@ class TaskRunner(Protocol):
         :param description: what Spark's UI shows.
         :raises PySparkException | Py4JError: Spark gave up a task, or the tasks were cancelled.
         """
-
-    def warm_up(self) -> None:
-        """Let executors start Python and import what a copier needs, without waiting for them."""
 
     def slots(self) -> int:
         """Return how many tasks run in parallel, as far as Spark knows now; at least 1."""
@@ -123,13 +113,6 @@ class Task:
                 yield pa.RecordBatch.from_pylist([dict(zip(self._columns, row, strict=True))], schema=schema)
 
 
-def _import_copier(_numbers: Iterable[int]) -> list[int]:
-    """Import what the first slice would import. What fails here fails there by name."""
-    with suppress(ImportError):
-        importlib.import_module(COPIER)
-    return []
-
-
 # -- on the driver ----------------------------------------------------------------------------------------------------
 
 
@@ -147,19 +130,6 @@ class ContextRunner:
         with job_group(self.context, group, description):
             rows = self.context.parallelize(list(numbers), len(numbers)).mapPartitions(task.rows).collect()
         return [dict(zip(columns, row, strict=True)) for row in rows]
-
-    def warm_up(self) -> None:
-        """Run an import in each slot, from a thread: slices that are submitted meanwhile wait for a warm worker."""
-        threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
-
-    def _warm_up(self) -> None:
-        slots = self.slots()
-        try:
-            with job_group(self.context, "warm-up", "import what a copier needs"):
-                self.context.parallelize(range(slots), slots).mapPartitions(_import_copier).count()
-        except Exception as error:
-            # The slices meet the same, and say so.
-            log.debug("Executors could not be warmed up: %s", error)
 
     def slots(self) -> int:
         """Return the cores of the executors that are there now; Spark counts 2 before the first one has come."""
@@ -208,9 +178,6 @@ class ConnectRunner:
         finally:
             self.session.removeTag(group)
         return [row.asDict() for row in rows]
-
-    def warm_up(self) -> None:
-        """Do nothing: a server is warm, or will be after the first slice."""
 
     def slots(self) -> int:
         """Ask Spark once into how many partitions it would split a range: as many as its executors have cores."""

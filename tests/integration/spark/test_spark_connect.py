@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_provider_kafka_migration.errors import SparkJobFailed, SparkSettingsRefused
+from airflow_provider_kafka_migration.errors import SparkSettingsRefused
 from airflow_provider_kafka_migration.spark.session import open_runner
 from airflow_provider_kafka_migration.spark.tasks import ConnectRunner
 from harness.brokers import KafkaCluster
@@ -104,8 +104,3 @@ def test_a_server_that_never_retries_is_refused(tmp_path: Path) -> None:
         pytest.raises(SparkSettingsRefused, match=r"local\[2,4\]"),
     ):
         open_runner("refused", master=unsafe.url)
-
-
-def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(SparkJobFailed, match="connecting to Spark"):
-        open_runner("nobody", master="sc://127.0.0.1:1")

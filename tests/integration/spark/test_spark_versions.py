@@ -37,7 +37,7 @@ def test_seed_verify_and_tail_on_each_series(
         package = str(build_py_files(copy.folder))
 
         def start(main: str, job: str) -> SparkRun:
-            env = {"PYTHONPATH": "", "SPARK_HOME": ""}
+            env = {"PYTHONPATH": ""}
             return submit(copy, main, job, "local[2,4]", "--py-files", package, python=python, env=env)
 
         return copy, start

@@ -43,9 +43,6 @@ class ThreadRunner:
             self._before(group)
         return [dict(zip(columns, row, strict=True)) for number in numbers for row in function(number)]
 
-    def warm_up(self) -> None:
-        raise AssertionError("whoever starts Spark warms it up")
-
     def slots(self) -> int:
         return self.free
 
