@@ -150,7 +150,7 @@ class Reach:
             if side in absent:
                 self._not_looked_at[side] = "its reference cannot be resolved on this machine"
             else:
-                addresses += self._cluster(clients, side)  # type: ignore[arg-type]
+                addresses += self._cluster(clients, side)
         stores: list[StoreLook] = []
         if "storage" in absent:
             self._not_looked_at["storage"] = "its reference cannot be resolved on this machine"
