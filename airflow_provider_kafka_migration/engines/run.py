@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine, SparkJob
-from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     CopyStalled,
@@ -89,15 +88,15 @@ class EngineRunner:
         #: The job that this runner waits for: what :meth:`cancel` cancels.
         self._running_id = ""
 
+    def spark_master(self, _spec: MigrationSpec) -> str:
+        """Return Spark's master; empty where a service chooses it."""
+        return str(getattr(self.engine, "master", ""))
+
     # -- as a JobRunner ----------------------------------------------------------------------------------------------
 
     def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
         """Refuse: a job of an engine needs the record, see :meth:`run`."""
         raise Terminal("an engine runs jobs of a record only", next_step="report this as a bug")
-
-    def spark_master(self, _spec: MigrationSpec) -> str:
-        """Return Spark's master; empty where a service chooses it."""
-        return self.engine.master if isinstance(self.engine, SubmitEngine) else ""
 
     def find(self, record: MigrationRecord, name: str) -> Submission | None:
         """Return the submission of an earlier process, if its job runs, or has ended well and was not taken up."""

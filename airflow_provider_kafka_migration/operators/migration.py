@@ -121,10 +121,6 @@ class KafkaMigrationSparkCheckOperator(SparkMigrationOperator):
 
     phase = "spark_check"
 
-    def __init__(self, **kwargs: Any) -> None:
-        # The job takes seconds: no reason to give the slot away.
-        super().__init__(**{**kwargs, "deferrable": False})
-
 
 class KafkaMigrationPrecheckOperator(MigrationOperator):
     """Checks for anything that would stop the migration, and probes what the target accepts. Read-only on the source.

@@ -16,8 +16,8 @@ from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES
 from airflow_provider_kafka_migration.lanes.reach import clock_of, text_of
 from airflow_provider_kafka_migration.lanes.spark_conf import is_local, unsafe_settings
 from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.job_phase import job_ref
+from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.job_phase import JobPhase, JobRunner, Step, job_ref
 from airflow_provider_kafka_migration.record.spark_probe import SparkSide, basis_of, outdated, read_probe
 from airflow_provider_kafka_migration.record.times import iso
 
@@ -33,6 +33,11 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises Transient: the probe's job could not run for a reason that may pass. A reason that stays is part of the
         result.
     """
+    return JOB_PHASE.run(context)
+
+
+def prepare(context: PhaseContext) -> Step:
+    """Write the probe's job; a result if nothing has to be asked."""
     runner = context.runner
     if runner is None:
         raise Terminal("there is no runner for jobs", where=context.where(PHASE), next_step="configure a runner")
@@ -45,7 +50,25 @@ def run(context: PhaseContext) -> PhaseResult:
     known = read_probe(context.record)
     if known is not None and _still_counts(context, known, master):
         return PhaseResult(PHASE, f"Spark was probed at {known.at}; nothing was wrong", {}, already_done=True)
-    return _store(context, _probed(context, runner, master))
+    context.journal_store.put(context.key(keys.job(JOB)), _job(context).canonical())
+    return job_ref(context.record, JOB)
+
+
+def finish(context: PhaseContext, _job: JobRef) -> Step:
+    """Complete what the job has stored with what only this side knows.
+
+    :raises Transient: there is no result of this job.
+    """
+    data = context.journal_store.get(context.key(keys.job(JOB)))
+    job = None if data is None else ProbeJob.parse(data)
+    probe = read_probe(context.record)
+    if job is None or probe is None or probe.token != job.token:
+        raise Transient(
+            "the probe of Spark ended well, but its result is not in the storage",
+            where=context.where(PHASE, path=context.key(keys.result(keys.SPARK_PROBE))),
+            next_step="check that the driver uses the same storage as this task; then clear spark_check",
+        )
+    return _store(context, _completed(context, job, probe))
 
 
 def _still_counts(context: PhaseContext, known: SparkProbe, master: str) -> bool:
@@ -106,39 +129,30 @@ def _local(context: PhaseContext, master: str) -> SparkProbe:
 # -- the probe's job --------------------------------------------------------------------------------------------------
 
 
-def _probed(context: PhaseContext, runner: SparkSide, master: str) -> SparkProbe:
-    job = _running_job(context, runner) or _new_job(context)
+def _run_job(context: PhaseContext, job: JobRef) -> None:
+    """Run the job and wait for it. An error that stays is stored as the result."""
+    runner = context.runner
+    assert runner is not None
     context.progress(Progress(PHASE, "a small Spark job looks at the driver and the executors"))
-    began = time.time()
     try:
-        runner.run(context.record, job_ref(context.record, JOB), lambda: None)
+        if isinstance(runner, JobRunner):
+            runner.run(context.record, job, lambda: None)
+        else:
+            runner.submit(context.spec, job.location, job.key, lambda: None)
     except (ClaimLost, Interrupted, Transient):
         raise
     except MigrationError as error:
         log.warning("The probe could not run: %s", error)
-        failed = SparkProbe(migration_id=context.migration_id, kind="failed", error=error.as_dict())
-        return failed.model_copy(update=_base(context, master))
+        data = context.journal_store.get(job.key)
+        token = "" if data is None else ProbeJob.parse(data).token
+        failed = SparkProbe(migration_id=context.migration_id, kind="failed", token=token, error=error.as_dict())
+        context.record.put_result(keys.SPARK_PROBE, failed)
     except Exception as error:
         raise Transient(
             f"the probe of Spark ended with an error: {str(error)[:500]}",
             where=context.where(PHASE),
             next_step="see the task's log; then clear spark_check",
         ) from error
-    return _result(context, job, master, (began, time.time()))
-
-
-def _running_job(context: PhaseContext, runner: SparkSide) -> ProbeJob | None:
-    """Return the probe of an earlier attempt, if the runner goes on with it: a new one would not be what it runs."""
-    data = context.journal_store.get(context.key(keys.job(JOB)))
-    if data is None or runner.find(context.record, JOB) is None:
-        return None
-    return ProbeJob.parse(data)
-
-
-def _new_job(context: PhaseContext) -> ProbeJob:
-    job = _job(context)
-    context.journal_store.put(context.key(keys.job(JOB)), job.canonical())
-    return job
 
 
 def _job(context: PhaseContext) -> ProbeJob:
@@ -148,6 +162,7 @@ def _job(context: PhaseContext) -> ProbeJob:
         migration_id=context.migration_id,
         generation=context.journal.generation,
         token=uuid.uuid4().hex,
+        asked_at=time.time(),
         journal_location=spec.storage.journal,
         archive_location=None if spec.seed.via == "direct" else spec.storage.archive_location,
         brokers={
@@ -158,22 +173,13 @@ def _job(context: PhaseContext) -> ProbeJob:
     )
 
 
-def _result(context: PhaseContext, job: ProbeJob, master: str, during: tuple[float, float]) -> SparkProbe:
-    """Read what the job has stored, and add what only this side knows."""
-    probe = read_probe(context.record)
-    if probe is None or probe.token != job.token:
-        raise Transient(
-            "the probe of Spark ended well, but its result is not in the storage",
-            where=context.where(PHASE, path=context.key(keys.result(keys.SPARK_PROBE))),
-            next_step="check that the driver uses the same storage as this task; then clear spark_check",
-        )
-    base = _base(context, master)
-    if not master:
-        del base["master"]
+def _completed(context: PhaseContext, job: ProbeJob, probe: SparkProbe) -> SparkProbe:
+    runner = context.runner
+    master = runner.spark_master(context.spec) if isinstance(runner, SparkSide) else ""
     driver = probe.driver
     if driver is not None:
-        driver = driver.model_copy(update={"clock": _clock(context, driver, during)})
-    return probe.model_copy(update={**base, "driver": driver})
+        driver = driver.model_copy(update={"clock": _clock(context, driver, (job.asked_at, time.time()))})
+    return probe.model_copy(update={**_base(context, master or probe.master), "driver": driver})
 
 
 def _clock(context: PhaseContext, driver: MachineLook, during: tuple[float, float]) -> ClockSpan | None:
@@ -184,3 +190,6 @@ def _clock(context: PhaseContext, driver: MachineLook, during: tuple[float, floa
     if seen is not None and ours is not None:
         spans.append(ours.minus(seen))
     return ClockSpan.narrowest(spans)
+
+
+JOB_PHASE = JobPhase(jobs=(JOB,), prepare=prepare, finish=finish, run_job=_run_job)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.spark_probe import SparkProbe
 from airflow_provider_kafka_migration.record import keys
-from airflow_provider_kafka_migration.record.job_phase import JobRunner
+from airflow_provider_kafka_migration.record.context import CopyRunner
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso, words
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -20,7 +20,7 @@ VALID_FOR = timedelta(days=1)
 
 
 @runtime_checkable
-class SparkSide(JobRunner, Protocol):
+class SparkSide(CopyRunner, Protocol):
     """A runner that runs jobs on Spark. One that lacks this method runs them in its own process."""
 
     def spark_master(self, spec: MigrationSpec) -> str:

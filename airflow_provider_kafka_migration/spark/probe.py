@@ -139,7 +139,7 @@ def ask_executors(session: SparkSession, packages: dict[str, str], pointer: JobP
     """
     # By value: the task must run where this package is missing, and say so.
     cloudpickle.register_pickle_by_value(probe_task)
-    shipped = pickle.dumps(pointer)
+    shipped = pickle.dumps(pointer.refreshed())
     found = _Asked()
     for number in range(ROUNDS):
         found.listed = listed_executors(session)

@@ -15,8 +15,8 @@ from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.checks.spark import check_spark
 from airflow_provider_kafka_migration.cli.runner import InProcessRunner
 from airflow_provider_kafka_migration.documents.spark_probe import MachineLook, ProbeJob, SparkProbe
-from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.engines.run import EngineRunner
+from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import PrecheckBlocked, SparkJobFailed, SparkSettingsRefused, Transient
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.spark_probe import SparkSide
@@ -26,37 +26,20 @@ FAR = "spark://master:7077"
 
 
 class Spark:
-    """A runner on Spark. Its driver stores a probe of one executor, as ``change`` changes it."""
+    """A runner on Spark. Its driver stores what ``driver`` returns."""
 
     def __init__(self, world: World, master: str = FAR) -> None:
         self.world, self.master = world, master
         self.jobs: list[ProbeJob] = []
         self.change: Callable[[SparkProbe], SparkProbe] = lambda probe: probe
         self.error: BaseException | None = None
-        #: The submission of an earlier attempt that still runs.
-        self.found: Any = None
         world.context().runner = self
 
     def spark_master(self, spec: Any) -> str:
         return self.master
 
     def submit(self, spec: Any, location: str, key: str, read_progress: Any) -> None:
-        raise AssertionError("a probe is a job of a record")
-
-    def find(self, record: Any, name: str) -> Any:
-        return self.found
-
-    def start(self, record: Any, job: Any) -> Any:
-        raise AssertionError("a probe is waited for")
-
-    def end(self, record: Any, submission: Any) -> None:
-        raise AssertionError("a probe is waited for")
-
-    def taken_up(self, record: Any, submission: Any) -> None:
-        raise AssertionError("a probe is waited for")
-
-    def run(self, record: Any, ref: Any, read_progress: Any) -> None:
-        data = self.world.journal_store.get(ref.key)
+        data = self.world.journal_store.get(key)
         assert data is not None
         job = ProbeJob.parse(data)
         self.jobs.append(job)
@@ -100,9 +83,9 @@ def world(worlds: Worlds) -> World:
 
 def test_runners_say_where_they_run() -> None:
     """Without this method a runner counts as one that copies in its own process, and Spark would not be looked at."""
-    spark = EngineRunner(make_engine("submit", {"master": FAR}), None)  # type: ignore[arg-type]
-    assert isinstance(spark, SparkSide)
-    assert spark.spark_master(None) == FAR  # type: ignore[arg-type]
+    runner = EngineRunner(SubmitEngine(master=FAR), None)  # type: ignore[arg-type]
+    assert isinstance(runner, SparkSide)
+    assert runner.spark_master(None) == FAR  # type: ignore[arg-type]
     assert not isinstance(InProcessRunner(None, None, None), SparkSide)  # type: ignore[arg-type]
 
 
@@ -135,17 +118,6 @@ def test_a_probe_gets_the_brokers_that_this_side_sees_and_its_result_is_complete
     assert probe.driver.clock.least == 0.0
     assert result.details["executors"] == 1
     assert codes(world) == []
-
-
-def test_a_probe_that_still_runs_is_gone_on_with(world: World) -> None:
-    spark = Spark(world)
-    world.run(CHECK)
-    (former,) = spark.jobs
-    spark.found = object()
-    spark.change = lambda probe: probe.model_copy(update={"not_asked": ["7"]})
-    world.context().record.put_result("spark-probe", stored(world).model_copy(update={"at": "2020-01-01T00:00:00Z"}))
-    world.run(CHECK)
-    assert spark.jobs == [former, former], "the job that runs has this token"
 
 
 def test_a_recent_probe_that_found_nothing_is_not_made_again(world: World) -> None:
