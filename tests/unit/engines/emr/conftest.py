@@ -78,7 +78,7 @@ def job(tmp_path: Path) -> SparkJob:
         py_files=package,
         arguments=("--job-location", "s3://bucket/migrations", "--job-key", "orders/jobs/seed.json"),
         conf={"spark.speculation": "false", "spark.task.maxFailures": "4", "spark.master": "local[4,4]"},
-        environment={"KAFKA_MIGRATION_LOG": "info", "PYSPARK_PYTHON": "/home/me/.venv/bin/python"},
+        environment={"KAFKA_MIGRATION_LOG": "info", "PYSPARK_PYTHON": "/opt/airflow/bin/python"},
     )
 
 
