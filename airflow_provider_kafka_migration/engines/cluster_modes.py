@@ -305,7 +305,7 @@ class Kubernetes:
                 "Kubernetes in cluster mode needs its Airflow provider",
                 next_step="install apache-airflow-providers-cncf-kubernetes on workers and triggerers",
             ) from None
-        return kube_client.get_kube_client(), kube_client.ApiException
+        return kube_client.get_kube_client(), kube_client.ApiException  # type: ignore[attr-defined, unused-ignore]
 
 
 def _pod_name(token: str) -> str:
