@@ -300,13 +300,12 @@ class Kubernetes:
             from airflow.providers.cncf.kubernetes import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
                 kube_client,
             )
-            from kubernetes.client import ApiException  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
             raise EngineProviderMissing(
                 "Kubernetes in cluster mode needs its Airflow provider",
                 next_step="install apache-airflow-providers-cncf-kubernetes on workers and triggerers",
             ) from None
-        return kube_client.get_kube_client(), ApiException
+        return kube_client.get_kube_client(), kube_client.ApiException  # type: ignore[attr-defined, unused-ignore]
 
 
 def _pod_name(token: str) -> str:
