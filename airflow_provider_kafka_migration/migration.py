@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -448,11 +448,6 @@ class Migration:
         job_phase, context = _job_phase(row), self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
-
-    def beside_job(self, phase: str) -> AbstractContextManager[object]:
-        """Run what has to run while the job of a phase runs, in threads, until the ``with`` block ends."""
-        row = PHASES[phase]
-        return _job_phase(row).beside(self._phase_context(row))
 
     def _start_job(self, row: Phase) -> Submission | PhaseResult:
         context = self._phase_context(row)

@@ -176,7 +176,7 @@ class Yarn:
         if not self._kerberos:
             return None
         try:
-            from requests_kerberos import HTTPKerberosAuth  # type: ignore[import-not-found, unused-ignore]
+            from requests_kerberos import HTTPKerberosAuth  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
             raise EngineProviderMissing(
                 "the ResourceManager wants Kerberos, but requests-kerberos is not installed",
@@ -297,10 +297,10 @@ class Kubernetes:
     @staticmethod
     def _client() -> tuple[Any, type[Exception]]:
         try:
-            from airflow.providers.cncf.kubernetes import (  # type: ignore[import-not-found, unused-ignore]
+            from airflow.providers.cncf.kubernetes import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
                 kube_client,
             )
-            from kubernetes.client import ApiException  # type: ignore[import-not-found, unused-ignore]
+            from kubernetes.client import ApiException  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError:
             raise EngineProviderMissing(
                 "Kubernetes in cluster mode needs its Airflow provider",

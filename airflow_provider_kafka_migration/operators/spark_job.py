@@ -12,7 +12,7 @@ from airflow.sdk.configuration import conf as airflow_conf
 
 from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
 from airflow_provider_kafka_migration.engines.submit import Running, SubmitEngine
-from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, Transient
+from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError, Transient
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
@@ -156,11 +156,17 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
         if isinstance(step, PhaseResult):
             return self._done(migration, step)
-        for label, url in runner.engine.links(step.job_id).items():
-            self.log.info("%s: %s", label, url)
+        self._show_links(runner, step)
         self._wake(context, migration, runner, step, memory)
         self._wait(context, runner, step, memory)
         raise AssertionError("a deferred task does not get here")
+
+    def _show_links(self, runner: EngineRunner, submission: Submission) -> None:
+        try:
+            for label, url in runner.engine.links(submission.job_id).items():
+                self.log.info("%s: %s", label, url)
+        except MigrationError as error:  # the job runs, with or without a page
+            self.log.warning("The pages about the job are not known: %s", error)
 
     def _done(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
         self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
@@ -268,8 +274,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def _make_engine(self, context: Context, spec: MigrationSpec) -> SparkEngine:
         if spec.spark.engine != DEFAULT:
             return make_engine(spec.spark.engine, spec.spark.engine_args)
-        facts = BoundSparkSubmitHook.adopt(self.plain_hook(spec.spark.conn_id)).facts
-        arguments = {**{key: value for key, value in facts.items() if value}, **spec.spark.engine_args}
+        given = spec.spark.engine_args
+        facts = BoundSparkSubmitHook.adopt(self.plain_hook(spec.spark.conn_id, given.get("deploy_mode"))).facts
+        # The connection says which cluster it is; a master in the spec is for the command line.
+        arguments = {**given, **{key: value for key, value in facts.items() if value}}
 
         def start(job: SparkJob, more_conf: Mapping[str, str]) -> Running:
             return self._start_submit(context, spec, job, more_conf)

@@ -147,9 +147,13 @@ class OpenSparkSubmitOperator(SparkSubmitOperator):
         """The hook of the current submission, or of the last one."""
         return self._hook
 
-    def plain_hook(self, conn_id: str) -> SparkSubmitHook:
-        """Return a hook of the provider, made from the operator's fields."""
+    def plain_hook(self, conn_id: str, deploy_mode: str | None = None) -> SparkSubmitHook:
+        """Return a hook of the provider, made from the operator's fields.
+
+        :param deploy_mode: used if the operator was given none; None: the connection's.
+        """
         self._conn_id = conn_id
+        self._deploy_mode = self._deploy_mode or deploy_mode
         return super()._get_hook()
 
     def hook_for_submission(self, conn_id: str, context: Any, *, is_cluster_mode: bool) -> SparkSubmitHook:

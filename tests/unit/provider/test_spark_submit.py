@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_provider_kafka_migration.engines.cluster_modes import Yarn
+from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import SparkJobFailed, Terminal
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator
@@ -293,3 +295,68 @@ def test_hook_keeps_everything_of_the_provider_s_hook(connection: Callable[..., 
     assert isinstance(hook, BoundSparkSubmitHook)
     assert hook._num_executors == 3
     assert hook.master == "spark://master:7077"
+
+
+YARN_EXTRA = {"deploy-mode": "client", "yarn_resourcemanager_webapp_address": "rm:8088"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "of_operator", "expected"),
+    [
+        ({**YARN_EXTRA, "deploy-mode": "cluster"}, {}, {}, ("cluster", "rm:8088")),
+        (YARN_EXTRA, {"deploy_mode": "cluster"}, {}, ("cluster", "rm:8088")),
+        (YARN_EXTRA, {"deploy_mode": "cluster"}, {"deploy_mode": "client"}, ("client", None)),
+        ({}, {"deploy_mode": "cluster", "resource_manager": "other:8088"}, {}, ("cluster", "other:8088")),
+        ({}, {"master": "local[2,4]"}, {}, ("client", None)),
+    ],
+)
+@pytest.mark.usefixtures("connections")
+def test_the_engine_of_a_task_runs_where_its_connection_says(
+    connection: Callable[..., None],
+    minimal_spec: dict[str, Any],
+    extra: dict[str, str],
+    arguments: dict[str, str],
+    of_operator: dict[str, str],
+    expected: tuple[str, str | None],
+) -> None:
+    connection("spark_default", conn_type="spark", host="yarn", extra=extra)
+    operator = KafkaMigrationSeedOperator(task_id="seed", **of_operator)
+    context: Any = {"ti": _TaskInstance(), "params": {}}
+    runner = operator.make_runner(context, parse_spec({**minimal_spec, "spark": {"engine_args": arguments}}))
+    assert isinstance(runner.engine, SubmitEngine)
+    assert runner.engine.detached == (expected[0] == "cluster")
+    assert runner.engine.master == "yarn"
+    assert runner.engine.arguments.get("resource_manager") == expected[1]
+
+
+@pytest.mark.usefixtures("connections")
+def test_a_task_submits_to_yarn_through_the_provider_s_hook(
+    connection: Callable[..., None],
+    fake_spark: Callable[[str], Path],
+    minimal_spec: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """spark-submit ends at once; the application that it named is what the task waits for."""
+    extra = {"deploy-mode": "cluster", "queue": "q", "yarn_resourcemanager_webapp_address": "127.0.0.1:1"}
+    connection("spark_default", conn_type="spark", host="yarn", extra=extra)
+    folder = fake_spark("print('Submitted application application_1700000000000_0007')")
+    script = folder / "bin" / "spark-submit"
+    script.write_text(
+        script.read_text()
+        .replace("json.load(open(references))", "references")
+        .replace("oct(os.stat(references).st_mode & 0o777)", "None")
+    )
+    operator = KafkaMigrationSeedOperator(task_id="seed", num_executors=3)
+    spec = parse_spec({**minimal_spec, "spark": {"executor_references": "env"}})
+    context: Any = {"ti": _TaskInstance(), "params": {}}
+    runner = operator.make_runner(context, spec)
+    monkeypatch.setattr(Yarn, "find", lambda _self, _token: None)
+    with runner._make_job(JobRef("seed", "s3://bucket/migrations", "orders/jobs/seed.json"), "seed-1") as job:
+        assert runner.engine.submit(job) == "application_1700000000000_0007"
+    argv = json.loads((folder / "seen.json").read_text())["argv"]
+    for part in ("cluster", "q", "3", "spark.yarn.tags=seed-1", "spark.yarn.submit.waitAppCompletion=false"):
+        assert part in argv
+    assert any(part.endswith(".zip") for part in argv)
+    assert not [part for part in argv if "PYSPARK_PYTHON" in part], "a driver elsewhere has another Python"
+    for secret in SECRETS:
+        assert secret not in " ".join(argv)
