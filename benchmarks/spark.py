@@ -211,7 +211,7 @@ def measure_start(bench: Bench, tree: Tree) -> dict[str, Any]:
 # -- seam -------------------------------------------------------------------------------------------------------------
 
 
-def measure_seam(bench: Bench, tree: Tree, seconds: float = 45.0) -> dict[str, Any]:
+def measure_seam(bench: Bench, tree: Tree, seconds: float = 40.0) -> dict[str, Any]:
     """A tail of short slices whose source brings nothing; leases tell when slices began and ended."""
     copy = bench.copying(PARTITIONS)
     stop_key = f"{copy.migration_id}/control/tail-stop.json"
@@ -222,9 +222,8 @@ def measure_seam(bench: Bench, tree: Tree, seconds: float = 45.0) -> dict[str, A
     deadline = time.monotonic() + _LONGEST_SECONDS
     first: float | None = None
     while time.monotonic() < deadline and (first is None or time.monotonic() - first < seconds):
-        found = {path: path.stat().st_mtime for path in leases(copy)}
-        seen.update(found)
-        first = time.monotonic() if first is None and found else first
+        seen.update({path: path.stat().st_mtime for path in leases(copy) if path not in seen})
+        first = time.monotonic() if first is None and seen else first
         time.sleep(_POLL_SECONDS)
     offsets = {f"{topic}-{number}": end for (topic, number), end in copy.stable_ends().items()}
     stop = StopAt(migration_id=copy.migration_id, offsets=offsets)
@@ -242,7 +241,8 @@ def measure_seam(bench: Bench, tree: Tree, seconds: float = 45.0) -> dict[str, A
 
 def leases(copy: Copying) -> Iterator[Path]:
     """The lease files of a copy whose journal is a folder."""
-    return Path(copy.journal.removeprefix("file://")).glob("*/leases/*/*/*[nd]")
+    found = Path(copy.journal.removeprefix("file://")).glob("*/leases/*/*/*")
+    return (path for path in found if path.stem.isdigit() and path.suffix in (".json", ".ended"))
 
 
 def seams(seen: dict[Path, float]) -> Iterator[float]:
@@ -339,8 +339,9 @@ def main() -> int:
         for row in rows_of(bench, trees, options):
             rows.append(row)
             print(row, flush=True)
-    document = {"version": 1, "machine": machine, "master": MASTER, "lanes": LANES, "rows": rows}
-    write_json(RESULTS / f"spark_{options.what}.json", document)
+            # After each row: a run that is cut short has measured something, too.
+            document = {"version": 1, "machine": machine, "master": MASTER, "lanes": LANES, "rows": rows}
+            write_json(RESULTS / f"spark_{options.what}.json", document)
     return 0
 
 
