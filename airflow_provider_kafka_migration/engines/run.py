@@ -81,7 +81,7 @@ class EngineRunner:
         poll_seconds: float | None = None,
     ) -> None:
         self.engine = engine
-        self._make_job = make_job
+        self.make_job = make_job
         self._pump = pump
         self._stop = stop
         self._poll_seconds = poll_seconds or (_DETACHED_SECONDS if engine.detached else _BOUND_SECONDS)
@@ -137,7 +137,7 @@ class EngineRunner:
             return submission
         # A token without an id: the engine may have the job, and then gives its id again.
         submission = submission or submissions.begin(self.engine.name, job)
-        with self._make_job(job, submission.token) as described:
+        with self.make_job(job, submission.token) as described:
             job_id = self.engine.submit(described)
         log.info("The %s job is %s on %s", job.name, job_id, self.engine.name)
         self._running_id = job_id
@@ -174,7 +174,7 @@ class EngineRunner:
 
     def _run_bound(self, record: MigrationRecord, job: JobRef, read_progress: ReadProgress) -> None:
         submission = Submission(job.name, new_token(job.name), self.engine.name, record.journal.generation, job.since)
-        with self._make_job(job, submission.token) as described, self._pump(read_progress):
+        with self.make_job(job, submission.token) as described, self._pump(read_progress):
             job_id = self._running_id = self.engine.submit(described)
             try:
                 status = self._wait(record, replace(submission, job_id=job_id))
@@ -189,7 +189,7 @@ class EngineRunner:
         self._running_id = submission.job_id
         try:
             # Entered for a job that was found as well: it renews what would expire while the job runs.
-            with self._make_job(job, submission.token), self._pump(read_progress):
+            with self.make_job(job, submission.token), self._pump(read_progress):
                 status = self._wait(record, submission)
         finally:
             self._running_id = ""
@@ -198,7 +198,7 @@ class EngineRunner:
 
     def renewed(self, record: MigrationRecord, submission: Submission) -> AbstractContextManager[SparkJob]:
         """Renew what expires while the job of another process runs, until the block ends."""
-        return self._make_job(JobRef(submission.name, record.spec.storage.journal, ""), submission.token)
+        return self.make_job(JobRef(submission.name, record.spec.storage.journal, ""), submission.token)
 
     def watch(self, submission: Submission) -> None:
         """Make :meth:`cancel` cancel the job of an earlier part of this task."""

@@ -24,10 +24,12 @@ from secret_servers import GoogleSecretManager, HttpServer, Vault, service_accou
 
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPlanOperator, KafkaMigrationSeedOperator
 from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references
+from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE, Binding, PrivateKey
 from airflow_provider_kafka_migration.spark.worker import JobReferences
 from airflow_provider_kafka_migration.spec import parse_spec
+from harness.processes import wait_for
 
 MARK = f"mark{uuid.uuid4().hex}"
 PAIR = PrivateKey.new()
@@ -288,6 +290,9 @@ pathlib.Path({folder!r}, "seen.json").write_text(json.dumps({{"argv": sys.argv}}
 """
 
 
+TOKEN = "seed-1"
+
+
 class _TaskInstance:
     dag_id, run_id, task_id = "kafka_migration", "manual__1", "seed"
 
@@ -319,7 +324,11 @@ def airflow_of_a_cluster(
 def _seed(spec: dict[str, Any]) -> KafkaMigrationSeedOperator:
     operator = KafkaMigrationSeedOperator(task_id="seed", spec=spec)
     context: Any = {"ti": _TaskInstance(), "params": {}}
-    operator.submit(context, parse_spec(spec), spec["storage"]["journal"], "orders/jobs/seed.json")
+    runner = operator.make_runner(context, parse_spec(spec))
+    job = JobRef("seed", spec["storage"]["journal"], "orders/jobs/seed.json")
+    with runner.make_job(job, TOKEN) as described:
+        job_id = runner.engine.submit(described)
+        wait_for("the driver's end", lambda: runner.engine.status(job_id).state.is_over, 60)
     return operator
 
 
@@ -340,7 +349,7 @@ def test_an_operator_seals_airflow_s_connections_for_a_cluster(
         assert files_with(secret, tmp_path) == []
     monkeypatch.setenv(KEY_VARIABLE, PAIR.text)
     location = airflow_of_a_cluster["storage"]["journal"]
-    found = JobReferences.open(argument, location=location, binding=Binding("orders", "seed")).resolve()
+    found = JobReferences.open(argument, location=location, binding=Binding("orders", "seed", TOKEN)).resolve()
     assert found["source"] == SOURCE
 
 
