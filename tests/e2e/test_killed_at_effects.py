@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 BUILD = ROOT / "build" / "kills"
 #: Each series is one migration: together all tasks, each one small enough for one sitting.
 SERIES = {
-    "before": ["plan", "precheck", "topology_copy", "schemas"],
+    "before": ["plan", "spark_check", "precheck", "topology_copy", "schemas"],
     "copy": ["seed", "drain_ready", "approve_cutover"],
     "freeze": ["cutover.freeze", "cutover.sentinels", "tail", "cutover.final_drain"],
     "groups": ["cutover.snapshot_groups", "cutover.commit_groups", "cutover.floor_guard", "cutover.freeze_limit"],
