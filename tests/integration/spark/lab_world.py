@@ -7,6 +7,7 @@ addresses, and see the disks of all hosts.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -74,11 +75,12 @@ class World:
         """What copiers need, with secrets."""
         return connections(self.source, self.target, self.storage)
 
-    def copying(self, migration_id: str, folder: Path, *, lanes: int = 2, records: int = 12_000) -> Copying:
-        """Load topics of three kinds into the source, and make the copy of them."""
+    def copying(self, name: str, folder: Path, *, lanes: int = 2, records: int = 12_000) -> Copying:
+        """Load topics of three kinds into the source, and make the copy of them; a second try gets its own."""
+        migration_id = f"{name}-{uuid.uuid4().hex[:6]}"
         topics = standard_topics(f"{migration_id}.", records=records, total_bytes=400 * records)
         wanted = [topics[0], topics[1], topics[3]]
-        load(self.source, wanted, seed=len(migration_id))
+        load(self.source, wanted, seed=len(name))
         return Copying(
             self.source,
             self.target,

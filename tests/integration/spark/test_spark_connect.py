@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,16 @@ from tests.integration.spark.spark_runs import ConnectRun
 from tests.integration.spark.three_mains import run_three_mains
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment_of_others() -> Iterator[None]:
+    """PySpark marks the process as a Connect client in its environment; drivers of later tests would inherit that."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("SPARK_")}
+    yield
+    for name in [name for name in os.environ if name.startswith("SPARK_")]:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
