@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
+from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 from airflow_provider_kafka_migration.spark.session import copy_job
 from airflow_provider_kafka_migration.spark.slice_loop import SliceLoop, Unit, group_lanes, lane_weights
@@ -23,7 +23,8 @@ class TailDriver(SliceLoop):
 
     def _next_units(self, busy: set[int]) -> list[Unit]:
         lanes = [lane for lane in self._coordinator.job.lanes if lane.lane not in busy and lane.partitions]
-        free = self._runner.slots() - len(self._open)
+        with spark_errors("counting the slots of Spark"):
+            free = self._runner.slots() - len(self._open)
         if not lanes or (free < 1 and self._open):
             return []
         # A task reads the job document itself, for partitions that were added since: None instead of a list.

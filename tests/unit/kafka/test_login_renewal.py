@@ -6,7 +6,7 @@ import logging
 import shutil
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +240,35 @@ def test_a_new_certificate_is_used_without_losing_a_request(
     assert tls_broker.certificates == [der(old), der(new)]
     assert not client.connection.closed
     client.connection.close()
+
+
+def test_a_request_that_an_answer_causes_does_not_overtake_those_that_wait_for_the_new_socket(
+    tls_broker: SaslBroker, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_files, "CHECK_SECONDS", 0.0)
+    old, new = authority.client("old"), authority.client("new")
+    connection = connected(tls_broker, **tls_keys(authority, tmp_path, old))
+    answers: list[bytes] = []
+
+    def send(text: bytes, then: Callable[[], None] = lambda: None) -> None:
+        def on_response(frame: memoryview) -> None:
+            answers.append(bytes(frame[4:]))
+            then()
+
+        connection.submit(ECHO, 0, [text], on_response)
+
+    send(b"first", lambda: send(b"caused"))
+    tls_keys(authority, tmp_path, new)
+    for number in range(4):
+        send(b"%d" % number)
+    assert len(connection._held) > 0
+    deadline = time.monotonic() + 20
+    while connection.in_flight:
+        assert time.monotonic() < deadline, answers
+        connection.wait(0.1)
+    assert answers == [b"first", b"0", b"1", b"2", b"3", b"caused"]
+    assert tls_broker.certificates == [der(old), der(new)]
+    connection.close()
 
 
 def test_an_idle_connection_takes_the_new_certificate_before_its_next_request(
