@@ -333,6 +333,8 @@ class BrokerConnection:
                 self._is_replacing_socket = True
         if self._is_replacing_socket and not self._waiting:
             self._replace_socket()
+            # Here, too: the callback of the last answer may send a request, which must not overtake those that wait.
+            self._release()
         return self._renewal is not None or self._is_replacing_socket
 
     def _begin_renewal(self) -> None:
