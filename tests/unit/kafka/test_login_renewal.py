@@ -33,7 +33,7 @@ def broker() -> Iterator[SaslBroker]:
     running.stop()
 
 
-def connected(broker: SaslBroker, **keys: Any) -> BrokerConnection:
+def connected(broker: SaslBroker, timeout_seconds: float = 20, **keys: Any) -> BrokerConnection:
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORD}
     values = {
         "bootstrap.servers": f"127.0.0.1:{broker.port}",
@@ -42,7 +42,7 @@ def connected(broker: SaslBroker, **keys: Any) -> BrokerConnection:
         **keys,
     }
     return BrokerConnection(
-        ClientConfig.from_librdkafka(values, "target"), "127.0.0.1", broker.port, timeout_seconds=20
+        ClientConfig.from_librdkafka(values, "target"), "127.0.0.1", broker.port, timeout_seconds=timeout_seconds
     )
 
 
@@ -174,6 +174,48 @@ def test_a_refused_renewal_loses_the_connection_and_a_refused_login_is_terminal(
     assert ECHO not in broker.seen
     with pytest.raises(AuthenticationFailed):
         connected(broker)
+
+
+def test_a_broker_that_ends_during_a_login_is_asked_once_more_before_the_password_counts_as_wrong(
+    broker: SaslBroker,
+) -> None:
+    """Brokers are restarted while a tail runs; an error that a person must mend would end it."""
+
+    def goes_away(times: int) -> None:
+        left = [True] * times
+
+        def accepts(_: bytes) -> bool:
+            if left:
+                left.pop()
+                raise ConnectionError
+            return True
+
+        broker.accepts = accepts
+
+    goes_away(1)
+    connected(broker).close()
+    assert broker.logins == 2
+    goes_away(2)
+    with pytest.raises(AuthenticationFailed, match="closed the connection during the SASL login"):
+        connected(broker)
+    broker.accepts = lambda _: False
+    with pytest.raises(AuthenticationFailed, match="refused"):
+        connected(broker)
+    assert broker.logins == 5, "an answer is an answer: the login is not tried again"
+
+
+def test_a_broker_that_does_not_answer_a_login_in_time_has_refused_nothing(broker: SaslBroker) -> None:
+    broker.answers_logins.clear()
+    with pytest.raises(BrokerUnreachable, match="no answer within the time limit"):
+        connected(broker, timeout_seconds=0.3)
+    broker.answers_logins.set()
+
+
+def test_a_broker_s_words_about_a_login_are_quoted_without_the_secret(broker: SaslBroker) -> None:
+    broker.accepts, broker.refusal = (lambda _: False), f"cannot parse {PASSWORD}"
+    with pytest.raises(AuthenticationFailed, match=r"cannot parse \*\*\*") as caught:
+        connected(broker)
+    assert PASSWORD not in str(caught.value)
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------
