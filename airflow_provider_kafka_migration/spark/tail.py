@@ -14,7 +14,8 @@ from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 from airflow_provider_kafka_migration.spark.session import copy_job
 from airflow_provider_kafka_migration.spark.slice_loop import SliceLoop, Unit, group_lanes, lane_weights
 
-#: How long lanes rest whose partitions have all reached their stop: the stop may be withdrawn, or partitions added.
+#: How long lanes rest whose partitions have all reached their stop, or have failed: the stop may be withdrawn,
+#: partitions may be added, and what is wrong may be mended.
 _DONE_SECONDS = 1.0
 
 
@@ -34,8 +35,9 @@ class TailDriver(SliceLoop):
         return self._began
 
     def _rest(self, unit: Unit, outcome: SliceOutcome) -> float:
-        is_done = not outcome.lane_errors and all(result.done for result in outcome.results)
-        return _DONE_SECONDS if is_done else 0.0
+        # Where everything has failed, the merger decides.
+        is_over = all(result.done or result.error is not None for result in outcome.results)
+        return _DONE_SECONDS if is_over and (outcome.results or not outcome.lane_errors) else 0.0
 
 
 def run_job(arguments: JobArguments) -> None:

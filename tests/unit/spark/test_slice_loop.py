@@ -167,6 +167,24 @@ def test_a_lane_that_is_done_rests_and_ends_with_the_others(tmp_path: Path, monk
     assert sorted(lanes.slices) == [0, 1]
 
 
+def test_a_unit_of_done_and_failing_lanes_rests(tmp_path: Path) -> None:
+    stored, lanes = store_job(tmp_path, "tail", lanes=2, partitions=1, until_offset=None), Lanes(until=50)
+    driver = tail_of(stored, ThreadRunner(), lanes)
+    unit = driver._unit([0, 1], None)
+    done, going = lanes._copy(0, 0, None), lanes._copy(1, 1, 100)
+    error = Terminal("wrong password", next_step="correct it")
+    wrong = going.model_copy(update={"error": error.as_dict()})
+    assert done.done
+    assert not going.done
+    for outcome, rest in (
+        (SliceOutcome([done], {1: error}), 1.0),
+        (SliceOutcome([done, wrong]), 1.0),
+        (SliceOutcome([done, going]), 0.0),
+        (SliceOutcome([going], {0: error}), 0.0),
+    ):
+        assert driver._rest(unit, outcome) == rest
+
+
 def test_spark_may_fail_once_but_not_twice_in_a_row(tmp_path: Path) -> None:
     stored, lanes = store_job(tmp_path, lanes=1, partitions=1, until_offset=150), Lanes()
     fails = [True, False, True, False, False]
