@@ -33,7 +33,8 @@ def broker() -> Iterator[SaslBroker]:
     running.stop()
 
 
-def connected(broker: SaslBroker, timeout_seconds: float = 20, **keys: Any) -> BrokerConnection:
+def connected(broker: SaslBroker, **keys: Any) -> BrokerConnection:
+    timeout_seconds = keys.pop("timeout_seconds", 20)
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORD}
     values = {
         "bootstrap.servers": f"127.0.0.1:{broker.port}",
