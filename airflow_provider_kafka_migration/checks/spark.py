@@ -25,13 +25,16 @@ _AGAIN = "clear spark_check; precheck follows it"
 
 def check_spark(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Judge the stored probe, unless the data plane runs in this process."""
-    if context.runner is not None and not isinstance(context.runner, SparkSide):
+    runner = context.runner
+    if runner is not None and not isinstance(runner, SparkSide):
         return
     probe = read_probe(context.record)
     if probe is None:
         yield finding("W130", "there is no result of the task spark_check")
         return
-    why = outdated(probe, context.spec, context.now())
+    # Airflow's precheck has no runner; there spark_check, which comes before it, has compared the masters.
+    master = "" if runner is None else runner.spark_master(context.spec)
+    why = outdated(probe, context.spec, context.now(), master)
     if why:
         yield finding("B131", f"it was probed at {probe.at}, and {why}", fix=_AGAIN)
         return

@@ -21,6 +21,7 @@ class ProbeJob(Document):
     name: Literal["probe"] = "probe"
     generation: int = Field(description="generation of the claim under which the job was written")
     token: str = Field("", description="of this run of the probe; its result carries the same")
+    basis: str = Field("", description="digest of the parts of the spec that the job was written for")
     asked_at: float = Field(-1.0, description="seconds since 1970, by the clock of the task that wrote the job")
     journal_location: str
     archive_location: str | None = Field(None, description="None: copiers of this migration need no archive")

@@ -175,6 +175,8 @@ class BrokerConnection:
         self._is_replacing_socket = False
         self._files = TlsFiles(config.tls_paths)
         self._is_set_up = False
+        #: whether an answer did not come in time
+        self._is_silent = False
         #: whether any request other than those of the set-up was answered
         self._is_served = False
         self._login = Login(config, host, self._where)
@@ -205,9 +207,11 @@ class BrokerConnection:
             try:
                 self._authenticate()
             except AuthenticationFailed:
-                if not self._login.forget_token():
+                # Once more, if the broker has ended without an answer, as one that restarts does, or if the token may
+                # come from before a change at the identity provider.
+                is_worth_a_try = self._login.forget_token() or self.closed
+                if not is_worth_a_try:
                     raise
-                # The token may come from before a change at the identity provider: try a new one, once.
                 self.close()
                 self._body, self._received = None, 0
                 self._sock = self._connect()
@@ -308,6 +312,8 @@ class BrokerConnection:
             try:
                 answer = self.call(message.request, message.response_type, version=message.version)
             except BrokerUnreachable:
+                if self._is_silent:
+                    raise
                 raise self._login.closed() from None
             try:
                 message = dialogue.send(answer)
@@ -333,6 +339,8 @@ class BrokerConnection:
                 self._is_replacing_socket = True
         if self._is_replacing_socket and not self._waiting:
             self._replace_socket()
+            # Here, too: the callback of the last answer may send a request, which must not overtake those that wait.
+            self._release()
         return self._renewal is not None or self._is_replacing_socket
 
     def _begin_renewal(self) -> None:
@@ -430,6 +438,7 @@ class BrokerConnection:
     def no_answer(self) -> BrokerUnreachable:
         """Close the connection to a broker that does not answer: the outcome of its requests is unknown."""
         self.close()
+        self._is_silent = True
         return self._unreachable("no answer within the time limit")
 
     def submit(

@@ -73,7 +73,7 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
 
 def _still_counts(context: PhaseContext, known: SparkProbe, master: str) -> bool:
     """Return whether a stored probe is recent, of this Spark, and shows nothing that somebody may have mended since."""
-    if known.kind != "probed" or known.master not in (master, "") or outdated(known, context.spec, context.now()):
+    if known.kind != "probed" or known.master != master or outdated(known, context.spec, context.now()):
         return False
     return not any(item.severity is not Severity.INFO for item in spark.judge(known, context.now()))
 
@@ -163,6 +163,7 @@ def _job(context: PhaseContext) -> ProbeJob:
         generation=context.journal.generation,
         token=uuid.uuid4().hex,
         asked_at=time.time(),
+        basis=basis_of(spec),
         journal_location=spec.storage.journal,
         archive_location=None if spec.seed.via == "direct" else spec.storage.archive_location,
         brokers={
@@ -179,7 +180,9 @@ def _completed(context: PhaseContext, job: ProbeJob, probe: SparkProbe) -> Spark
     driver = probe.driver
     if driver is not None:
         driver = driver.model_copy(update={"clock": _clock(context, driver, (job.asked_at, time.time()))})
-    return probe.model_copy(update={**_base(context, master or probe.master), "driver": driver})
+    # The spec may have changed while the job ran.
+    asked = {"basis": job.basis, "driver": driver}
+    return probe.model_copy(update={**_base(context, master or probe.master), **asked})
 
 
 def _clock(context: PhaseContext, driver: MachineLook, during: tuple[float, float]) -> ClockSpan | None:

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
+from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.spark_probe import SparkProbe
 from airflow_provider_kafka_migration.record import keys
@@ -45,11 +46,20 @@ def read_probe(record: MigrationRecord) -> SparkProbe | None:
         return None
 
 
-def outdated(probe: SparkProbe, spec: MigrationSpec, now: datetime) -> str:
-    """Return why a probe no longer counts, for people; empty if it does."""
+def outdated(probe: SparkProbe, spec: MigrationSpec, now: datetime, master: str = "") -> str:
+    """Return why a probe no longer counts, for people; empty if it does.
+
+    :param master: Spark's master as it is now; empty where that is not known here.
+    """
     if probe.basis != basis_of(spec):
         return "the spec's connections, storage or spark section have changed since"
+    if master and probe.master != master:
+        return f"Spark's master was {probe.master or 'not known'} then, and is {master} now"
+    if probe.airflow_package_version != __version__:
+        return f"this package had version {probe.airflow_package_version} then, and has {__version__} now"
     age = now - parse_iso(probe.at)
     if age > VALID_FOR:
         return f"it is {words(age.total_seconds())} old"
+    if age < -VALID_FOR:
+        return "that is in the future of this machine's clock"
     return ""

@@ -66,7 +66,9 @@ def verify(runner: TaskRunner, job: ContentJob, pointer: JobPointer) -> None:
     """
     if not job.ranges:
         return
-    groups = [[compared.key for compared in group] for group in balanced(job.ranges, _TASKS_PER_SLOT * runner.slots())]
+    with spark_errors("counting the slots of Spark"):
+        slots = runner.slots()
+    groups = [[compared.key for compared in group] for group in balanced(job.ranges, _TASKS_PER_SLOT * slots)]
     description = f"content check of {job.migration_id}: {len(job.ranges)} partitions in {len(groups)} tasks"
     with spark_errors(description):
         rows = runner.run(

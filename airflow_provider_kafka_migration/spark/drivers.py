@@ -115,7 +115,8 @@ class Merger:
         self.coordinator.record(results)
         self.line = self._lines.add(outcome.results)
         log.info(self.line)
-        lanes = {result.lane for result in results}
+        # Lanes without open partitions, too: a tail drives them on, and they must not fail again at once.
+        lanes = {result.lane for result in results} | set(outcome.lane_errors)
         failed = lanes - {result.lane for result in results if not (result.error or result.trouble)}
         pause = self._pauses.after(lanes, failed)
         return pause if failed == lanes else 0.0

@@ -44,8 +44,10 @@ def look_around(packages: dict[str, str], pointer: bytes, name: str = "") -> dic
         seen |= look(pickle.loads(pointer))  # noqa: S301 - the driver's own
     except Exception as error:
         seen["package_error"] = f"{type(error).__name__}: {error}"[:500]
-        for part in ("source", "target", "storage"):
-            seen.setdefault("not_looked_at", {})[part] = "what this machine needs for it cannot be imported"
+        why = "what this machine needs for it cannot be imported"
+        if "package_version" in seen:
+            why = f"the look at it failed: {seen['package_error']}"
+        seen["not_looked_at"] = dict.fromkeys(("source", "target", "storage"), why)
     seen["ended_at"] = time.time()
     return seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -33,6 +34,8 @@ DEFAULTS = {
 }
 
 _REMOTE = "sc://"
+
+log = logging.getLogger(__name__)
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
@@ -145,7 +148,11 @@ def job_and_runner(kind: type[_D], arguments: JobArguments) -> Iterator[tuple[_D
     try:
         yield job, store, runner
     finally:
-        runner.stop()
+        try:
+            runner.stop()
+        except Exception as error:
+            # The application may have been ended from outside. How the job went is known, whatever Spark does.
+            log.warning("Spark could not be stopped: %s", error)
 
 
 def _start(arguments: JobArguments) -> TaskRunner:

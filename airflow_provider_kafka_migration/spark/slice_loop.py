@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane
 from airflow_provider_kafka_migration.errors import SparkJobFailed
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.drivers import Merger
-from airflow_provider_kafka_migration.spark.main import MAX_SPARK_FAILURES, spark_errors
+from airflow_provider_kafka_migration.spark.main import MAX_SPARK_FAILURES, root_cause, spark_errors
 from airflow_provider_kafka_migration.spark.rows import RESULT_COLUMNS, SliceOutcome, read_rows
 from airflow_provider_kafka_migration.spark.tasks import TaskRunner
 from airflow_provider_kafka_migration.spark.worker import JobPointer, RunLane, make_copy_slice, run_lane
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 #: How often progress is written while no slice ends.
 _POLL_SECONDS = 0.5
+#: Pause between two attempts to cancel the slices of a driver that ends.
+_CANCEL_SECONDS = 1.0
+#: Rest of a unit whose slice has reported nothing.
+_NOTHING_SECONDS = 1.0
 #: Driver threads, and so slices that Spark knows about: more than the slots that a driver sees before all executors
 #: have come.
 _MOST_UNITS = 512
@@ -100,10 +104,24 @@ class SliceLoop:
                     self._rounds(pool)
                 except BaseException:
                     self._cancelled.set()
-                    for unit in list(self._open.values()):
-                        self._runner.cancel(self._group(unit))
+                    self._cancel_open()
                     raise
         self._coordinator.check()
+
+    def _cancel_open(self) -> None:
+        """Cancel the slices that run, and wait for their ends.
+
+        Asked once, Spark would miss a slice whose job reaches it a moment later. A Spark that cannot be asked any more
+        must not hide the error for which the driver ends.
+        """
+        left = set(self._open)
+        while left:
+            for future in left:
+                try:
+                    self._runner.cancel(self._group(self._open[future]))
+                except Exception as error:
+                    log.warning("Spark could not cancel %s: %s", self._open[future], root_cause(str(error)))
+            left = wait(left, timeout=_CANCEL_SECONDS).not_done
 
     def _rounds(self, pool: ThreadPoolExecutor) -> None:
         self._start_units(pool)
@@ -120,6 +138,8 @@ class SliceLoop:
             # Units that pause have nothing to wait for; running ones end their slices.
             self._cancelled.set()
             return
+        # Something may have become unfinished again: a stop was withdrawn, or partitions were added.
+        self._cancelled.clear()
         busy = {lane for unit in self._open.values() for lane in unit.lanes}
         for unit in self._next_units(busy):
             self._open[pool.submit(self._slice, unit)] = unit
@@ -152,7 +172,8 @@ class SliceLoop:
 
     def _rest(self, unit: Unit, outcome: SliceOutcome) -> float:
         """Return seconds that a unit waits although nothing is wrong with it."""
-        return 0.0
+        # Its lanes have no partitions of this driver in the job document as it is now: the next slice may be as short.
+        return _NOTHING_SECONDS if not outcome.results and not outcome.lane_errors else 0.0
 
     def _outcome(self, unit: Unit, future: Future[SliceOutcome]) -> SliceOutcome:
         """Return the outcome of a slice; the first of consecutive failed Spark jobs counts as an error of its lanes."""

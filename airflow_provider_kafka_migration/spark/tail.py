@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
+from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 from airflow_provider_kafka_migration.spark.session import copy_job
 from airflow_provider_kafka_migration.spark.slice_loop import SliceLoop, Unit, group_lanes, lane_weights
 
-#: How long lanes rest whose partitions have all reached their stop: the stop may be withdrawn, or partitions added.
+#: How long lanes rest whose partitions have all reached their stop, or have failed: the stop may be withdrawn,
+#: partitions may be added, and what is wrong may be mended.
 _DONE_SECONDS = 1.0
 
 
@@ -23,7 +24,8 @@ class TailDriver(SliceLoop):
 
     def _next_units(self, busy: set[int]) -> list[Unit]:
         lanes = [lane for lane in self._coordinator.job.lanes if lane.lane not in busy and lane.partitions]
-        free = self._runner.slots() - len(self._open)
+        with spark_errors("counting the slots of Spark"):
+            free = self._runner.slots() - len(self._open)
         if not lanes or (free < 1 and self._open):
             return []
         # A task reads the job document itself, for partitions that were added since: None instead of a list.
@@ -33,8 +35,9 @@ class TailDriver(SliceLoop):
         return self._began
 
     def _rest(self, unit: Unit, outcome: SliceOutcome) -> float:
-        is_done = not outcome.lane_errors and all(result.done for result in outcome.results)
-        return _DONE_SECONDS if is_done else 0.0
+        # Where everything has failed, the merger decides.
+        is_over = all(result.done or result.error is not None for result in outcome.results)
+        return _DONE_SECONDS if is_over and (outcome.results or not outcome.lane_errors) else 0.0
 
 
 def run_job(arguments: JobArguments) -> None:

@@ -117,8 +117,11 @@ class Login:
         return dict(self._config.oidc.extensions) if self._config.oidc is not None else {}
 
     def _refused(self, reason: str | None) -> MigrationError:
+        said = reason or ""
+        for secret in filter(None, (self._token, self._config.password)):
+            said = said.replace(secret, "***")
         return AuthenticationFailed(
-            f"the broker refused the SASL login of {self._who()}: {reason or ''}",
+            f"the broker refused the SASL login of {self._who()}: {said}",
             where=self._where,
             next_step=self._advice(),
         )

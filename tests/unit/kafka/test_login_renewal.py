@@ -6,7 +6,7 @@ import logging
 import shutil
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def broker() -> Iterator[SaslBroker]:
 
 
 def connected(broker: SaslBroker, **keys: Any) -> BrokerConnection:
+    timeout_seconds = keys.pop("timeout_seconds", 20)
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORD}
     values = {
         "bootstrap.servers": f"127.0.0.1:{broker.port}",
@@ -42,7 +43,7 @@ def connected(broker: SaslBroker, **keys: Any) -> BrokerConnection:
         **keys,
     }
     return BrokerConnection(
-        ClientConfig.from_librdkafka(values, "target"), "127.0.0.1", broker.port, timeout_seconds=20
+        ClientConfig.from_librdkafka(values, "target"), "127.0.0.1", broker.port, timeout_seconds=timeout_seconds
     )
 
 
@@ -176,6 +177,48 @@ def test_a_refused_renewal_loses_the_connection_and_a_refused_login_is_terminal(
         connected(broker)
 
 
+def test_a_broker_that_ends_during_a_login_is_asked_once_more_before_the_password_counts_as_wrong(
+    broker: SaslBroker,
+) -> None:
+    """Brokers are restarted while a tail runs; an error that a person must mend would end it."""
+
+    def goes_away(times: int) -> None:
+        left = [True] * times
+
+        def accepts(_: bytes) -> bool:
+            if left:
+                left.pop()
+                raise ConnectionError
+            return True
+
+        broker.accepts = accepts
+
+    goes_away(1)
+    connected(broker).close()
+    assert broker.logins == 2
+    goes_away(2)
+    with pytest.raises(AuthenticationFailed, match="closed the connection during the SASL login"):
+        connected(broker)
+    broker.accepts = lambda _: False
+    with pytest.raises(AuthenticationFailed, match="refused"):
+        connected(broker)
+    assert broker.logins == 5, "an answer is an answer: the login is not tried again"
+
+
+def test_a_broker_that_does_not_answer_a_login_in_time_has_refused_nothing(broker: SaslBroker) -> None:
+    broker.answers_logins.clear()
+    with pytest.raises(BrokerUnreachable, match="no answer within the time limit"):
+        connected(broker, timeout_seconds=0.3)
+    broker.answers_logins.set()
+
+
+def test_a_broker_s_words_about_a_login_are_quoted_without_the_secret(broker: SaslBroker) -> None:
+    broker.accepts, broker.refusal = (lambda _: False), f"cannot parse {PASSWORD}"
+    with pytest.raises(AuthenticationFailed, match=r"cannot parse \*\*\*") as caught:
+        connected(broker)
+    assert PASSWORD not in str(caught.value)
+
+
 # -- certificates ------------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +283,36 @@ def test_a_new_certificate_is_used_without_losing_a_request(
     assert tls_broker.certificates == [der(old), der(new)]
     assert not client.connection.closed
     client.connection.close()
+
+
+def test_a_request_that_an_answer_causes_does_not_overtake_those_that_wait_for_the_new_socket(
+    tls_broker: SaslBroker, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_files, "CHECK_SECONDS", 0.0)
+    old, new = authority.client("old"), authority.client("new")
+    connection = connected(tls_broker, **tls_keys(authority, tmp_path, old))
+    answers: list[bytes] = []
+
+    def send(text: bytes, then: Callable[[], None] = lambda: None) -> None:
+        def on_response(frame: memoryview) -> None:
+            answers.append(bytes(frame[4:]))
+            then()
+
+        connection.submit(ECHO, 0, [text], on_response)
+
+    tls_keys(authority, tmp_path, new)
+    # The first request sees that the files have changed; the second one, that they change no more.
+    send(b"first", lambda: send(b"caused"))
+    for number in range(3):
+        send(b"%d" % number)
+    assert len(connection._held) == 3
+    deadline = time.monotonic() + 20
+    while connection.in_flight:
+        assert time.monotonic() < deadline, answers
+        connection.wait(0.1)
+    assert answers == [b"first", b"0", b"1", b"2", b"caused"]
+    assert tls_broker.certificates == [der(old), der(new)]
+    connection.close()
 
 
 def test_an_idle_connection_takes_the_new_certificate_before_its_next_request(

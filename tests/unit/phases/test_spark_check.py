@@ -18,7 +18,8 @@ from airflow_provider_kafka_migration.documents.spark_probe import MachineLook, 
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import PrecheckBlocked, SparkJobFailed, SparkSettingsRefused, Transient
-from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.phases import precheck, spark_check
+from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.record.spark_probe import SparkSide
 
 CHECK = "spark_check"
@@ -69,6 +70,11 @@ def stored(world: World) -> SparkProbe:
     data = world.stored("results/spark-probe.json")
     assert data is not None
     return SparkProbe.parse(data)
+
+
+def change_stored(world: World, **changes: Any) -> None:
+    key = f"{world.spec.migration_id}/results/spark-probe.json"
+    world.journal_store.put(key, stored(world).model_copy(update=changes).canonical())
 
 
 def codes(world: World) -> list[str]:
@@ -155,7 +161,18 @@ def _another_engine(spark: Spark) -> None:
     spark.world.context().runner = spark
 
 
-@pytest.mark.parametrize("change", [_another_master, _a_day_later, _another_conf, _another_engine])
+def _another_version(spark: Spark) -> None:
+    change_stored(spark.world, airflow_package_version="0.0.1")
+
+
+def _a_clock_that_went_back(spark: Spark) -> None:
+    spark.world.clock.at -= timedelta(days=30)
+
+
+CHANGES = [_another_master, _a_day_later, _a_clock_that_went_back, _another_conf, _another_engine, _another_version]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_what_has_changed_since_is_probed_again(world: World, change: Callable[[Spark], None]) -> None:
     spark = Spark(world)
     world.run(CHECK)
@@ -164,11 +181,31 @@ def test_what_has_changed_since_is_probed_again(world: World, change: Callable[[
     assert len(spark.jobs) == 2
 
 
-@pytest.mark.parametrize("change", [_a_day_later, _another_conf, _another_engine])
+@pytest.mark.parametrize("change", CHANGES)
 def test_an_outdated_probe_is_no_evidence(world: World, change: Callable[[Spark], None]) -> None:
     spark = Spark(world)
     world.run(CHECK)
     change(spark)
+    assert codes(world) == ["B131"]
+
+
+def test_a_probe_that_does_not_know_its_master_is_no_evidence_for_another_one(world: World) -> None:
+    spark = Spark(world, master="")
+    world.run(CHECK)
+    assert codes(world) == []
+    spark.master = FAR
+    assert not world.run(CHECK).already_done
+    assert len(spark.jobs) == 2
+
+
+def test_a_spec_that_changes_while_the_probe_runs_makes_it_outdated(world: World) -> None:
+    """Airflow may defer the task for minutes, and reads the spec again when it wakes."""
+    spark = Spark(world)
+    job = spark_check.prepare(world.context())
+    assert isinstance(job, JobRef)
+    spark.submit(world.spec, job.location, job.key, None)
+    _another_conf(spark)
+    spark_check.finish(world.context(), job)
     assert codes(world) == ["B131"]
 
 

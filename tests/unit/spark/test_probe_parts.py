@@ -92,6 +92,21 @@ def test_here_all_libraries_are_found(tmp_path: Path) -> None:
     assert [store.error for store in seen.stores] == [None]
 
 
+def test_a_look_that_fails_unexpectedly_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is there, so nothing else names the error: without it, somebody looks for a missing import."""
+
+    def fails(_pointer: object) -> dict[str, Any]:
+        raise RuntimeError("no /dev/shm")
+
+    monkeypatch.setattr(probe, "look_from_here", fails)
+    pointer = pickle.dumps(stored_pointer(tmp_path, references_file(tmp_path, {})))
+    seen = MachineLook.model_validate(probe_task.look_around({}, pointer, "driver"))
+    assert seen.package_version == __version__
+    assert seen.not_looked_at == dict.fromkeys(
+        ("source", "target", "storage"), "the look at it failed: RuntimeError: no /dev/shm"
+    )
+
+
 def test_an_executor_is_named_as_spark_names_it(tmp_path: Path) -> None:
     """A process with the arguments of an executor, and below it Python processes as PySpark has them."""
     code = (

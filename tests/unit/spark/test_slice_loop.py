@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from pyspark.errors import PySparkException
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ExecutorUnfit, SparkJobFailed, Terminal
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark import tail as tail_module
+from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 from airflow_provider_kafka_migration.spark.seed import SeedDriver
 from airflow_provider_kafka_migration.spark.tail import TailDriver
 from airflow_provider_kafka_migration.spark.tasks import Columns, Row, TaskFunction
@@ -164,6 +167,24 @@ def test_a_lane_that_is_done_rests_and_ends_with_the_others(tmp_path: Path, monk
     assert sorted(lanes.slices) == [0, 1]
 
 
+def test_a_unit_of_done_and_failing_lanes_rests(tmp_path: Path) -> None:
+    stored, lanes = store_job(tmp_path, "tail", lanes=2, partitions=1, until_offset=None), Lanes(until=50)
+    driver = tail_of(stored, ThreadRunner(), lanes)
+    unit = driver._unit([0, 1], None)
+    done, going = lanes._copy(0, 0, None), lanes._copy(1, 1, 100)
+    error = Terminal("wrong password", next_step="correct it")
+    wrong = going.model_copy(update={"error": error.as_dict()})
+    assert done.done
+    assert not going.done
+    for outcome, rest in (
+        (SliceOutcome([done], {1: error}), 1.0),
+        (SliceOutcome([done, wrong]), 1.0),
+        (SliceOutcome([done, going]), 0.0),
+        (SliceOutcome([going], {0: error}), 0.0),
+    ):
+        assert driver._rest(unit, outcome) == rest
+
+
 def test_spark_may_fail_once_but_not_twice_in_a_row(tmp_path: Path) -> None:
     stored, lanes = store_job(tmp_path, lanes=1, partitions=1, until_offset=150), Lanes()
     fails = [True, False, True, False, False]
@@ -194,7 +215,7 @@ def test_an_unfit_executor_ends_the_job_at_once_and_cancels_the_others(tmp_path:
     lanes.during = lambda lane: assert_soon(runner.was_cancelled)
     with pytest.raises(ExecutorUnfit, match="lacks boto3"):
         SeedDriver(runner, stored.job, stored.pointer, stored.coordinator(), run=lanes).run()
-    assert runner.cancelled == ["orders-move/seed/lane-0000"]
+    assert set(runner.cancelled) == {"orders-move/seed/lane-0000"}
 
 
 def test_a_terminal_error_of_one_lane_leaves_the_others(tmp_path: Path) -> None:
@@ -209,3 +230,82 @@ def test_a_terminal_error_of_one_lane_leaves_the_others(tmp_path: Path) -> None:
         SeedDriver(ThreadRunner(), stored.job, stored.pointer, stored.coordinator(), run=lanes).run()
     assert lanes.slices.count(0) == 1
     assert lanes.offsets == {1: 100}
+
+
+def test_a_tail_that_gets_work_while_it_ends_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All had reached their stop, and a slice that still ran reports that the stop is withdrawn: it is copied again."""
+    stored = store_job(tmp_path, "tail", lanes=1, partitions=1, until_offset=None)
+    driver = tail_of(stored, ThreadRunner(slots=1), Lanes(until=50))
+    has_finished = [True, False]
+    monkeypatch.setattr(JobProgress, "finished", property(lambda self: has_finished.pop(0)))
+    with ThreadPoolExecutor(1) as pool:
+        driver._start_units(pool)
+        assert driver._open == {}
+        driver._start_units(pool)
+        (slice_,) = driver._open
+        assert [result.source_offset for result in slice_.result(60).results] == [50]
+
+
+def test_an_error_survives_a_spark_that_cannot_cancel_any_more(tmp_path: Path) -> None:
+    """The cluster has ended the application: each further call fails, and must not hide why the driver ends."""
+    stored, lanes = store_job(tmp_path, lanes=2, partitions=1, until_offset=50), Lanes()
+    failed, asked = threading.Event(), threading.Event()
+
+    def unfit(group: str) -> None:
+        if group.endswith("0001"):
+            failed.set()
+            raise PySparkException("ImportError: an executor's Python lacks boto3")
+        assert_soon(failed)
+        assert_soon(asked)
+
+    class Stopped(ThreadRunner):
+        def cancel(self, group: str) -> None:
+            asked.set()
+            raise PySparkException("Cannot call methods on a stopped SparkContext")
+
+    runner = Stopped(before=unfit)
+    with pytest.raises(ExecutorUnfit, match="lacks boto3"):
+        SeedDriver(runner, stored.job, stored.pointer, stored.coordinator(), run=lanes).run()
+
+
+def test_a_slice_that_reaches_spark_after_its_cancellation_is_cancelled_too(tmp_path: Path) -> None:
+    stored, lanes = store_job(tmp_path, lanes=2, partitions=1, until_offset=50), Lanes()
+    failed, again = threading.Event(), threading.Event()
+
+    def unfit(group: str) -> None:
+        if group.endswith("0001"):
+            failed.set()
+            raise PySparkException("ImportError: an executor's Python lacks boto3")
+
+    class Late(ThreadRunner):
+        def cancel(self, group: str) -> None:
+            super().cancel(group)
+            if len(self.cancelled) > 1:
+                again.set()
+
+    runner = Late(before=unfit)
+    lanes.during = lambda lane: assert_soon(again)
+    with pytest.raises(ExecutorUnfit):
+        SeedDriver(runner, stored.job, stored.pointer, stored.coordinator(), run=lanes).run()
+    assert len(runner.cancelled) >= 2
+
+
+def test_a_tail_whose_spark_was_stopped_from_outside_has_a_named_error(tmp_path: Path) -> None:
+    stored = store_job(tmp_path, "tail", lanes=1, partitions=1, until_offset=None)
+
+    class Stopped(ThreadRunner):
+        def slots(self) -> int:
+            raise PySparkException("Cannot call methods on a stopped SparkContext")
+
+    with pytest.raises(SparkJobFailed, match="stopped SparkContext"):
+        tail_of(stored, Stopped(), Lanes(until=50)).run()
+
+
+def test_a_seed_rests_after_a_slice_that_reports_nothing(tmp_path: Path) -> None:
+    stored = store_job(tmp_path, lanes=1, partitions=1, until_offset=50)
+    driver = SeedDriver(ThreadRunner(), stored.job, stored.pointer, stored.coordinator(), run=Lanes())
+    unit = driver._unit([0], None)
+    ended: Future[SliceOutcome] = Future()
+    ended.set_result(SliceOutcome())
+    driver._ended(unit, ended)
+    assert driver._unit([0], None).pause > 0

@@ -228,6 +228,16 @@ def test_a_slice_that_failed_in_part_goes_on_at_once(tmp_path: Path) -> None:
     assert merger.merge(SliceOutcome([result(0, lane=0, error=gone)], {1: BrokerUnreachable("gone")})) > 0.0
 
 
+def test_a_lane_that_has_failed_for_good_pauses_as_well(tmp_path: Path) -> None:
+    """A tail drives such lanes on, because somebody may mend them: not as often as Spark can start a job."""
+    stored = store_job(tmp_path, "tail", lanes=2, partitions=1, until_offset=None)
+    coordinator = stored.coordinator()
+    merger = Merger(coordinator)
+    pauses = [merger.merge(SliceOutcome([], {0: Terminal("wrong password")})) for _ in range(3)]
+    assert [lane.lane for lane in coordinator.remaining_lanes()] == [1]
+    assert pauses == [0.5, 1.0, 2.0]
+
+
 def test_a_lane_that_fails_for_good_fails_its_open_partitions_only(tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=1, partitions=2)
     coordinator = stored.coordinator()

@@ -87,3 +87,17 @@ def test_a_failure_inside_the_block_stops_spark(tmp_path: Path, started: Started
     with pytest.raises(ValueError, match="odd"), session.job_and_runner(CopyJob, arguments(tmp_path)):
         raise ValueError("odd")
     assert started.events[-1] == "stop"
+
+
+def test_a_spark_that_cannot_be_stopped_hides_neither_a_success_nor_an_error(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone() -> None:
+        raise ConnectionRefusedError("the JVM has ended")
+
+    monkeypatch.setattr(started, "stop", gone)
+    with session.job_and_runner(CopyJob, arguments(tmp_path)):
+        pass
+    assert "the JVM has ended" in caplog.text
+    with pytest.raises(JobMissing), session.job_and_runner(CopyJob, arguments(tmp_path)):
+        raise JobMissing("no such job")

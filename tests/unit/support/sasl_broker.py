@@ -31,6 +31,8 @@ class SaslBroker:
 
     lifetime_seconds: float = 0.0
     accepts: Callable[[bytes], bool] = lambda _: True
+    #: what it says to a login that it does not accept
+    refusal: str = "bad"
     tls: Callable[[], ssl.SSLContext] | None = None
     pause_seconds: float = 0.0
     #: api keys in the order of their arrival, over all connections
@@ -109,7 +111,8 @@ class SaslBroker:
         self.answers_logins.wait(20)
         (length,) = struct.unpack(">i", body[:4])
         if not self.accepts(body[4 : 4 + length]):
-            return struct.pack(">h", 58) + struct.pack(">h", 3) + b"bad" + struct.pack(">iq", 0, 0)
+            text = self.refusal.encode()
+            return struct.pack(">h", 58) + struct.pack(">h", len(text)) + text + struct.pack(">iq", 0, 0)
         return struct.pack(">hhiq", 0, -1, 0, int(self.lifetime_seconds * 1000))
 
 
