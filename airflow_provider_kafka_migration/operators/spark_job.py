@@ -82,6 +82,9 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
 
+    #: Whether the task may give its slot away. Then an error of the job is always an error of the task.
+    may_defer: ClassVar[bool] = True
+
     #: Name of the core's argument that receives the Spark runner.
     runner_argument: ClassVar[str] = "runner"
 
@@ -115,7 +118,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         runner = self.make_runner(context, self.migration_spec(context))
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
             self._starts(migration)
-            if self.deferrable and runner.engine.detached:
+            if self.deferrable and self.may_defer and runner.engine.detached:
                 return self._advance(context, migration, runner, migration.start_job(self.phase), {})
             return self._done(migration, migration.run(self.phase))
 

@@ -18,7 +18,11 @@ from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, EngineForbidden, EngineUnreachable
-from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator, KafkaMigrationTailOperator
+from airflow_provider_kafka_migration.operators.migration import (
+    KafkaMigrationSeedOperator,
+    KafkaMigrationSparkCheckOperator,
+    KafkaMigrationTailOperator,
+)
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.record.submissions import Submission
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
@@ -124,6 +128,10 @@ class Core:
         self.context = SimpleNamespace(record=SimpleNamespace(journal_store=SimpleNamespace(get=lambda _key: None)))
         self.context.record.key = lambda name: name
         self.context.record.spec = spec
+
+    def run(self, phase: str) -> PhaseResult:
+        self.calls.append("run")
+        return PhaseResult(phase, "ran")
 
     def start_job(self, phase: str) -> Submission:
         self.calls.append("start")
@@ -255,6 +263,15 @@ def test_a_task_that_is_killed_in_one_of_its_parts_cancels_the_job(task: Any, cl
     waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
     task.on_kill()
     assert not cluster.running
+
+
+def test_the_probe_waits_because_an_error_of_its_job_is_a_finding(
+    task: Any, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaMigrationSparkCheckOperator, "open_migration", type(task).open_migration)
+    check = KafkaMigrationSparkCheckOperator(task_id="spark_check", spec=task.spec, deferrable=True)
+    assert check.execute(context())["summary"] == "ran"
+    assert task.core.calls == ["run"]
 
 
 def test_tasks_are_deferrable_as_airflow_is_configured(minimal_spec: dict[str, Any]) -> None:
