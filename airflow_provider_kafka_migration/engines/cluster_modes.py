@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.errors import (
     EngineAnswerInvalid,
@@ -62,6 +63,9 @@ def of_master(master: str, *, resource_manager: str, kerberos: bool, namespace: 
                 "YARN in cluster mode needs the address of the ResourceManager (http://host:8088), there or as "
                 "yarn_resourcemanager_webapp_address in the extra of the spark connection",
             )
+        if plain_secrets.why_no_plain_address(_with_scheme(resource_manager)):
+            # It is in messages, in links, and in a trigger's arguments, which Airflow's database keeps.
+            raise _invalid("resource_manager", "it is more than http://host:8088: logins do not belong into it")
         return Yarn(resource_manager, kerberos=kerberos)
     if master.startswith("k8s://"):
         return Kubernetes(namespace or "default")
@@ -79,6 +83,10 @@ _APPLICATION = re.compile(r"application_\d+_\d+")
 _BEFORE_RUNNING = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 
 
+def _with_scheme(address: str) -> str:
+    return address if "://" in address else f"http://{address}"
+
+
 class Yarn:
     """Applications of a YARN cluster.
 
@@ -86,7 +94,7 @@ class Yarn:
     """
 
     def __init__(self, address: str, *, kerberos: bool = False) -> None:
-        self._base = (address if "://" in address else f"http://{address}").rstrip("/")
+        self._base = _with_scheme(address).rstrip("/")
         self._kerberos = kerberos
 
     def conf(self, job: SparkJob) -> dict[str, str]:

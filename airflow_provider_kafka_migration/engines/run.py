@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine, SparkJob
 from airflow_provider_kafka_migration.errors import (
+    ClaimLost,
     CopyFailed,
     CopyStalled,
     Interrupted,
@@ -87,6 +88,8 @@ class EngineRunner:
         self._poll_seconds = poll_seconds or (_DETACHED_SECONDS if engine.detached else _BOUND_SECONDS)
         #: The job that this runner waits for: what :meth:`cancel` cancels.
         self._running_id = ""
+        #: A killed task goes on for some seconds, and must not submit anything in them.
+        self._is_cancelled = False
 
     def spark_master(self, _spec: MigrationSpec) -> str:
         """Return Spark's master; empty where a service chooses it."""
@@ -122,7 +125,8 @@ class EngineRunner:
                 self._try_to_cancel(last.job_id)
             return "another owner"
         if not last.job_id:
-            return ""
+            # A second driver with the token of one that has ended would be judged by the end of the first one.
+            return "" if read_end(record, last.token) is None else "its driver has ended"
         status = self.engine.status(last.job_id)
         if not _is_over(status, read_end(record, last.token)):
             return ""
@@ -130,18 +134,37 @@ class EngineRunner:
         return "" if error is None else f"{status.state}: {error.code}"
 
     def start(self, record: MigrationRecord, job: JobRef) -> Submission:
-        """Submit a job, or find the one that runs, and return at once."""
+        """Submit a job, or find the one that runs, and return at once.
+
+        :raises Interrupted: :meth:`cancel` was called. Nothing runs then.
+        """
+        self._check_not_cancelled(record, job.name)
         submissions = Submissions(record, job.name)
         submission = self.find(record, job.name)
         if submission is not None and submission.job_id:
+            self._running_id = submission.job_id
+            self._check_not_cancelled(record, job.name)
             return submission
         # A token without an id: the engine may have the job, and then gives its id again.
         submission = submission or submissions.begin(self.engine.name, job)
         with self.make_job(job, submission.token) as described:
-            job_id = self.engine.submit(described)
+            job_id = self._running_id = self.engine.submit(described)
         log.info("The %s job is %s on %s", job.name, job_id, self.engine.name)
-        self._running_id = job_id
-        return submissions.submitted(submission, job_id)
+        try:
+            submission = submissions.submitted(submission, job_id)
+        except ClaimLost:
+            # The next owner does not know the id, so it could neither find the job nor cancel it.
+            self._try_to_cancel(job_id)
+            raise
+        self._check_not_cancelled(record, job.name)
+        return submission
+
+    def _check_not_cancelled(self, record: MigrationRecord, name: str) -> None:
+        if self._is_cancelled:
+            # While the engine accepted the job, ``cancel`` did not know its id yet.
+            if self._running_id:
+                self._try_to_cancel(self._running_id)
+            raise interrupted(record, name)
 
     def end(self, record: MigrationRecord, submission: Submission) -> None:
         """Wait for the end of a job, and return if it has ended well.
@@ -210,7 +233,11 @@ class EngineRunner:
         return _is_over(status, None) or _is_over(status, read_end(record, submission.token))
 
     def cancel(self) -> None:
-        """Cancel the job that this runner waits for. May be called in a signal handler, and from another thread."""
+        """Cancel the job that this runner waits for, and submit no other one.
+
+        May be called in a signal handler, and from another thread.
+        """
+        self._is_cancelled = True
         if self._running_id:
             self.engine.cancel(self._running_id)
 
@@ -250,8 +277,16 @@ class EngineRunner:
         error = job_error(record, submission, status)
         if error is not None:
             if self.engine.detached:
-                Submissions(record, submission.name).ended(submission, f"{status.state}: {error.code}")
+                self._journal_end(record, submission, f"{status.state}: {error.code}")
             raise error
+
+    @staticmethod
+    def _journal_end(record: MigrationRecord, submission: Submission, how: str) -> None:
+        try:
+            Submissions(record, submission.name).ended(submission, how)
+        except Transient as error:
+            # It must not take the place of the job's own error. The next attempt sees the end and journals it.
+            log.warning("The end of the job %s could not be journaled: %s", submission.job_id, error)
 
 
 # -- how a job has ended ----------------------------------------------------------------------------------------------
@@ -263,10 +298,14 @@ def read_end(record: MigrationRecord, token: str) -> JobEnd | None:
     if data is None:
         return None
     try:
-        return JobEnd.parse(data)
+        end = JobEnd.parse(data)
     except ValidationError:
         log.warning("The document about the end of %s cannot be read", token)
         return None
+    if end.token != token:
+        log.warning("The document about the end of %s is about another submission, so it is not used", token)
+        return None
+    return end
 
 
 def _is_over(status: JobStatus, end: JobEnd | None) -> bool:
@@ -281,7 +320,9 @@ def job_error(record: MigrationRecord, submission: Submission, status: JobStatus
     end = read_end(record, submission.token)
     if end is not None and end.status == "succeeded":
         return None
-    if status.state is JobState.CANCELLED:
+    # Some engines forget a job that is cancelled, or call it failed; its driver was asked to stop nevertheless.
+    was_stopped = end is not None and end.status == "terminated" and status.state is not JobState.SUCCEEDED
+    if status.state is JobState.CANCELLED or was_stopped:
         return SparkJobCancelled(
             f"the {submission.name} job {submission.job_id} was cancelled on {submission.engine}",
             where=record.where(submission.name),

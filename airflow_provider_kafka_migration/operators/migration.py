@@ -121,6 +121,9 @@ class KafkaMigrationSparkCheckOperator(SparkMigrationOperator):
 
     phase = "spark_check"
 
+    # The job is short, and the phase turns an error of it into a finding while it waits.
+    may_defer = False
+
 
 class KafkaMigrationPrecheckOperator(MigrationOperator):
     """Checks for anything that would stop the migration, and probes what the target accepts. Read-only on the source.

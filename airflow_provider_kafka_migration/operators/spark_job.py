@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,6 +82,9 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
 
+    #: Whether the task may give its slot away. Then an error of the job is always an error of the task.
+    may_defer: ClassVar[bool] = True
+
     #: Name of the core's argument that receives the Spark runner.
     runner_argument: ClassVar[str] = "runner"
 
@@ -115,7 +118,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         runner = self.make_runner(context, self.migration_spec(context))
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
             self._starts(migration)
-            if self.deferrable and runner.engine.detached:
+            if self.deferrable and self.may_defer and runner.engine.detached:
                 return self._advance(context, migration, runner, migration.start_job(self.phase), {})
             return self._done(migration, migration.run(self.phase))
 
@@ -201,7 +204,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         A cluster or a storage that is away must not end the wait: the job has its own patience.
         """
         try:
-            with runner.renewed(migration.context.record, submission):
+            with self._renewed(runner, migration, submission):
                 progress = migration.follow_job(self.phase, submission, memory)
             if progress is not None:
                 self.progress_taker(context, migration.spec.migration_id, memory)(progress)
@@ -209,6 +212,22 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         except (Transient, *CREDENTIALS_REFUSED) as error:
             self.log.warning("What runs beside the job has failed this time, the next part tries again: %s", error)
             return False
+        except MigrationError:
+            raise
+        except Exception:
+            # In a task that waits itself, a thread logs such an error, and the job goes on.
+            self.log.exception("What runs beside the job has failed this time, the next part tries again")
+            return False
+
+    @contextmanager
+    def _renewed(self, runner: EngineRunner, migration: Migration, submission: Submission) -> Iterator[None]:
+        """Renew the job's connections until the block ends; a failure must not keep the task from following."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(runner.renewed(migration.context.record, submission))
+            except (Transient, *CREDENTIALS_REFUSED) as error:
+                self.log.warning("The job's connections could not be renewed, the next part tries again: %s", error)
+            yield
 
     def progress_taker(self, context: Context, migration_id: str, memory: dict[str, Any]) -> Callable[[Progress], None]:
         """Return what shows progress and notifies people, as the parts before left it."""

@@ -63,6 +63,8 @@ class JobMaker:
     def __call__(self, job: JobRef, token: str) -> Iterator[SparkJob]:
         """Build a job; what it needs of this machine exists until the block ends.
 
+        A job without a key runs already: only what would expire is renewed.
+
         :raises ConnectionInvalid: a connection is missing, or cannot get to Spark's processes.
         """
         spec = self._spec
@@ -73,6 +75,7 @@ class JobMaker:
             job=job.name,
             token=token,
             folder=self._folder,
+            renews=not job.key,
         )
         with references as given:
             yield SparkJob(
@@ -80,7 +83,7 @@ class JobMaker:
                 name=job.name,
                 token=token,
                 main=launch.main_file(launch.main_name(job.name), self._mains),
-                py_files=launch.build_py_files(self._folder) if self._is_shipped() else None,
+                py_files=launch.build_py_files(self._folder) if job.key and self._is_shipped() else None,
                 arguments=tuple(launch.job_arguments(job.location, job.key, given, token)),
                 conf={**DEFAULT_CONF, **spec.spark.conf, **self._conf, **launch.FORCED_CONF},
                 environment={**self._python(), **self._environment},

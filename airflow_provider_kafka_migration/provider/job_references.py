@@ -173,16 +173,24 @@ def sealing_key(spec: MigrationSpec, place: SparkPlace) -> PublicKey:
 
 @contextmanager
 def job_references(
-    spec: MigrationSpec, resolver: Resolver, *, place: SparkPlace, job: str, token: str, folder: Path
+    spec: MigrationSpec,
+    resolver: Resolver,
+    *,
+    place: SparkPlace,
+    job: str,
+    token: str,
+    folder: Path,
+    renews: bool = False,
 ) -> Iterator[str]:
     """Yield the value of ``--references`` for a job. What it needs exists until the block ends.
 
-    Enter it again, with the same token, while a job runs that another process has submitted: it renews what would
-    expire, and its value is then of no use.
+    Enter it again, with the same token and ``renews``, while a job runs that another process has submitted: it renews
+    what would expire, and its value is then of no use.
 
     :param job: name of the job document.
     :param token: identifies the submission.
     :param folder: a folder for this job alone. It is made anew, mode 0700, in all modes, and removed at the end.
+    :param renews: the job runs already.
     :raises ConnectionInvalid: a connection is missing or cannot get to Spark, or the folder cannot be made private.
     """
     how = travel(spec, place, job)
@@ -192,7 +200,7 @@ def job_references(
             yield stack.enter_context(_in_file(given, resolver, folder))
         elif how is Travel.SEALED:
             sealing = _Sealing(spec, resolver, sealing_key(spec, place), Binding(spec.migration_id, job, token))
-            yield stack.enter_context(sealing.kept())
+            yield stack.enter_context(sealing.kept(renews=renews))
         else:
             yield inline_argument({role: _passed_on(role, name) for role, name in given.items()})
 
@@ -274,11 +282,12 @@ class _Sealing:
         self._renew: Callable[[], Any] | None = None
 
     @contextmanager
-    def kept(self) -> Iterator[str]:
-        """Yield the argument; renew until the block ends."""
+    def kept(self, *, renews: bool) -> Iterator[str]:
+        """Yield the argument, or nothing if the job has it already; renew until the block ends."""
         connections = self._connections()
         store = self._store()
-        argument = self._argument(connections, store)
+        # Each argument is another ciphertext, and a long one another object, which nothing would ever read.
+        argument = "" if renews else self._argument(connections, store)
         keys = self._storage_keys()
         self._write_renewal(store, keys)
         stop = threading.Event()

@@ -31,6 +31,8 @@ from airflow_provider_kafka_migration.errors import ExecutorUnfit, MigrationErro
 from airflow_provider_kafka_migration.references.sealing import Binding
 from airflow_provider_kafka_migration.spark.tasks import UNFIT
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences, ParentWatch
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.open import open_store
 
 try:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -80,9 +82,15 @@ def parse_arguments(argv: Sequence[str], description: str) -> JobArguments:
     parser.add_argument("--token", help="name of this submission, under which the driver writes how it has ended")
     found = parser.parse_args(list(argv))
     location = found.job_location.rstrip("/")
-    references = JobReferences.open(found.references, location=location, binding=_binding(found.job_key, found.token))
-    pointer = JobPointer(location, found.job_key, references)
-    return JobArguments(pointer, references.resolve(), found.master, found.token)
+    try:
+        binding = _binding(found.job_key, found.token)
+        references = JobReferences.open(found.references, location=location, binding=binding)
+        secrets = references.resolve()
+    except MigrationError as error:
+        # Without the storage's connection, this machine's own rights may do.
+        _write_end(lambda: open_store(location), found.job_key, found.token, error)
+        raise
+    return JobArguments(JobPointer(location, found.job_key, references), secrets, found.master, found.token)
 
 
 def _binding(job_key: str, token: str | None) -> Binding:
@@ -126,12 +134,16 @@ def told_end(arguments: JobArguments) -> Iterator[None]:
 
 
 def _tell_end(arguments: JobArguments, error: BaseException | None) -> None:
-    if arguments.token is None:
-        return
     pointer = arguments.pointer
-    key = f"{pointer.key.rpartition('/')[0]}/ends/{arguments.token}.json"
+    _write_end(lambda: pointer.store(arguments.secrets), pointer.key, arguments.token, error)
+
+
+def _write_end(store: Callable[[], ObjectStore], job_key: str, token: str | None, error: BaseException | None) -> None:
+    if token is None:
+        return
+    key = f"{job_key.rpartition('/')[0]}/ends/{token}.json"
     try:
-        pointer.store(arguments.secrets).put(key, JobEnd.of(arguments.token, error).canonical())
+        store().put(key, JobEnd.of(token, error).canonical())
     except Exception as second:  # the end of the job is what it is, with or without the document
         log.warning("How the job has ended could not be written to %s: %s", key, type(second).__name__)
 

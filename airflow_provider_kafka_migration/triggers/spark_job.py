@@ -72,7 +72,7 @@ class SparkJobTrigger(BaseTrigger):
 
     async def _watch(self, engine: SparkEngine) -> TriggerEvent:
         deadline = time.monotonic() + self.wake_seconds
-        own = await asyncio.to_thread(engine.trigger, self.job_id)
+        own = await self._own(engine)
         looks = 0
         while True:
             status = await self._look(engine)
@@ -90,6 +90,16 @@ class SparkJobTrigger(BaseTrigger):
                 # The engine's own trigger knows when to look again. It is used once: afterwards the status is polled.
                 await self._wait_for(own, left)
                 own = None
+
+    async def _own(self, engine: SparkEngine) -> BaseTrigger | None:
+        try:
+            return await asyncio.to_thread(engine.trigger, self.job_id)
+        except Terminal:
+            raise
+        except Exception as error:
+            # Polling needs no trigger of the engine.
+            self.log.warning("The engine %s gives no trigger: %s", self.engine, type(error).__name__)
+            return None
 
     async def _look(self, engine: SparkEngine) -> JobStatus:
         try:

@@ -158,7 +158,7 @@ def run_seed(spec_file: Path, tmp_path: Path, stop: Stop, end: JobEnd | None = N
     if end is None:
         on_spark.run(record, job, lambda: None)
         return
-    make_job = on_spark._make_job
+    make_job = on_spark.make_job
 
     @contextmanager
     def with_end(ref: JobRef, token: str) -> Iterator[Any]:
@@ -167,7 +167,7 @@ def run_seed(spec_file: Path, tmp_path: Path, stop: Stop, end: JobEnd | None = N
             store.put(f"{spec.migration_id}/jobs/ends/{token}.json", document.canonical())
             yield made
 
-    on_spark._make_job = with_end
+    on_spark.make_job = with_end
     on_spark.run(record, job, lambda: None)
 
 
@@ -245,7 +245,7 @@ def test_the_spark_command_line_holds_no_secret_and_ships_the_code(
     assert references(spec, Resolver())["source"]["sasl.password"] == "s3cret"
     on_spark = spark_runner(spec, Resolver(), lambda _progress: None, Stop(), master=master)
     assert isinstance(on_spark.engine, SubmitEngine)
-    with on_spark._make_job(JobRef("backup", "file:///x", "k/jobs/backup.json"), "backup-1") as job:
+    with on_spark.make_job(JobRef("backup", "file:///x", "k/jobs/backup.json"), "backup-1") as job:
         command = on_spark.engine.command(job)
         zips = [part for part in command if part.endswith(".zip")]
         assert all(Path(part).exists() for part in zips)

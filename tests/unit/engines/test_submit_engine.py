@@ -231,6 +231,14 @@ def test_only_the_resource_manager_s_own_404_says_that_a_job_is_lost(engine: Sub
         engine.status("application_1_1")
 
 
+def test_a_login_in_the_address_is_refused_and_not_quoted() -> None:
+    """The address is in errors, in links, and in the arguments of the trigger, which Airflow's database keeps."""
+    for address in ("http://me:mark-9f2c@rm:8088", "me:mark-9f2c@rm:8088", "http://rm:8088/?token=mark-9f2c"):
+        with pytest.raises(SpecInvalid, match="resource_manager") as caught:
+            make_engine("submit", {"master": "yarn", "deploy_mode": "cluster", "resource_manager": address})
+        assert "mark-9f2c" not in str(caught.value)
+
+
 def test_a_resource_manager_that_is_away() -> None:
     away = make_engine("submit", {"master": "yarn", "deploy_mode": "cluster", "resource_manager": "127.0.0.1:1"})
     for ask in (lambda: away.status("application_1_1"), lambda: away.cancel("application_1_1")):

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import (
+    ClaimLost,
     CopyFailed,
     EngineForbidden,
     EngineUnreachable,
@@ -24,6 +25,7 @@ from airflow_provider_kafka_migration.errors import (
     SourceGap,
     SparkJobCancelled,
     SparkJobFailed,
+    StorageUnavailable,
     Terminal,
 )
 from airflow_provider_kafka_migration.journal.entries import Owner
@@ -32,7 +34,7 @@ from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.submissions import Submission
+from airflow_provider_kafka_migration.record.submissions import Submission, Submissions
 from airflow_provider_kafka_migration.references import Resolver
 
 
@@ -384,3 +386,125 @@ def test_submissions_are_data(lab: Lab) -> None:
     started = lab.migration().start_job("seed")
     assert isinstance(started, Submission)
     assert Submission(**json.loads(json.dumps(started.as_dict()))) == started
+
+
+# -- kills, lost claims, ends that are not this job's -----------------------------------------------------------------
+
+
+def test_a_killed_task_does_not_submit_the_next_job(lab: Lab) -> None:
+    """Airflow calls ``on_kill`` in a signal handler, and the task goes on for seconds until it is killed."""
+    lab.works = False
+    assert isinstance(lab.migration().start_job("seed"), Submission)
+    runner = lab.runner()
+
+    def killed(_seconds: float) -> bool:
+        runner.cancel()
+        return False
+
+    runner._stop = killed
+    with pytest.raises(Interrupted):
+        lab.run(runner)
+    assert [job.state for job in lab.cluster.jobs.values()] == [JobState.CANCELLED]
+
+
+def test_a_killed_part_of_a_deferred_task_does_not_submit_the_next_job(lab: Lab) -> None:
+    lab.works = False
+    assert isinstance(lab.migration().start_job("seed"), Submission)
+    found = lab.migration().start_job("seed")
+    assert isinstance(found, Submission)
+    runner = lab.runner()
+    runner.watch(found)
+    runner.cancel()
+    with pytest.raises(Interrupted):
+        lab.migration(runner).end_job("seed", found)
+    assert [job.state for job in lab.cluster.jobs.values()] == [JobState.CANCELLED]
+
+
+def test_a_task_that_is_killed_while_it_submits_cancels_what_it_has_submitted(lab: Lab) -> None:
+    lab.works = False
+    runner = lab.runner()
+    lab.cluster.before = lambda name: runner.cancel() if name == "submit" else None
+    with pytest.raises(Interrupted):
+        lab.run(runner)
+    assert [job.state for job in lab.cluster.jobs.values()] == [JobState.CANCELLED]
+    lab.cluster.before, lab.works = (lambda _name: None), True
+    lab.run()
+    lab.check_done(jobs=2)
+
+
+def test_a_task_that_is_killed_after_it_has_found_a_job_cancels_it(lab: Lab) -> None:
+    lab.works = False
+    lab.migration().start_job("seed")
+    runner = lab.runner()
+    found = lab.migration(runner).start_job("seed")
+    assert isinstance(found, Submission)
+    assert found.found
+    runner.cancel()
+    assert not lab.cluster.running
+
+
+def test_a_claim_that_is_lost_while_a_job_is_submitted(lab: Lab) -> None:
+    """The new owner cannot know a job without an id, so whoever has submitted it cancels it."""
+    lab.works = False
+    record = lab.migration().context.record
+    runner = lab.runner()
+
+    def take_over(name: str) -> None:
+        if name == "submit":
+            Journal(lab.world.journal_store, MIGRATION).claim(Owner("dag_run", "another", "another"), takeover=True)
+
+    lab.cluster.after = take_over
+    with pytest.raises(ClaimLost):
+        runner.start(record, JobRef("seed", "", f"{MIGRATION}/jobs/seed.json"))
+    assert [job.state for job in lab.cluster.jobs.values()] == [JobState.CANCELLED]
+
+
+def test_a_driver_that_has_ended_is_not_submitted_again_with_its_token(lab: Lab) -> None:
+    """Else the end of the first one would be taken for the second's, while that runs."""
+    lab.cluster.after = dies("submit")
+    with pytest.raises(Killed):
+        lab.run()
+    (token,) = lab.tokens
+    lab.tell(token, ExecutorUnfit("an executor's Python lacks kafka", next_step="install it"))
+    # The cluster forgets jobs that have ended.
+    lab.cluster.jobs.clear()
+    lab.cluster.answers = [JobState.UNKNOWN]
+    lab.run()
+    lab.check_done(jobs=1)
+    assert [job.job.token for job in lab.cluster.jobs.values()] == lab.tokens[1:]
+
+
+def test_the_end_of_another_submission_is_not_taken(lab: Lab) -> None:
+    def fail(job: MemoryJob) -> None:
+        other = JobEnd.of("seed-other", None)
+        lab.world.journal_store.put(f"{MIGRATION}/jobs/ends/{job.job.token}.json", other.canonical())
+        job.state = JobState.FAILED
+
+    lab.cluster.looks = fail
+    with pytest.raises(SparkJobFailed, match="without saying why"):
+        lab.run()
+
+
+def test_a_cancelled_driver_that_its_engine_has_forgotten(lab: Lab) -> None:
+    """On Kubernetes a cancelled driver is a deleted one; it has still said that it was asked to stop."""
+    lab.works = False
+    lab.migration().start_job("seed")
+    found = lab.migration().start_job("seed")
+    assert isinstance(found, Submission)
+    lab.tell(lab.tokens[0], SystemExit(143))
+    lab.cluster.jobs["job-1"].state = JobState.LOST
+    again = lab.migration().end_job("seed", found)
+    assert isinstance(again, Submission)
+    assert again.job_id == "job-2"
+
+
+def test_a_storage_that_is_away_does_not_hide_why_a_job_has_failed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal error must not become one that is tried again."""
+    lab.end = ExecutorUnfit("an executor's Python lacks kafka", next_step="install it")
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("gone")
+
+    monkeypatch.setattr(Submissions, "ended", away)
+    with pytest.raises(ExecutorUnfit):
+        lab.run()

@@ -64,10 +64,17 @@ def no_renewals_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def given(
-    data: dict[str, Any], place: SparkPlace, folder: Path, *, job: str = "seed", token: str = "t1", resolver: Any = None
+    data: dict[str, Any],
+    place: SparkPlace,
+    folder: Path,
+    *,
+    job: str = "seed",
+    token: str = "t1",
+    resolver: Any = None,
+    **options: Any,
 ) -> Any:
     return job_references(
-        parse_spec(data), resolver or RESOLVER, place=place, job=job, token=token, folder=folder / "private"
+        parse_spec(data), resolver or RESOLVER, place=place, job=job, token=token, folder=folder / "private", **options
     )
 
 
@@ -436,6 +443,19 @@ def test_files_of_this_machine_travel_as_texts_and_long_ones_as_an_object(
     stored = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert len(stored) == 2
     assert not any(MARK.encode() in data for data in stored)
+
+
+def test_a_renewal_writes_no_other_object_with_connections(spec_data: dict[str, Any], tmp_path: Path) -> None:
+    """A deferred task renews each time it wakes up, for days."""
+    resolver, _ = _with_long_certificates(tmp_path)
+    with given(spec_data, SEALING, tmp_path, resolver=resolver):
+        pass
+    before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    with given(spec_data, SEALING, tmp_path, resolver=resolver, renews=True):
+        pass
+    after = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    assert set(after) == set(before)
+    assert [path.suffix for path in after if after[path] != before[path]] == [".renewal"]
 
 
 def test_an_object_that_was_replaced_is_refused(

@@ -351,7 +351,7 @@ def test_a_task_submits_to_yarn_through_the_provider_s_hook(
     context: Any = {"ti": _TaskInstance(), "params": {}}
     runner = operator.make_runner(context, spec)
     monkeypatch.setattr(Yarn, "find", lambda _self, _token: None)
-    with runner._make_job(JobRef("seed", "s3://bucket/migrations", "orders/jobs/seed.json"), "seed-1") as job:
+    with runner.make_job(JobRef("seed", "s3://bucket/migrations", "orders/jobs/seed.json"), "seed-1") as job:
         assert runner.engine.submit(job) == "application_1700000000000_0007"
     argv = json.loads((folder / "seen.json").read_text())["argv"]
     for part in ("cluster", "q", "3", "spark.yarn.tags=seed-1", "spark.yarn.submit.waitAppCompletion=false"):

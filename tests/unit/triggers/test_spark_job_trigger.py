@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,13 @@ from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, EngineForbidden, EngineUnreachable
-from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator, KafkaMigrationTailOperator
+from airflow_provider_kafka_migration.engines.run import EngineRunner
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, EngineForbidden, EngineUnreachable
+from airflow_provider_kafka_migration.operators.migration import (
+    KafkaMigrationSeedOperator,
+    KafkaMigrationSparkCheckOperator,
+    KafkaMigrationTailOperator,
+)
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.record.submissions import Submission
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
@@ -91,6 +96,17 @@ def test_wrong_arguments_are_an_event_and_no_dead_trigger(cluster: MemoryCluster
     assert fire(trigger(engine="nobody"))["error"]["code"] == "ENGINE_UNKNOWN"
 
 
+def test_a_failing_trigger_of_the_engine_does_not_end_the_wait(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise EngineUnreachable("busy")
+
+    monkeypatch.setattr(MemoryEngine, "trigger", away)
+    cluster.jobs["job-1"].state = JobState.SUCCEEDED
+    assert fire(trigger())["state"] == "succeeded"
+
+
 def test_only_a_person_cancels_the_job(cluster: MemoryCluster) -> None:
     asyncio.run(trigger().cleanup())
     assert cluster.running
@@ -112,6 +128,10 @@ class Core:
         self.context = SimpleNamespace(record=SimpleNamespace(journal_store=SimpleNamespace(get=lambda _key: None)))
         self.context.record.key = lambda name: name
         self.context.record.spec = spec
+
+    def run(self, phase: str) -> PhaseResult:
+        self.calls.append("run")
+        return PhaseResult(phase, "ran")
 
     def start_job(self, phase: str) -> Submission:
         self.calls.append("start")
@@ -147,7 +167,7 @@ def task(
     def open_migration(self: Any, *_: Any, runner: Any) -> Iterator[Any]:
         self.storage_uris = {"journal": "s3://bucket/orders"}
         # What renews connections while a job runs has tests of its own.
-        runner._make_job = lambda *_: contextmanager(lambda: (yield None))()
+        runner.make_job = lambda *_: nullcontext()
         made.runner = runner
         yield made
 
@@ -198,6 +218,31 @@ def test_clusters_that_are_away_do_not_end_the_wait(task: Any) -> None:
     assert task.core.calls == ["start", "follow", "follow"]
 
 
+def test_an_error_that_nobody_expected_beside_the_job_does_not_end_the_wait(task: Any) -> None:
+    """As in a task that waits itself, where threads log such errors and the job goes on."""
+    task.core.trouble = KeyError("schema")
+    _, arguments = waits(lambda: task.execute(context()))
+    waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
+    assert task.core.calls == ["start", "follow", "follow"]
+
+
+def test_connections_that_cannot_be_renewed_do_not_keep_the_task_from_following(
+    task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def renewed(*_: object) -> Any:
+        raise BrokerUnreachable("the store of secrets is away")
+
+    monkeypatch.setattr(EngineRunner, "renewed", renewed)
+    waits(lambda: task.execute(context()))
+    assert task.core.calls == ["start", "follow"]
+
+
+def test_a_lost_claim_ends_the_wait(task: Any) -> None:
+    task.core.trouble = ClaimLost("another run")
+    with pytest.raises(ClaimLost):
+        task.execute(context())
+
+
 def test_an_end_that_comes_between_two_looks_is_taken_up_at_once(task: Any, cluster: MemoryCluster) -> None:
     _, arguments = waits(lambda: task.execute(context()))
     cluster.jobs["job-1"].state = JobState.FAILED
@@ -218,6 +263,15 @@ def test_a_task_that_is_killed_in_one_of_its_parts_cancels_the_job(task: Any, cl
     waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
     task.on_kill()
     assert not cluster.running
+
+
+def test_the_probe_waits_because_an_error_of_its_job_is_a_finding(
+    task: Any, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaMigrationSparkCheckOperator, "open_migration", type(task).open_migration)
+    check = KafkaMigrationSparkCheckOperator(task_id="spark_check", spec=task.spec, deferrable=True)
+    assert check.execute(context())["summary"] == "ran"
+    assert task.core.calls == ["run"]
 
 
 def test_tasks_are_deferrable_as_airflow_is_configured(minimal_spec: dict[str, Any]) -> None:

@@ -1,0 +1,37 @@
+"""What an engine is given for a job, and what is only renewed while the job runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_kafka_migration.engines.find import make_engine
+from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
+from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.references.sealing import PrivateKey
+from airflow_provider_kafka_migration.spec import parse_spec
+
+
+def test_a_job_that_runs_is_renewed_and_not_built_again(minimal_spec: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    minimal_spec["storage"] = {"journal": store.as_uri()}
+    arguments = {"master": "yarn", "deploy_mode": "cluster", "resource_manager": "rm:8088"}
+    make = JobMaker(
+        parse_spec(minimal_spec),
+        Resolver({"airflow": lambda _: json.dumps({"bootstrap.servers": "a:1"})}),
+        make_engine("submit", arguments),
+        tmp_path / "private",
+        public_key=PrivateKey.new().public.text,
+    )
+    with make(JobRef("seed", store.as_uri(), "orders/jobs/seed.json"), "seed-1") as job:
+        assert job.py_files is not None
+        assert job.py_files.exists()
+        assert any(argument.startswith("sealed:") for argument in job.arguments)
+    (renewal,) = store.rglob("*.renewal")
+    before = renewal.read_bytes()
+    with make(JobRef("seed", store.as_uri(), ""), "seed-1") as job:
+        assert job.py_files is None
+        assert renewal.read_bytes() != before
+    assert not any(argument.startswith("sealed:") for argument in job.arguments)
