@@ -50,6 +50,9 @@ def has_own_scope(context: str, selection: Selection) -> bool:
 # -- what others have set ---------------------------------------------------------------------------------------------
 
 
+_BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
+
+
 class OwnLevels(NamedTuple):
     """Levels and modes of the target that are not the migration's to replace.
 
@@ -270,3 +273,14 @@ def _present_modes(present: RegistrySnapshot) -> dict[str, Any]:
     found: dict[str, Any] = {name: item.mode for name, item in present.subjects.items()}
     found |= {f":{context}:": mode for context, mode in present.context_modes.items()}
     return {**found, REGISTRY: present.global_mode}
+
+
+def is_stricter(level: str, than: str) -> bool:
+    """Whether a registry with ``level`` may refuse schemas that one with the level ``than`` accepts."""
+    if level == "NONE" or level == than:
+        return False
+    kind, transitive = level.removesuffix("_TRANSITIVE"), level.endswith("_TRANSITIVE")
+    other, other_transitive = than.removesuffix("_TRANSITIVE"), than.endswith("_TRANSITIVE")
+    if other == "NONE" or kind not in _BASIC_LEVELS or other not in _BASIC_LEVELS:
+        return True
+    return (transitive and not other_transitive) or other not in (kind, "FULL")

@@ -40,7 +40,13 @@ from airflow_provider_kafka_migration.schemas.content import (
     schema_digest,
 )
 from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
-from airflow_provider_kafka_migration.schemas.levels import OwnLevels, has_own_scope, own_levels, planned_config
+from airflow_provider_kafka_migration.schemas.levels import (
+    OwnLevels,
+    has_own_scope,
+    is_stricter,
+    own_levels,
+    planned_config,
+)
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -63,7 +69,6 @@ _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
 #: Notes name so many subjects, and count all.
 _NAMED_SUBJECTS = 10
-_BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,7 @@ class _Planner:
             stays_live=sorted((item.subject, item.version) for item in own_live),
             kept_configs=own.configs,
             kept_modes=own.modes,
+            present=self._present(decided),
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
             notes=self._all_notes(mode, decided),
@@ -508,7 +514,9 @@ class _Planner:
             there = self._target.version(target, item.target_version)
             if item.action != "exists" or not item.deleted or there is None or there.deleted:
                 continue
-            if (target, there.version) in live or (written is not None and (*key, target) in written.versions):
+            if (target, there.version) in live or (
+                written is not None and written.has_registered(*key, target, there.version)
+            ):
                 continue
             what = (
                 f"it is deleted on the source, and the target has it live as version {there.version} of {target}, "
@@ -516,6 +524,15 @@ class _Planner:
             )
             found.append(self._conflict("version", self._item(key), what))
         return found
+
+    def _present(self, decided: _Decided) -> dict[str, list[int]]:
+        """The live versions of the target's subjects that get further ones."""
+        names = {self._targets[key[0]] for key, item in decided.versions.items() if item.action == "register"}
+        return {
+            name: live
+            for name in sorted(names & self._target.subjects.keys())
+            if (live := [item.version for item in self._target.subjects[name].versions if not item.deleted])
+        }
 
     def _own_levels(self, decided: _Decided) -> OwnLevels:
         placed = {
@@ -791,14 +808,3 @@ def _level(snapshot: RegistrySnapshot, subject: str, explicit: Mapping[str, Any]
         if level:
             return str(level)
     return str((snapshot.global_config or {}).get("compatibilityLevel") or "BACKWARD")
-
-
-def is_stricter(level: str, than: str) -> bool:
-    """Whether a registry with ``level`` may refuse schemas that one with the level ``than`` accepts."""
-    if level == "NONE" or level == than:
-        return False
-    kind, transitive = level.removesuffix("_TRANSITIVE"), level.endswith("_TRANSITIVE")
-    other, other_transitive = than.removesuffix("_TRANSITIVE"), than.endswith("_TRANSITIVE")
-    if other == "NONE" or kind not in _BASIC_LEVELS or other not in _BASIC_LEVELS:
-        return True
-    return (transitive and not other_transitive) or other not in (kind, "FULL")

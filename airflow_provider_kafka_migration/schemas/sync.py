@@ -422,6 +422,8 @@ class _Pass:
             "plan": {"document": keys.schema_plan(result.plan_digest), "digest": result.plan_digest},
             "id_map": {"document": keys.SCHEMA_ID_MAP, "digest": document.digest()},
         }
+        if applied.found:
+            details["found"] = [list(key) for key in sorted(applied.found)]
         if applied.notes:
             details["notes"] = applied.notes[:20]
         text = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
