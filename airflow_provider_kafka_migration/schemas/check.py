@@ -62,7 +62,7 @@ def check_schemas(
 
     :param contents: the comparison of all partitions, with the ids that it has gathered.
     :param missed: topics that were copied with the source's ids although ids are translated, with what shows it.
-    :param unsampled: topics without ids whose records could not be sampled again, with the reason.
+    :param unsampled: topics with a part without ids whose records could not be sampled again, with the reason.
     :raises MigrationError: a registry does not answer.
     """
     section, record = context.spec.schemas, context.record
@@ -92,7 +92,7 @@ def check_schemas(
         )
     found = found.model_copy(update={"settings_left": left})
     accepted = plan.conflicts if section.on_conflict == "report" else ()
-    result = with_late_ids(judge(found, accepted), missed, unsampled)
+    result = with_late_ids(judge(found, accepted), missed, unsampled, translated=plan.id_mode == "translate")
     record.put_result(keys.SCHEMAS_CHECK, found)
     details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
     record.journal.step(steps.SCHEMAS_CHECKED, details=details, reason=f"schemas {result.outcome}: {result.summary}")
@@ -166,17 +166,24 @@ def judge(found: SchemaCheck, accepted: Iterable[SchemaConflict] = ()) -> CheckR
     return CheckResult(name=NAME, outcome=outcome, summary=summary, partitions=rows, findings=findings)
 
 
-def with_late_ids(result: CheckResult, missed: Mapping[str, str], unsampled: Mapping[str, str]) -> CheckResult:
-    """Return the check with topics that :func:`check_schemas` was given. Pure."""
+def with_late_ids(
+    result: CheckResult, missed: Mapping[str, str], unsampled: Mapping[str, str], *, translated: bool
+) -> CheckResult:
+    """Return the check with topics that :func:`check_schemas` was given. Pure.
+
+    :param translated: the target's ids differ, so records whose ids nobody has looked for may be undecodable there.
+    """
+    unknown = Outcome.FAILED if translated else Outcome.WARNING
     failed = [_row(f"topic {name}", f"{why}: {_MISSED}", Outcome.FAILED) for name, why in sorted(missed.items())]
-    warned = [
-        _row(f"topic {name}", f"its records could not be sampled again for schema ids: {why}", Outcome.WARNING)
+    unread = [
+        _row(f"topic {name}", f"its records could not be sampled again for schema ids: {why}", unknown)
         for name, why in sorted(unsampled.items())
     ]
-    rows = [*failed, *result.partitions, *warned]
+    rows = [*failed, *result.partitions, *unread]
+    rows.sort(key=lambda row: row["outcome"] != Outcome.FAILED)
     return result.model_copy(
         update={
-            "outcome": worst([result.outcome, *(Outcome(row["outcome"]) for row in failed + warned)]),
+            "outcome": worst([result.outcome, *(Outcome(row["outcome"]) for row in failed + unread)]),
             "partitions": rows,
             "findings": [f"{row['what']}: {row['why']}" for row in rows],
         }
