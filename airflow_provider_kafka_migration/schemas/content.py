@@ -132,6 +132,28 @@ def canonical_text(type_: str, text: str) -> str:
     return text.strip()
 
 
+def message_order(schema: Schema) -> tuple[Any, ...]:
+    """Return the names of a Protobuf schema's messages in their order, each with those inside it; else empty.
+
+    Records refer to a message by its position, so two schemas in which this differs are never the same for them.
+    """
+    return _message_order(schema.text) if schema.type == "PROTOBUF" else ()
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _message_order(text: str) -> tuple[Any, ...]:
+    try:
+        return _messages(_protobuf(text))
+    except _UNPARSABLE:
+        return ()
+
+
+def _messages(statements: list[_Statement]) -> tuple[Any, ...]:
+    return tuple(
+        (item[1], _messages(item[-1])) for item in statements if item[0] == "message" and isinstance(item[-1], list)
+    )
+
+
 def record_names(schema: Schema) -> frozenset[str]:
     """Return the names by which a record name strategy may call this schema; empty if it has none."""
     return _record_names(schema.type, schema.text)
