@@ -72,6 +72,15 @@ def references_of(schema: Schema, context: str) -> tuple[tuple[str, str, int], .
     )
 
 
+#: type, text and references: what Apicurio takes for the identity of a schema
+ContentKey = tuple[str, str, tuple[tuple[str, str, int], ...]]
+
+
+def content_key(schema: Schema, subject: str) -> ContentKey:
+    """Return what identifies the content of a subject's schema, as it is written."""
+    return schema.type, schema.text, references_of(schema, Subject.parse(subject).context)
+
+
 def qualified_reference(reference: Reference, context: str) -> str:
     """Return the qualified subject of a reference that a schema of this context has.
 

@@ -249,9 +249,7 @@ class _Pass:
             ask = {key for key in new if key in source.ids and source.ids[key] is None}
             if not ask:
                 return
-            self._progress(
-                Progress(PHASE, f"{len(ask)} ids in records may be newer than what the source shows")
-            )
+            self._progress(Progress(PHASE, f"{len(ask)} ids in records may be newer than what the source shows"))
 
     def _ask(self, source: RegistrySnapshot, ids: set[tuple[str, int]]) -> None:
         ask_ids(self._pair.source, source, ids, parallel=self._parallel, cache=self._pair.source_cache)
