@@ -441,6 +441,10 @@ class SchemaIdsAppeared(Terminal):
     """Topics were copied with the source's schema ids, because no sample showed ids; their records have some now."""
 
 
+class SchemaIdsUnsampled(Transient):
+    """Ids are translated, and records of topics that are copied as they are could not be sampled for schema ids."""
+
+
 class SchemaIdUnresolved(Terminal):
     """A record begins like a serialized one, but the source registry has no such schema id (``schemas.strict``)."""
 

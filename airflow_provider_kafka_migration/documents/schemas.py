@@ -105,7 +105,7 @@ class PlannedSubject(Part):
 class SchemaPlan(Document):
     """``schemas/plan-<digest>.json``: what moves from one registry to the other."""
 
-    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("stays_live", "kept_configs", "kept_modes")
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("stays_live", "kept_configs", "kept_modes", "present")
 
     version: int = 1
     migration_id: str
@@ -130,6 +130,10 @@ class SchemaPlan(Document):
         default_factory=list, description="scopes of the target whose level is not written: a conflict, or unread"
     )
     kept_modes: list[str] = Field(default_factory=list, description="likewise for modes")
+    present: dict[str, list[int]] = Field(
+        default_factory=dict,
+        description="live versions that the target had of subjects that get further ones, by target subject",
+    )
     left_out: dict[str, str] = Field(default_factory=dict, description="source subject to why it does not move")
     topics: list[TopicIds] = Field(default_factory=list, description="ascending by topic")
     notes: list[str] = Field(default_factory=list, description="what is not copied and why, for people")

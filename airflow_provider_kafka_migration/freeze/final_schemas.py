@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.schemas.complete import synchronize_completely
 from airflow_provider_kafka_migration.schemas.id_map_document import publish_id_map, unanswered, wanted_ids
 from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
+from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -93,6 +94,8 @@ class FinalSchemas:
         record = self._context.record
         timer = StepTimer.start(record, self._attempt, steps.FINAL_SCHEMAS)
         result = synchronize_completely(self._context, self._pair, reason="final")
+        # A pass of the tail that was running when producers stopped may have changed modes since this one began.
+        try_to_put_back_target(self._context)
         document = record.schema_id_map()
         assert document is not None, "the pass has written it"
         record.journal.check_holds()

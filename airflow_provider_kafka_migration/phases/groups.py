@@ -29,6 +29,7 @@ from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
@@ -117,10 +118,14 @@ def _figures(results: list[GroupResult]) -> dict[str, Any]:
 def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
     """Run task ``sync_groups``: sync every ``groups.sync_interval`` until the client switch is acknowledged.
 
+    Each round also puts back modes and levels of the target registry that a killed pass has left.
     It runs in parallel with the approval. A failure loses nothing: the acknowledgement syncs once more.
     """
     rounds, result = 0, context.record.groups()
     while not _switched(context.record):
+        if context.spec.schemas.copies:
+            # The clients that switch register schemas: a mode that a killed pass has left must not wait for validate.
+            try_to_put_back_target(context)
         result = sync_groups(context)
         rounds += 1
         context.progress(Progress(SYNC_PHASE, f"round {rounds}: {summarize(result.groups)}"))

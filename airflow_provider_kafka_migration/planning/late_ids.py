@@ -15,21 +15,18 @@ not look at them. A decision for ids is never taken back, and decisions of the s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.schemas import IdParts, SchemaTopics, TopicIds
-from airflow_provider_kafka_migration.errors import SchemaIdsAppeared
+from airflow_provider_kafka_migration.errors import SchemaIdsAppeared, SchemaIdsUnsampled
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.planning.schemas import ids_of_topics
 from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.topics.recopy import STATES
-
-log = logging.getLogger(__name__)
 
 _SHOWN = 5
 _PARTS: Mapping[IdParts, frozenset[str]] = {
@@ -46,7 +43,7 @@ class LateIds:
     """What a second sample shows, for people, by source topic.
 
     :param missed: topics with ids that were copied as they are, although ids are translated.
-    :param unread: topics without ids so far whose records could not be sampled again, with the reason.
+    :param unread: topics with a part without ids so far, whose records could not be sampled again, with the reason.
     """
 
     missed: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +64,7 @@ def judge_again(context: PhaseContext) -> LateIds:
     before = _decided(context)
     later = _sampled(context, (topic.name for topic in context.record.plan().topics), before)
     late = {item.topic: item for item in later if _late_parts(before.get(item.topic), item)}
-    unread = {item.topic: item.unread for item in later if item.unread and _has_none(before.get(item.topic))}
+    unread = {item.topic: item.unread for item in later if item.unread and _may_have_more(before.get(item.topic))}
     if mode == "translate":
         return LateIds({name: _sentence(before.get(name), item) for name, item in late.items()}, unread)
     _take_up(context, {name: _together(before.get(name), item) for name, item in late.items()})
@@ -80,29 +77,50 @@ def check_before_freeze(context: PhaseContext) -> None:
     With kept ids nothing can be wrong: the records are the same on both sides.
 
     :raises SchemaIdsAppeared: topics were copied as they are, and their records have ids now.
+    :raises SchemaIdsUnsampled: the records of such topics could not be read, so nobody knows.
     :raises MigrationError: the source registry does not answer.
     """
     if _id_mode(context) != "translate":
         return
     found = judge_again(context)
-    for name, why in found.unread.items():
-        log.warning("%s: its records could not be sampled again for schema ids: %s", name, why)
-        context.progress(Progress("cutover", f"{name} could not be sampled again for schema ids: {why}"))
-    if not found.missed:
-        return
-    lines = [f"{name}: {why}" for name, why in sorted(found.missed.items())]
-    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-    first = min(found.missed)
-    raise SchemaIdsAppeared(
-        f"ids are translated, but {len(lines)} topics were copied with the source's ids: "
-        f"{'; '.join(lines[:_SHOWN])}{more}",
+    if not found.missed and found.unread:
+        # Retention may have deleted a place between the question for it and its reading.
+        found = judge_again(context)
+    if found.missed:
+        raise _appeared(context, found.missed)
+    if found.unread:
+        raise _unsampled(context, found.unread)
+
+
+def _appeared(context: PhaseContext, missed: Mapping[str, str]) -> SchemaIdsAppeared:
+    lines = [f"{name}: {why}" for name, why in sorted(missed.items())]
+    first = min(missed)
+    return SchemaIdsAppeared(
+        f"ids are translated, but {len(lines)} topics were copied with the source's ids: {_shown(lines)}",
         where=context.where("cutover", topic=first),
         next_step="delete these topics on the target, then clear tail (or kafka-migration resume FILE): it samples "
         "them again, creates them, and copies them from the source's log start with translated ids; then approve the "
         "cutover again. To decide by hand instead (schemas.by_topic), roll back, delete the target topics (clean_up in "
         "rollback-report.json), and start a new migration with another migration_id",
-        details={"topics": dict(sorted(found.missed.items())[:100])},
+        details={"topics": dict(sorted(missed.items())[:100])},
     )
+
+
+def _unsampled(context: PhaseContext, unread: Mapping[str, str]) -> SchemaIdsUnsampled:
+    lines = [f"{name}: {why}" for name, why in sorted(unread.items())]
+    return SchemaIdsUnsampled(
+        f"ids are translated, and {len(lines)} topics, in whose keys or values no ids were looked for so far, "
+        f"could not be sampled again: {_shown(lines)}",
+        where=context.where("cutover", topic=min(unread)),
+        next_step="correct what keeps the source or its registry from answering, then approve the cutover again; no "
+        "producer was stopped",
+        details={"topics": dict(sorted(unread.items())[:100])},
+    )
+
+
+def _shown(lines: list[str]) -> str:
+    more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return f"{'; '.join(lines[:_SHOWN])}{more}"
 
 
 # -- before records are copied ----------------------------------------------------------------------------------------
@@ -178,6 +196,11 @@ def _sampled(context: PhaseContext, topics: Iterable[str], before: Mapping[str, 
 
 def _has_none(before: TopicIds | None) -> bool:
     return before is None or before.parts == "none"
+
+
+def _may_have_more(before: TopicIds | None) -> bool:
+    """Whether a topic has a part in which nobody has looked for ids so far."""
+    return before is None or before.parts != "both"
 
 
 def _late_parts(before: TopicIds | None, later: TopicIds) -> frozenset[str]:

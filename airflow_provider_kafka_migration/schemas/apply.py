@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     NotInImportMode,
     RegistryRefused,
+    SchemaConflicts,
     SchemaIdConflict,
     SchemaIdIgnored,
     SchemaIncompatible,
@@ -45,6 +46,7 @@ from airflow_provider_kafka_migration.schemas.references import (
     schema_for_target,
 )
 from airflow_provider_kafka_migration.schemas.snapshot import MAX_FAILURES_IN_ROW, RegistrySnapshot
+from airflow_provider_kafka_migration.schemas.written import Written
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.registry.client import Registry
@@ -81,6 +83,7 @@ class Applied:
     """What a run has done, and where everything is now.
 
     :param places: every version that is on the target, by source subject and version.
+    :param found: source versions whose registration the target answered with a version of its own that it had before.
     :param notes: for people.
     :param ids_ignored: what the target registry did instead of keeping an id; empty: it has kept all of them. From
         then on nothing is registered, because each version would get a wrong id.
@@ -91,6 +94,7 @@ class Applied:
     configs: int = 0
     modes: int = 0
     places: dict[VersionKey, Place] = field(default_factory=dict)
+    found: set[VersionKey] = field(default_factory=set)
     failed: list[SchemaFailure] = field(default_factory=list)
     conflicts: list[SchemaConflict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -159,6 +163,7 @@ class Apply:
         self._parallel = max(1, parallel)
         self._report = report
         self._claim = Claim(record)
+        self._written = Written(record)
         self._fixed = plan.id_mode == "keep"
         self._subjects = {item.subject: item for item in plan.subjects}
         self._stays_live = frozenset(plan.stays_live)
@@ -289,11 +294,21 @@ class Apply:
             else:
                 self._unanswered = 0
                 self.applied.places[key] = result
-                self.applied.registered += 1
+                if self._is_foreign(key, result):
+                    self.applied.found.add(key)
+                else:
+                    self.applied.registered += 1
             self._tell()
 
         in_order(todo, self._waits, self._register, parallel=self._parallel, may_start=may_start, ended=ended)
         return refused, waiting
+
+    def _is_foreign(self, key: VersionKey, place: Place) -> bool:
+        """Whether the answer to a registration is a version that the target had before, and not from this migration."""
+        there = self._present.version(place.subject, place.version)
+        if self._fixed or there is None or there.deleted or (place.subject, place.version) in self._deleted_now:
+            return False
+        return not self._written.has_registered(*key, place.subject, place.version)
 
     def _failed(self, key: VersionKey, error: MigrationError) -> None:
         self.applied.fail(*key, error)
@@ -452,6 +467,8 @@ class Apply:
             if planned is None or place is None or not planned.deleted:
                 continue
             if self._is_deleted(place) or self._is_kept(key, place):
+                if key in self.applied.found and not self._is_live_too(key, place):
+                    self.applied.fail(*key, self._stays(key, place))
                 continue
             chosen.append(key)
             for other in self._references(key):
@@ -473,12 +490,27 @@ class Apply:
 
     def _is_kept(self, key: VersionKey, place: Place) -> bool:
         """Whether a live version of the source has this place, too, or the version there is not the migration's."""
+        return key in self._stays_live or key in self.applied.found or self._is_live_too(key, place)
+
+    def _is_live_too(self, key: VersionKey, place: Place) -> bool:
         live = (
             self.applied.places.get((key[0], item.version))
             for item in self._subjects[key[0]].versions
             if not item.deleted
         )
-        return key in self._stays_live or any(other is not None and other.version == place.version for other in live)
+        return any(other is not None and other.version == place.version for other in live)
+
+    def _stays(self, key: VersionKey, place: Place) -> SchemaConflicts:
+        """The error of a deleted version whose place is one of the target's own, which only a person may delete."""
+        return SchemaConflicts(
+            f"version {key[1]} of subject {key[0]} is deleted on the source, and the target holds version "
+            f"{place.version} of {place.subject}, which this migration has not registered, to be the same schema: it "
+            "stays live",
+            where=self._record.where(PHASE, cluster="target"),
+            next_step="delete that version on the target if nobody needs it, or leave the subject out "
+            "(schemas.exclude); then clear the task",
+            details={"subject": place.subject, "version": place.version},
+        )
 
     def _delete(self, place: Place) -> None:
         self._claim.check()

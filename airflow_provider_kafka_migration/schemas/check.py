@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaCheck,
     SchemaConflict,
     SchemaDifference,
+    SchemaIdMap,
     SchemaIdSettings,
 )
 from airflow_provider_kafka_migration.record import keys, steps
@@ -21,6 +22,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.record.registry_settings import scope_name
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.schema_ids.id_map import Absent, IdMap
 from airflow_provider_kafka_migration.schemas.id_map_document import publish_id_map
 from airflow_provider_kafka_migration.schemas.modes import former_modes
 from airflow_provider_kafka_migration.schemas.open import open_pair
@@ -62,7 +64,7 @@ def check_schemas(
 
     :param contents: the comparison of all partitions, with the ids that it has gathered.
     :param missed: topics that were copied with the source's ids although ids are translated, with what shows it.
-    :param unsampled: topics without ids whose records could not be sampled again, with the reason.
+    :param unsampled: topics with a part without ids whose records could not be sampled again, with the reason.
     :raises MigrationError: a registry does not answer.
     """
     section, record = context.spec.schemas, context.record
@@ -76,14 +78,16 @@ def check_schemas(
         finding = "the registries were not compared: the spec does not name both (schemas.source, schemas.target)"
         return CheckResult(name=NAME, outcome=Outcome.WARNING, summary="not compared", findings=[finding])
     context.progress(Progress(PHASE, "comparing the schema registries"))
+    settings = schema_id_settings(record)
+    document = record.schema_id_map() if plan.id_mode != "topic" else None
     with open_pair(context) as pair:
         left = find_settings_left(context, pair.target, plan) if section.copies else []
         found = compare_registries(
             pair.source,
             pair.target,
             plan,
-            record.schema_id_map() if plan.id_mode != "topic" else None,
-            found_in_records(contents, schema_id_settings(record)),
+            document,
+            found_in_records(contents, settings),
             selection=selection_of(record),
             at=iso(context.now()),
             former_source_modes=former_modes(record, "source"),
@@ -92,7 +96,8 @@ def check_schemas(
         )
     found = found.model_copy(update={"settings_left": left})
     accepted = plan.conflicts if section.on_conflict == "report" else ()
-    result = with_late_ids(judge(found, accepted), missed, unsampled)
+    result = with_late_ids(judge(found, accepted), missed, unsampled, translated=plan.id_mode == "translate")
+    result = with_merged_keys(result, merged_keys(contents, settings, document))
     record.put_result(keys.SCHEMAS_CHECK, found)
     details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
     record.journal.step(steps.SCHEMAS_CHECKED, details=details, reason=f"schemas {result.outcome}: {result.summary}")
@@ -118,6 +123,55 @@ def found_in_records(contents: Sequence[PartitionContent], settings: SchemaIdSet
             else:
                 guids.setdefault(use.id.lower(), where)
     return FoundInRecords(ids=ids, guids=guids, incomplete=incomplete)
+
+
+def merged_keys(
+    contents: Sequence[PartitionContent], settings: SchemaIdSettings | None, document: SchemaIdMap | None
+) -> dict[str, str]:
+    """Return the partitions in which different ids of keys have become one, with these ids.
+
+    Keys that differ only by such an id are different ones on the source and equal on the target, where compaction keeps
+    the newest of their records only.
+    """
+    found: dict[str, str] = {}
+    ids = IdMap(document)
+    for content in contents:
+        topic = None if settings is None else settings.topics.get(content.topic)
+        if topic is None or not topic.rewrite:
+            continue
+        sources: dict[tuple[str, int | str], set[int | str]] = {}
+        for use in content.schema_ids:
+            answer = ids.find(topic.context, use.kind, use.id)
+            if use.part == "key" and answer is not None:
+                target = use.id if isinstance(answer, Absent) else answer
+                sources.setdefault((use.kind, target), set()).add(use.id)
+        lines = [
+            f"{', '.join(sorted(map(str, several)))} became {target}"
+            for (_, target), several in sorted(sources.items(), key=str)
+            if len(several) > 1
+        ]
+        if lines:
+            found[f"{content.topic}-{content.partition}"] = "; ".join(lines)
+    return found
+
+
+def with_merged_keys(result: CheckResult, merged: Mapping[str, str]) -> CheckResult:
+    """Return the check with what :func:`merged_keys` has found. Pure."""
+    why = "keys that differ only by these ids are equal on the target; if the topic is compacted, only the newest stays"
+    rows = [_row(f"ids in keys of {name}", f"{ids}: {why}", Outcome.WARNING) for name, ids in sorted(merged.items())]
+    return _with_rows(result, [], rows)
+
+
+def _with_rows(result: CheckResult, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> CheckResult:
+    rows = [*before, *result.partitions, *after]
+    rows.sort(key=lambda row: row["outcome"] != Outcome.FAILED)
+    return result.model_copy(
+        update={
+            "outcome": worst([result.outcome, *(Outcome(row["outcome"]) for row in before + after)]),
+            "partitions": rows,
+            "findings": [f"{row['what']}: {row['why']}" for row in rows],
+        }
+    )
 
 
 def _why_incomplete(content: PartitionContent, rule: str) -> str:
@@ -166,21 +220,20 @@ def judge(found: SchemaCheck, accepted: Iterable[SchemaConflict] = ()) -> CheckR
     return CheckResult(name=NAME, outcome=outcome, summary=summary, partitions=rows, findings=findings)
 
 
-def with_late_ids(result: CheckResult, missed: Mapping[str, str], unsampled: Mapping[str, str]) -> CheckResult:
-    """Return the check with topics that :func:`check_schemas` was given. Pure."""
+def with_late_ids(
+    result: CheckResult, missed: Mapping[str, str], unsampled: Mapping[str, str], *, translated: bool
+) -> CheckResult:
+    """Return the check with topics that :func:`check_schemas` was given. Pure.
+
+    :param translated: the target's ids differ, so records whose ids nobody has looked for may be undecodable there.
+    """
+    unknown = Outcome.FAILED if translated else Outcome.WARNING
     failed = [_row(f"topic {name}", f"{why}: {_MISSED}", Outcome.FAILED) for name, why in sorted(missed.items())]
-    warned = [
-        _row(f"topic {name}", f"its records could not be sampled again for schema ids: {why}", Outcome.WARNING)
+    unread = [
+        _row(f"topic {name}", f"its records could not be sampled again for schema ids: {why}", unknown)
         for name, why in sorted(unsampled.items())
     ]
-    rows = [*failed, *result.partitions, *warned]
-    return result.model_copy(
-        update={
-            "outcome": worst([result.outcome, *(Outcome(row["outcome"]) for row in failed + warned)]),
-            "partitions": rows,
-            "findings": [f"{row['what']}: {row['why']}" for row in rows],
-        }
-    )
+    return _with_rows(result, failed, unread)
 
 
 def _difference(item: SchemaDifference, accepted: frozenset[tuple[str, int]]) -> dict[str, Any]:

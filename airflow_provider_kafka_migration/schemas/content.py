@@ -72,6 +72,15 @@ def references_of(schema: Schema, context: str) -> tuple[tuple[str, str, int], .
     )
 
 
+#: type, text and references: what Apicurio takes for the identity of a schema
+ContentKey = tuple[str, str, tuple[tuple[str, str, int], ...]]
+
+
+def content_key(schema: Schema, subject: str) -> ContentKey:
+    """Return what identifies the content of a subject's schema, as it is written."""
+    return schema.type, schema.text, references_of(schema, Subject.parse(subject).context)
+
+
 def qualified_reference(reference: Reference, context: str) -> str:
     """Return the qualified subject of a reference that a schema of this context has.
 
@@ -130,6 +139,28 @@ def canonical_text(type_: str, text: str) -> str:
     except _UNPARSABLE:
         pass
     return text.strip()
+
+
+def message_order(schema: Schema) -> tuple[Any, ...]:
+    """Return the names of a Protobuf schema's messages in their order, each with those inside it; else empty.
+
+    Records refer to a message by its position, so two schemas in which this differs are never the same for them.
+    """
+    return _message_order(schema.text) if schema.type == "PROTOBUF" else ()
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _message_order(text: str) -> tuple[Any, ...]:
+    try:
+        return _messages(_protobuf(text))
+    except _UNPARSABLE:
+        return ()
+
+
+def _messages(statements: list[_Statement]) -> tuple[Any, ...]:
+    return tuple(
+        (item[1], _messages(item[-1])) for item in statements if item[0] == "message" and isinstance(item[-1], list)
+    )
 
 
 def record_names(schema: Schema) -> frozenset[str]:

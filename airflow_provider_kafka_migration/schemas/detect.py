@@ -25,11 +25,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
+from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
 from airflow_provider_kafka_migration.documents.schemas import IdParts, TopicIds
 from airflow_provider_kafka_migration.errors import BatchMalformed, MigrationError, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, Record, iter_batches, records
-from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchRange
+from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Subject
 from airflow_provider_kafka_migration.schema_ids.wire_format import Part, ids_in_record
@@ -374,19 +375,25 @@ def _read_places(
             sample.unread = error_codes.name(answer.error_code)
             continue
         try:
-            if not _count(sample, answer.records, offsets[key], zero_is_id=zero_is_id):
+            if not _count(sample, answer, offsets[key], zero_is_id=zero_is_id):
                 unanswered.add(key)
         except BatchMalformed as error:
             sample.unread = error.what
     return sorted((*key, offsets[key]) for key in unanswered)
 
 
-def _count(sample: TopicSample, data: memoryview, from_offset: int, *, zero_is_id: bool) -> bool:
-    """Count the records of a piece of a log; return False if it has no whole batch."""
+def _count(sample: TopicSample, answer: FetchedPartition, from_offset: int, *, zero_is_id: bool) -> bool:
+    """Count the records of a piece of a log; return False if it has no whole batch.
+
+    Records of aborted transactions are never copied, so they show nothing.
+    """
+    aborted = AbortedTransactions(answer.aborted)
     left = RECORDS_PER_PLACE
     any_batch = False
-    for batch in iter_batches(data):
+    for batch in iter_batches(answer.records):
         any_batch = True
+        if not isinstance(batch, LegacyBatch) and aborted.drops(batch):
+            continue
         for record in _records(batch):
             if record.offset >= from_offset and left > 0:
                 sample.add(record, zero_is_id=zero_is_id)

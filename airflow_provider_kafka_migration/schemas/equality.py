@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Schema, Subject
-from airflow_provider_kafka_migration.schemas.content import canonical_text, same_schema
+from airflow_provider_kafka_migration.schemas.content import canonical_text, message_order, same_schema
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot
 
 _NO_METADATA = frozenset({"apicurio", "karapace", "redpanda"})
@@ -56,12 +56,16 @@ class Equality:
     def holds(self, schema: Schema, there: RegisteredSchema) -> bool:
         """Return whether a version of the target has a schema. If only the texts differ, the registry decides.
 
+        Not about the order of Protobuf messages: a registry that normalizes may overlook it, and records depend on it.
+
         :raises Transient: the registry does not answer.
         """
         if self.shows(schema, there):
             return True
         alike = replace(there, schema=replace(there.schema, text=schema.text))
-        if not self.shows(schema, alike) or self._target.find(there.subject, schema) != there.version:
+        if not self.shows(schema, alike) or message_order(schema) != message_order(there.schema):
+            return False
+        if self._target.find(there.subject, schema) != there.version:
             return False
         self._equal.add((canonical_text(schema.type, schema.text), canonical_text(schema.type, there.schema.text)))
         return True

@@ -50,6 +50,9 @@ def has_own_scope(context: str, selection: Selection) -> bool:
 # -- what others have set ---------------------------------------------------------------------------------------------
 
 
+_BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
+
+
 class OwnLevels(NamedTuple):
     """Levels and modes of the target that are not the migration's to replace.
 
@@ -270,3 +273,41 @@ def _present_modes(present: RegistrySnapshot) -> dict[str, Any]:
     found: dict[str, Any] = {name: item.mode for name, item in present.subjects.items()}
     found |= {f":{context}:": mode for context, mode in present.context_modes.items()}
     return {**found, REGISTRY: present.global_mode}
+
+
+# -- what applies -----------------------------------------------------------------------------------------------------
+
+
+def effective_mode(snapshot: RegistrySnapshot, subject: str) -> tuple[str, str]:
+    """Return the scope that decides the mode of a subject, and the mode."""
+    if snapshot.global_mode == "READONLY_OVERRIDE":
+        return "", snapshot.global_mode
+    found = snapshot.subjects.get(subject)
+    if found is not None and found.mode:
+        return subject, found.mode
+    context = Subject.parse(subject).context
+    if context in snapshot.context_modes:
+        return f":{context}:", snapshot.context_modes[context]
+    return "", snapshot.global_mode or "READWRITE"
+
+
+def level_of(snapshot: RegistrySnapshot, subject: str, explicit: Mapping[str, Any] | None) -> str:
+    """Return the compatibility level that applies to a subject; ``explicit`` is one that it is going to get."""
+    found = snapshot.subjects.get(subject)
+    context = Subject.parse(subject).context
+    for config in (explicit, found.config if found else None, snapshot.context_configs.get(context)):
+        level = (config or {}).get("compatibilityLevel")
+        if level:
+            return str(level)
+    return str((snapshot.global_config or {}).get("compatibilityLevel") or "BACKWARD")
+
+
+def is_stricter(level: str, than: str) -> bool:
+    """Whether a registry with ``level`` may refuse schemas that one with the level ``than`` accepts."""
+    if level == "NONE" or level == than:
+        return False
+    kind, transitive = level.removesuffix("_TRANSITIVE"), level.endswith("_TRANSITIVE")
+    other, other_transitive = than.removesuffix("_TRANSITIVE"), than.endswith("_TRANSITIVE")
+    if other == "NONE" or kind not in _BASIC_LEVELS or other not in _BASIC_LEVELS:
+        return True
+    return (transitive and not other_transitive) or other not in (kind, "FULL")

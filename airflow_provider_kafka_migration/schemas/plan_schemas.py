@@ -35,12 +35,21 @@ from airflow_provider_kafka_migration.registry.model import (
     Subject,
 )
 from airflow_provider_kafka_migration.schemas.content import (
+    ContentKey,
+    content_key,
     record_names,
-    references_of,
     schema_digest,
 )
 from airflow_provider_kafka_migration.schemas.equality import Equality, keeps_metadata
-from airflow_provider_kafka_migration.schemas.levels import OwnLevels, has_own_scope, own_levels, planned_config
+from airflow_provider_kafka_migration.schemas.levels import (
+    OwnLevels,
+    effective_mode,
+    has_own_scope,
+    is_stricter,
+    level_of,
+    own_levels,
+    planned_config,
+)
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -63,7 +72,6 @@ _IMPORTS: dict[str, ImportScope] = {"confluent": "subject", "redpanda": "subject
 _CLOSED_MODES = frozenset({"READONLY", "READONLY_OVERRIDE", "FORWARD"})
 #: Notes name so many subjects, and count all.
 _NAMED_SUBJECTS = 10
-_BASIC_LEVELS = ("BACKWARD", "FORWARD", "FULL")
 
 
 @dataclass(frozen=True)
@@ -85,14 +93,6 @@ class PlanSettings:
     topic_ids: Sequence[TopicIds] = ()
     written: Written | None = None
     copied_ids: Mapping[tuple[str, int], int] = field(default_factory=dict)
-
-
-#: type, text and references: what Apicurio takes for the identity of a schema
-_ContentKey = tuple[str, str, tuple[tuple[str, str, int], ...]]
-
-
-def _content_key(schema: Schema, subject: str) -> _ContentKey:
-    return schema.type, schema.text, references_of(schema, Subject.parse(subject).context)
 
 
 class _Decided(NamedTuple):
@@ -203,6 +203,7 @@ class _Planner:
             stays_live=sorted((item.subject, item.version) for item in own_live),
             kept_configs=own.configs,
             kept_modes=own.modes,
+            present=self._present(decided),
             left_out=dict(sorted(self._left_out.items())),
             topics=sorted(self._settings.topic_ids, key=lambda item: item.topic),
             notes=self._all_notes(mode, decided),
@@ -380,18 +381,18 @@ class _Planner:
             )
         return None
 
-    def _contents_of_target(self) -> dict[_ContentKey, tuple[int, str]]:
+    def _contents_of_target(self) -> dict[ContentKey, tuple[int, str]]:
         """Ids of the target by content, each with a version that has it."""
         return {
-            _content_key(item.schema, item.subject): (item.id, f"{item.subject} version {item.version} on the target")
+            content_key(item.schema, item.subject): (item.id, f"{item.subject} version {item.version} on the target")
             for item in self._target.all_versions()
         }
 
     def _one_id_per_content(
-        self, item: RegisteredSchema, schema: Schema, contents: dict[_ContentKey, tuple[int, str]]
+        self, item: RegisteredSchema, schema: Schema, contents: dict[ContentKey, tuple[int, str]]
     ) -> SchemaConflict | None:
         """Apicurio identifies a schema by its content, so that content cannot have two ids."""
-        key = _content_key(schema, self._targets[item.subject])
+        key = content_key(schema, self._targets[item.subject])
         id_, where = contents.setdefault(key, (item.id, f"{item.subject} version {item.version}"))
         if id_ == item.id:
             return None
@@ -456,9 +457,9 @@ class _Planner:
             total = sum(1 for key in decided.versions if key[0] == name)
             if not new or total < 2:
                 continue
-            here = _level(self._source, name, None)
+            here = level_of(self._source, name, None)
             explicit = self._source.subjects[name].config
-            there = _level(self._target, self._targets[name], explicit)
+            there = level_of(self._target, self._targets[name], explicit)
             if not is_stricter(there, here):
                 continue
             found.append(
@@ -483,7 +484,7 @@ class _Planner:
         if action != "register":
             return None
         target = self._targets[key[0]]
-        scope, mode = _effective_mode(self._target, target)
+        scope, mode = effective_mode(self._target, target)
         own = self._source.subjects[key[0]].mode
         if mode not in closed or (scope == target and own == mode):
             return None
@@ -508,7 +509,9 @@ class _Planner:
             there = self._target.version(target, item.target_version)
             if item.action != "exists" or not item.deleted or there is None or there.deleted:
                 continue
-            if (target, there.version) in live or (written is not None and (*key, target) in written.versions):
+            if (target, there.version) in live or (
+                written is not None and written.has_registered(*key, target, there.version)
+            ):
                 continue
             what = (
                 f"it is deleted on the source, and the target has it live as version {there.version} of {target}, "
@@ -516,6 +519,15 @@ class _Planner:
             )
             found.append(self._conflict("version", self._item(key), what))
         return found
+
+    def _present(self, decided: _Decided) -> dict[str, list[int]]:
+        """The live versions of the target's subjects that get further ones."""
+        names = {self._targets[key[0]] for key, item in decided.versions.items() if item.action == "register"}
+        return {
+            name: live
+            for name in sorted(names & self._target.subjects.keys())
+            if (live := [item.version for item in self._target.subjects[name].versions if not item.deleted])
+        }
 
     def _own_levels(self, decided: _Decided) -> OwnLevels:
         placed = {
@@ -676,9 +688,27 @@ class _Planner:
         notes += self._own_versions(decided)
         if mode == "keep":
             notes += self._changed_guids()
+        if mode == "translate":
+            notes += self._merged_keys()
         if mode == "translate" and self._settings.normalize:
             notes.append("schemas.normalize: the target registry may print schemas in another form")
         return notes
+
+    def _merged_keys(self) -> list[str]:
+        """Name ids that become one, if keys have ids: keys that differ only by them become equal, and are compacted."""
+        topics = [item.topic for item in self._settings.topic_ids if item.parts in ("key", "both")]
+        ids: dict[tuple[str, ContentKey], set[int]] = {}
+        for item in (self._item(key) for key in self._order if topics):
+            context = Subject.parse(item.subject).context
+            ids.setdefault((context, content_key(item.schema, item.subject)), set()).add(item.id)
+        several = sorted(sorted(found) for found in ids.values() if len(found) > 1)
+        if not several:
+            return []
+        return [
+            f"{len(several)} schemas have several ids on the source and may get one on the target; the first has the "
+            f"ids {', '.join(map(str, several[0]))}. If {topics[0]}, or another topic with ids in its keys, is "
+            "compacted, keys that differ only by these ids become equal there, and only the newest record stays"
+        ]
 
     def _changed_guids(self) -> list[str]:
         """Name schemas that get another GUID, which is a hash over the schema with its references."""
@@ -767,38 +797,3 @@ def _listed(subjects: Collection[str]) -> str:
 
 def _text(config: Mapping[str, Any] | None) -> str:
     return str((config or {}).get("compatibilityLevel") or "unset")
-
-
-def _effective_mode(snapshot: RegistrySnapshot, subject: str) -> tuple[str, str]:
-    """Return the scope that decides the mode of a subject, and the mode."""
-    if snapshot.global_mode == "READONLY_OVERRIDE":
-        return "", snapshot.global_mode
-    found = snapshot.subjects.get(subject)
-    if found is not None and found.mode:
-        return subject, found.mode
-    context = Subject.parse(subject).context
-    if context in snapshot.context_modes:
-        return f":{context}:", snapshot.context_modes[context]
-    return "", snapshot.global_mode or "READWRITE"
-
-
-def _level(snapshot: RegistrySnapshot, subject: str, explicit: Mapping[str, Any] | None) -> str:
-    """Return the compatibility level that applies to a subject; ``explicit`` is one that it is going to get."""
-    found = snapshot.subjects.get(subject)
-    context = Subject.parse(subject).context
-    for config in (explicit, found.config if found else None, snapshot.context_configs.get(context)):
-        level = (config or {}).get("compatibilityLevel")
-        if level:
-            return str(level)
-    return str((snapshot.global_config or {}).get("compatibilityLevel") or "BACKWARD")
-
-
-def is_stricter(level: str, than: str) -> bool:
-    """Whether a registry with ``level`` may refuse schemas that one with the level ``than`` accepts."""
-    if level == "NONE" or level == than:
-        return False
-    kind, transitive = level.removesuffix("_TRANSITIVE"), level.endswith("_TRANSITIVE")
-    other, other_transitive = than.removesuffix("_TRANSITIVE"), than.endswith("_TRANSITIVE")
-    if other == "NONE" or kind not in _BASIC_LEVELS or other not in _BASIC_LEVELS:
-        return True
-    return (transitive and not other_transitive) or other not in (kind, "FULL")

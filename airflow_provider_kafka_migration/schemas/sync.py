@@ -75,6 +75,10 @@ Reason = Literal["schemas", "tail", "final", "cli"]
 FULL_PASS_EVERY = 10
 #: The source registry is asked again after this time before an id counts as absent.
 CONFIRM_SECONDS = 2.0
+#: How often it is asked for an id that it may have given a moment ago: one of the next after the highest that it shows.
+#: A node that lags behind shows neither. Ids far above were never given; those below it has shown, or deleted.
+LAG_ANSWERS = 10
+_NEXT_IDS = 1000
 #: How long the end of a copy waits for a pass that is putting modes back.
 _END_SECONDS = 120.0
 #: Ids that records wait for, of which one pass journals the reason; the result has all of them.
@@ -222,17 +226,30 @@ class _Pass:
         wanted_guids = {str(item.value).lower() for item in asked if item.kind == "guid"} - guids
         missing = {key for key in ids if key in source.ids and source.ids[key] is None}
         if missing or wanted_guids:
-            # A node that is behind does not have the newest schemas yet, and an absent id is absent for good.
-            time.sleep(CONFIRM_SECONDS)
-            for key in missing:
-                del source.ids[key]
-            self._ask(source, missing)
+            self._confirm(source, missing)
         new.absent = {key for key in missing if key in source.ids and source.ids[key] is None}
         outside = {key for key in ids if source.ids.get(key) is not None}
         if outside or wanted_guids:
             everything = self._read_all()
             self._add(source, everything, outside, wanted_guids, new)
         return new
+
+    def _confirm(self, source: RegistrySnapshot, missing: set[tuple[str, int]]) -> None:
+        """Ask again for absent ids: a node that is behind lacks the newest, and an absent id is absent for good."""
+        highest: dict[str, int] = {}
+        for context, id_ in source.by_id():
+            highest[context] = max(id_, highest.get(context, 0))
+        ask = missing
+        for _ in range(LAG_ANSWERS):
+            time.sleep(CONFIRM_SECONDS)
+            for key in ask:
+                del source.ids[key]
+            self._ask(source, ask)
+            new = {key for key in ask if 0 < key[1] - highest.get(key[0], 0) <= _NEXT_IDS}
+            ask = {key for key in new if key in source.ids and source.ids[key] is None}
+            if not ask:
+                return
+            self._progress(Progress(PHASE, f"{len(ask)} ids in records may be newer than what the source shows"))
 
     def _ask(self, source: RegistrySnapshot, ids: set[tuple[str, int]]) -> None:
         ask_ids(self._pair.source, source, ids, parallel=self._parallel, cache=self._pair.source_cache)
@@ -422,6 +439,8 @@ class _Pass:
             "plan": {"document": keys.schema_plan(result.plan_digest), "digest": result.plan_digest},
             "id_map": {"document": keys.SCHEMA_ID_MAP, "digest": document.digest()},
         }
+        if applied.found:
+            details["found"] = [list(key) for key in sorted(applied.found)]
         if applied.notes:
             details["notes"] = applied.notes[:20]
         text = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"

@@ -23,29 +23,49 @@ class Written:
         self._record = record
 
     @cached_property
-    def versions(self) -> frozenset[tuple[str, int, str]]:
-        """(source subject, source version, target subject) of what was registered, or was about to be.
-
-        :raises DocumentUnreadable: a plan that was carried out is missing.
-        """
+    def _plans(self) -> list[SchemaPlan]:
+        """The plans that registered something, or were about to."""
         documents: dict[str, str] = {}
         for entry in self._record.journal.steps():
             if entry.step not in (steps.SCHEMAS_COPYING, steps.SCHEMAS_COPIED) or "plan" not in entry.details:
                 continue
             if entry.details.get("registered", True):
                 documents[str(entry.details["plan"]["document"])] = str(entry.details["plan"]["digest"])
-        return frozenset(
-            (subject.subject, version.version, subject.target_subject)
-            for document, digest in documents.items()
-            for subject in _plan(self._record, document, digest).subjects
-            for version in subject.versions
-            if version.action == "register"
-        )
+        return [_plan(self._record, document, digest) for document, digest in documents.items()]
+
+    @cached_property
+    def _versions(self) -> dict[tuple[str, int, str], list[SchemaPlan]]:
+        """The plans by the (source subject, source version, target subject) that each has registered."""
+        found: dict[tuple[str, int, str], list[SchemaPlan]] = {}
+        for plan in self._plans:
+            for subject in plan.subjects:
+                for version in subject.versions:
+                    if version.action == "register":
+                        found.setdefault((subject.subject, version.version, subject.target_subject), []).append(plan)
+        return found
+
+    def has_registered(self, subject: str, version: int, target: str, target_version: int) -> bool:
+        """Whether a version of the target comes from the registration of a source version.
+
+        A registry answers a registration with the version that it has already, if it holds both to be one schema. What
+        was live on the target when the registration was planned is therefore not the migration's own.
+
+        :raises DocumentUnreadable: a plan that was carried out is missing.
+        """
+        plans = self._versions.get((subject, version, target), ())
+        return any(target_version not in plan.present.get(target, ()) for plan in plans)
 
     @cached_property
     def subjects(self) -> frozenset[str]:
-        """Target subjects to which versions were registered. Errors as those of :attr:`versions`."""
-        return frozenset(target for _, _, target in self.versions)
+        """Target subjects that have versions from this migration, and had no live ones before.
+
+        :raises DocumentUnreadable: a plan that was carried out is missing.
+        """
+        return frozenset(
+            target
+            for (_, _, target), plans in self._versions.items()
+            if any(target not in item.present for item in plans)
+        )
 
     def has_set(self, kind: Kind, scope: str, found: Any) -> bool:
         """Whether a level or mode that a scope of the target has is one that the migration has set there."""
@@ -72,8 +92,13 @@ def written_schemas(record: MigrationRecord) -> list[dict[str, Any]]:
         if not entry.details.get("registered"):
             continue
         plan = _plan(record, str(entry.details["plan"]["document"]), str(entry.details["plan"]["digest"]))
+        there = entry.details.get("found", [])
         for subject in plan.subjects:
-            numbers = {item.version for item in subject.versions if item.action == "register"}
+            numbers = {
+                item.version
+                for item in subject.versions
+                if item.action == "register" and [subject.subject, item.version] not in there
+            }
             if numbers:
                 row = found.setdefault(
                     subject.target_subject,

@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
     RegistryUnreachable,
     SchemaIdsAppeared,
+    SchemaIdsUnsampled,
     Transient,
     ValidationFailed,
 )
@@ -243,7 +244,25 @@ def test_a_registry_that_is_down_stops_the_cutover_and_the_validation(worlds: Wo
     assert world.steps(steps.VALIDATED) == []
 
 
-def test_a_topic_that_cannot_be_sampled_again_is_a_warning_of_the_validation(worlds: Worlds) -> None:
+def test_a_topic_that_cannot_be_sampled_again_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
+    world = with_topic(worlds, TRANSLATE, PLAIN, "cutover.freeze")
+    world.source.log("late").write(with_id(9))
+    world.outside.fail("source.wire.fetch_once", Transient("the broker does not answer"))
+    with pytest.raises(SchemaIdsUnsampled, match="late: the broker does not answer") as caught:
+        late_ids.check_before_freeze(world.context())
+    assert "late" in caught.value.details["topics"]
+    world.outside.heal()
+    with pytest.raises(SchemaIdsAppeared):
+        late_ids.check_before_freeze(world.context())
+
+
+def test_one_sample_that_fails_does_not_stop_the_cutover(worlds: Worlds) -> None:
+    world = with_topic(worlds, TRANSLATE, PLAIN, "cutover.freeze")
+    world.outside.fail("source.wire.fetch_once", Transient("the broker does not answer"), times=1)
+    world.run("cutover.freeze")
+
+
+def test_a_topic_that_cannot_be_sampled_again_fails_the_validation_of_translated_ids(worlds: Worlds) -> None:
     world = with_topic(worlds, TRANSLATE, PLAIN, "validate")
     found = late_ids.judge_again(world.context())
     assert found == late_ids.LateIds()
@@ -252,10 +271,11 @@ def test_a_topic_that_cannot_be_sampled_again_is_a_warning_of_the_validation(wor
     assert not found.missed
     assert "late" in found.unread
     passed = CheckResult(name="schemas", outcome="PASSED", summary="s", findings=[])  # type: ignore[arg-type]
-    result = check.with_late_ids(passed, {}, found.unread)
-    assert result.outcome == "WARNING"
+    assert check.with_late_ids(passed, {}, found.unread, translated=False).outcome == "WARNING"
+    result = check.with_late_ids(passed, {}, found.unread, translated=True)
+    assert result.outcome == "FAILED"
     assert "topic late: its records could not be sampled again" in result.findings[0]
-    assert check.with_late_ids(passed, {"late": "x"}, found.unread).outcome == "FAILED"
+    assert check.with_late_ids(passed, {"late": "x"}, found.unread, translated=False).outcome == "FAILED"
 
 
 def test_a_decision_that_was_altered_is_refused(worlds: Worlds) -> None:

@@ -11,6 +11,8 @@ from phase_world.registries import SECTION
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import RegistryRefused, RegistryUnreachable, ValidationFailed
+from airflow_provider_kafka_migration.freeze import final_schemas
+from airflow_provider_kafka_migration.phases import groups
 from airflow_provider_kafka_migration.record.registry_settings import journal_restored, journal_setting, open_settings
 from airflow_provider_kafka_migration.state import State
 
@@ -63,6 +65,36 @@ def test_a_retried_copy_with_nothing_to_do_puts_modes_back(
     leave_import(world)
     world.restart()
     assert world.run(phase, **options).already_done
+    assert modes(world) == {"": "READWRITE"}
+    assert still_open(world) == set()
+
+
+# -- cutover ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_drain_puts_back_what_a_pass_of_the_tail_has_left(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds.at("cutover.final_drain", schemas=SECTION)
+    last_pass = final_schemas.synchronize_completely
+
+    def then_leave(*args: Any, **options: Any) -> Any:
+        found = last_pass(*args, **options)
+        leave_import(world)
+        return found
+
+    monkeypatch.setattr(final_schemas, "synchronize_completely", then_leave)
+    world.run("cutover.final_drain")
+    assert modes(world) == {"": "READWRITE"}
+    assert still_open(world) == set()
+
+
+def test_modes_are_put_back_before_clients_switch(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds.at("approve_switch", schemas=SECTION)
+    leave_import(world)
+    answers = iter([False, True])
+    monkeypatch.setattr(groups, "_switched", lambda _record: next(answers))
+    groups.sync_until_switch(world.context(), sleep=lambda _: None)
     assert modes(world) == {"": "READWRITE"}
     assert still_open(world) == set()
 

@@ -16,12 +16,14 @@ from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
 from airflow_provider_kafka_migration.schemas.check import judge
 from airflow_provider_kafka_migration.schemas.sync import selection_of
 from airflow_provider_kafka_migration.schemas.verify import MAX_UNKNOWN_ASKED, FoundInRecords, compare_registries
-from airflow_provider_kafka_migration.schemas.written import last_plan
+from airflow_provider_kafka_migration.schemas.written import last_plan, written_schemas
+from harness.fake_registry.habits import CONFLUENT_WITH_RULES
 
 ORDER = avro("Order", "id")
 NEWER = avro("Order", "id", "n", n=0)
 CART = '{"type":"record","name":"Cart","fields":[{"name":"o","type":"Order"}]}'
 FULL = {"compatibilityLevel": "FULL"}
+RULES = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "true"}]}
 NONE = {"compatibilityLevel": "NONE"}
 
 
@@ -116,6 +118,66 @@ def test_a_kill_between_registration_and_deletion(tmp_path: Path, id_mode: str) 
         assert states(at, "orders-value") == {1: False}
         run_gated(tmp_path, client(at.source, "source"), client(at.target, "target"), Gate(None), section)
         assert states(at, "orders-value") == {1: True}
+
+
+SPELLED = 'syntax = "proto3"; package t; message A {} message M { .t.A a = 1; }'
+SHORT = 'syntax = "proto3"; package t; message A {} message M { A a = 1; }'
+
+
+def test_an_equal_version_that_answers_a_registration_is_not_deleted(tmp_path: Path) -> None:
+    """The target drops rule sets, so it answers the registration with the version that it had before."""
+    with world(tmp_path, ids="translate", source_kind=CONFLUENT_WITH_RULES) as at:
+        at.target.seed("orders-value", ORDER, id=1)
+        at.source.seed("orders-value", ORDER, id=5, deleted=True, rule_set=RULES)
+        at.source.seed("orders-value", NEWER, id=6, version=2)
+        result = at.synchronize()
+        assert states(at, "orders-value") == {1: False, 2: False}
+        assert (result.registered, result.deleted) == (1, 0)
+        assert [(item.subject, item.version, item.error["code"]) for item in result.failed] == [
+            ("orders-value", 1, "SCHEMA_CONFLICTS")
+        ]
+        again = at.synchronize("tail")
+        assert (again.deleted, states(at, "orders-value")) == (0, {1: False, 2: False})
+        assert [(item.kind, item.version) for item in again.conflicts] == [("version", 1)]
+        rows = written_schemas(at.context.record)
+        assert [row["source_versions"] for row in rows] == [[2]]
+
+
+def test_an_equal_version_that_answers_a_normalized_registration_is_not_deleted(tmp_path: Path) -> None:
+    with world(tmp_path, ids="translate", normalize=True, on_conflict="report") as at:
+        at.target.seed("m", SPELLED, id=1, kind="PROTOBUF")
+        at.source.seed("m", SPELLED, id=5, deleted=True, kind="PROTOBUF")
+        at.source.seed("m", SHORT, id=6, version=2, deleted=True, kind="PROTOBUF")
+        at.source.seed("m", SHORT.replace("a = 1", "a = 1; A b = 2"), id=7, version=3, kind="PROTOBUF")
+        result = at.synchronize()
+        assert states(at, "m") == {1: False, 2: False}, "version 1 was there before the migration"
+        assert [(item.version, item.error["code"]) for item in result.failed] == [(2, "SCHEMA_CONFLICTS")]
+        assert [(item.kind, item.version) for item in result.conflicts] == [("version", 1)]
+        result = at.synchronize("tail")
+        assert states(at, "m") == {1: False, 2: False}
+        assert [(item.kind, item.version) for item in result.conflicts] == [("version", 1), ("version", 2)]
+
+
+@pytest.mark.parametrize("kill_after", ["schemas/plan", "POST"])
+def test_a_kill_does_not_make_an_equal_version_ours(tmp_path: Path, kill_after: str) -> None:
+    section = {"source": "env:SOURCE_REGISTRY", "target": "env:TARGET_REGISTRY", "ids": "translate"}
+    with world(tmp_path, ids="translate", source_kind=CONFLUENT_WITH_RULES) as at:
+        at.target.seed("orders-value", ORDER, id=1)
+        at.source.seed("orders-value", ORDER, id=5, rule_set=RULES)
+        whole = Gate(None)
+        with world(tmp_path / "whole", ids="translate", source_kind=CONFLUENT_WITH_RULES) as other:
+            other.target.seed("orders-value", ORDER, id=1)
+            other.source.seed("orders-value", ORDER, id=5, rule_set=RULES)
+            run_gated(
+                tmp_path / "whole", client(other.source, "source"), client(other.target, "target"), whole, section
+            )
+        register = next(number for number, line in enumerate(whole.log) if "Registry.register" in line)
+        kill = register + (kill_after == "POST")
+        with pytest.raises(Killed):
+            run_gated(tmp_path, client(at.source, "source"), client(at.target, "target"), Gate(kill), section)
+        at.source.store.subjects["orders-value"][1].deleted = True
+        result = run_gated(tmp_path, client(at.source, "source"), client(at.target, "target"), Gate(None), section)
+        assert (result.deleted, states(at, "orders-value")) == (0, {1: False})
 
 
 # -- levels and modes -------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Logs:
         self.logs: dict[tuple[str, int], list[bytes]] = {}
         self.fetches: list[list[FetchRange]] = []
         self.broken: dict[str, str] = {}
+        self.aborted: list[tuple[int, int]] = []
         for name, contents in topics.items():
             self.put(name, 0, contents)
 
@@ -63,7 +64,7 @@ class Logs:
             data = b"".join(batches)[: item.max_bytes]
             if number == 0 and len(data) < len(batches[0]):
                 data = batches[0]
-            found.append(FetchedPartition(item.topic, item.partition, 0, 0, 0, 0, [], memoryview(data)))
+            found.append(FetchedPartition(item.topic, item.partition, 0, 0, 0, 0, self.aborted, memoryview(data)))
         return found
 
 
@@ -216,6 +217,21 @@ def test_control_records_are_not_sampled() -> None:
     logs = Logs()
     logs.put("a", 0, [(framed(7), framed(7))], control=True, transactional=True, producer_id=1, producer_epoch=0)
     assert found(logs, REGISTRY)["a"].sampled_records == 0
+
+
+def test_records_of_aborted_transactions_are_not_sampled() -> None:
+    """Here they have unknown ids, which would hide the known ids of all others."""
+    logs = Logs()
+    logs.put("a", 0, [(None, framed(99))] * 3, transactional=True, producer_id=7, producer_epoch=0)
+    producer = {"transactional": True, "producer_id": 8, "producer_epoch": 0}
+    logs.logs["a", 0] += [
+        encode_batch([Record(3 + number, 1000, None, framed(7), [])], **producer)  # type: ignore[arg-type]
+        for number in range(3)
+    ]
+    logs.aborted = [(7, 0)]
+    sample = sample_topics(logs, ["a"])["a"]  # type: ignore[arg-type]
+    assert sample.records == 3
+    assert dict(sample.parts["value"].ids) == {7: 3}
 
 
 def test_a_topic_that_cannot_be_read_is_named_and_hides_no_other() -> None:

@@ -66,6 +66,23 @@ def test_the_comparison_asks_too() -> None:
     assert (result.differences, result.ids_resolved) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'syntax = "proto3"; package t; message M { .t.A a = 1; } message A {}',
+        'syntax = "proto3"; package t; message A {} message M { .t.A a = 1; message X {} }',
+    ],
+)
+def test_another_order_of_messages_is_another_schema_whatever_the_registry_says(text: str) -> None:
+    """Message indexes in records count them in their order."""
+    target = snapshot(replace(THERE, schema=Schema("PROTOBUF", text)))
+    answering(target, THERE)
+    assert [item.kind for item in plan_of(snapshot(HERE), target, ids="keep").conflicts] == ["version"]
+    assert [item.action for item in plan_of(snapshot(HERE), target, ids="translate").subjects[0].versions] == [
+        "register"
+    ]
+
+
 @pytest.mark.parametrize("answer", [None, SchemaInvalid("cannot be parsed"), replace(THERE, version=2)])
 def test_no_answer_but_this_version_makes_them_equal(answer: RegisteredSchema | Exception | None) -> None:
     target = snapshot(replace(THERE, schema=Schema("PROTOBUF", OTHER)))

@@ -9,9 +9,9 @@ from schema_snapshots import avro, plan_of, registered, snapshot
 
 from airflow_provider_kafka_migration.documents.schemas import PlannedSubject, PlannedVersion, SchemaPlan
 from airflow_provider_kafka_migration.errors import SchemaReferenceLoop, SchemaTopicRefused
+from airflow_provider_kafka_migration.schemas.levels import is_stricter
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
-    is_stricter,
     plan_schemas,
     unused_subjects,
 )

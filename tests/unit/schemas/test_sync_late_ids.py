@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from registry_world import World, avro, world
 
 from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
@@ -36,6 +37,27 @@ def test_one_answer_does_not_make_an_id_absent_for_good(tmp_path: Path) -> None:
         assert len(asked) == 2
         assert at.id_map().absent == []
         assert 7 in at.ids()
+
+
+@pytest.mark.parametrize(("id_", "answers"), [(7, 4), (5000, 2), (3, 2)])
+def test_the_next_ids_are_asked_for_longer_than_a_node_lags(tmp_path: Path, id_: int, answers: int) -> None:
+    """The highest id that the registry shows is 5: the 7 may be new, the 5000 and the 3 are not."""
+    with world(tmp_path, ids="translate") as at:
+        at.source.seed("a-value", avro("A", "x"), id=5)
+        at.context.journal_store.put_new(wanted_key("m1", ".", id_), b"{}")
+        asked: list[str] = []
+
+        def catch_up(request: Request, _: Reply) -> None:
+            if request.path.endswith(f"/schemas/ids/{id_}"):
+                asked.append(request.path)
+                if len(asked) == 3:
+                    at.source.seed("late-value", avro("Late", "x"), id=id_)
+
+        at.source.after = catch_up
+        at.synchronize()
+        assert len(asked) == answers
+        assert (id_ in at.ids()) is (answers == 4)
+        assert at.id_map().absent == ([] if answers == 4 else [(".", id_)])
 
 
 def test_an_id_that_was_absent_and_is_registered_now_is_named(tmp_path: Path) -> None:
