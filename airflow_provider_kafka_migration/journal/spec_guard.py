@@ -62,7 +62,7 @@ DEFAULT_UNTIL = State.PRECHECK
 
 #: Fields that are mappings with free keys; they are compared as a whole.
 MAPPINGS = frozenset(
-    {"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics", "waive"}
+    {"acls.users", "notifications.kwargs", "spark.conf", "spark.engine_args", "topics.rename.topics", "waive"}
     | {"schemas.contexts", "schemas.rename.subjects"}
 )
 

@@ -23,8 +23,8 @@ _FOR_A_WHILE = {"schema_mode_setting", "schema_mode_restored", "schema_level_set
 _TIMES = {"drain_ready"}
 #: A topic that was created by a process that died before it could journal that is adopted by the next one.
 _SAME = {"topic_adopted": "topic_created"}
-#: Without registries, the task of the schemas does nothing.
-PHASES = [phase for phase in ORDER if phase not in ("tail", "approve_cutover", "schemas")]
+#: Without registries, the task of the schemas does nothing; neither does the check of Spark where this process copies.
+PHASES = [phase for phase in ORDER if phase not in ("tail", "approve_cutover", "schemas", "spark_check")]
 #: Those that write to a registry in their own thread, and a spec that makes them do so.
 WITH_REGISTRIES = {
     "schemas": SECTION,

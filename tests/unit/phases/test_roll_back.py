@@ -31,7 +31,7 @@ def stop(world: World) -> StopAt | None:
 @pytest.mark.parametrize(
     ("phase", "state"),
     [
-        ("precheck", State.PLANNED),
+        ("spark_check", State.PLANNED),
         ("seed", State.TOPOLOGY_COPY),
         ("tail", State.SEED),
         ("drain_ready", State.TAIL),
@@ -52,7 +52,7 @@ def test_before_the_cutover_everything_that_was_set_is_undone(worlds: Worlds, ph
     for topic in world.target.topics.values():
         assert topic.configs.get("max.message.bytes") != COPY_TIME
     assert {name: [log.values() for log in topic.logs] for name, topic in world.target.topics.items()} == values
-    if phase != "precheck":
+    if phase != "spark_check":
         found_stop = stop(world)
         assert found_stop is not None
         assert set(found_stop.offsets.values()) == {0}
