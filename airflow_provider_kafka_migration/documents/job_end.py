@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
 
 #: Code of an exception that is not one of ours.
-UNEXPECTED = "UNEXPECTED"
+UNEXPECTED = "DRIVER_FAILED"
 #: Code of a driver that was asked to stop.
 TERMINATED = "TERMINATED"
 

@@ -117,7 +117,7 @@ def run_main(job: Callable[[JobArguments], None], description: str, argv: Sequen
         return _last_line(str(error), EXIT_TERMINAL if isinstance(error, Terminal) else EXIT_TRANSIENT)
     except Exception as error:
         traceback.print_exc()
-        text = f"[UNEXPECTED] {type(error).__name__}: {_one_line(str(error))}. Next: report it with the lines above"
+        text = f"[DRIVER_FAILED] {type(error).__name__}: {_one_line(str(error))}. Next: report it with the lines above"
         return _last_line(text, EXIT_TRANSIENT)
     return 0
 

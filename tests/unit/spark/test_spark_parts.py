@@ -337,7 +337,7 @@ def run_with(error: BaseException | None, tmp_path: Path, capsys: pytest.Capture
             75,
             "[BROKER_UNREACHABLE] no answer (cluster source)",
         ),
-        (ValueError("odd"), 75, "[UNEXPECTED] ValueError: odd. Next: report it with the lines above"),
+        (ValueError("odd"), 75, "[DRIVER_FAILED] ValueError: odd. Next: report it with the lines above"),
     ],
 )
 def test_a_main_ends_with_one_clear_line(
