@@ -85,6 +85,7 @@ def test_what_to_do_is_said_once(local_store: LocalStore) -> None:
 
 def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_REFRESH_SECONDS_PER_PARTITION", 0.0)
     first = lane(0, partition("a", 0), partition("b", 0))
     driver = JobProgress(job([first]), local_store)
     driver.record([result(first, "a", 0, records=7), result(first, "b", 0)])
@@ -111,6 +112,7 @@ def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monk
 
 def test_a_seed_keeps_the_partitions_it_began_with(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_REFRESH_SECONDS_PER_PARTITION", 0.0)
     driver = JobProgress(job([lane(0, partition("a", 0))], "seed"), local_store)
     local_store.put("m1/jobs/seed.json", job([lane(0, partition("b", 0))], "seed").canonical())
     driver.refresh_job()

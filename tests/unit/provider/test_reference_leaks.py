@@ -164,8 +164,14 @@ def driver(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     """Otherwise none of the searches below means anything."""
-    child = subprocess.Popen([sys.executable, "-c", "input()", f"{MARK}-planted"], stdin=subprocess.PIPE)
+    program = "print('ready', flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, f"{MARK}-planted"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
+        # Popen returns when exec has closed the pipe of errors, which is before /proc shows the new arguments.
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
         assert processes_with(f"{MARK}-planted") == [child.pid]
     finally:
         child.communicate(b"\n", timeout=60)

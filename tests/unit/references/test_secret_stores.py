@@ -442,8 +442,15 @@ def test_no_level_of_logging_shows_a_secret(
         "vault": "vault:secret/kafka/source",
         "gcp-sm": "gcp-sm:p1/kafka",
     }[store]
-    for logger in ("botocore.parsers", "google.cloud.secretmanager_v1", "google.auth", "google.oauth2"):
-        logging.getLogger(logger).setLevel(logging.NOTSET)
+    # Another test's configuration of logging in the same process may have silenced any of them.
+    for library in ("botocore", "google", "hvac", "urllib3"):
+        for logger in [
+            library,
+            *(known for known in logging.root.manager.loggerDict if known.startswith(f"{library}.")),
+        ]:
+            logging.getLogger(logger).setLevel(logging.NOTSET)
+            monkeypatch.setattr(logging.getLogger(logger), "disabled", False)
+            monkeypatch.setattr(logging.getLogger(logger), "propagate", True)
     caplog.set_level(logging.DEBUG)
     assert Resolver().mapping(reference) == KEYS
     assert caplog.records, "nothing was logged, so nothing was searched"
