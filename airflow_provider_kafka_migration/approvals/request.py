@@ -18,7 +18,8 @@ from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.pages import approval, schemas
-from airflow_provider_kafka_migration.record import handover, proof, steps
+from airflow_provider_kafka_migration.record import handover, steps
+from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.handover import Handover
 from airflow_provider_kafka_migration.record.passed_content import content_ranges

@@ -31,7 +31,8 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
-from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -167,7 +168,7 @@ def _refresh_proof(record: MigrationRecord, source: Cluster, plan: Plan) -> None
         return
     changed = job.model_copy(
         update={
-            "proof": job.proof and (jobs.proof_settings(record, source, plan) or job.proof),
+            "proof": job.proof and (copy_jobs.proof_settings(record, source, plan) or job.proof),
             "tombstones": job.tombstones and tombstone_settings(record.spec, source, plan, job.tombstones),
         }
     )
@@ -177,7 +178,7 @@ def _refresh_proof(record: MigrationRecord, source: Cluster, plan: Plan) -> None
     if not _may_change(record):
         return
     record.journal.check_holds()
-    record.journal_store.put(jobs.job_key(record, PHASE), changed.canonical())
+    record.journal_store.put(copy_jobs.job_key(record, PHASE), changed.canonical())
 
 
 def _set_copy_time(record: MigrationRecord, target: Cluster, plan: Plan) -> None:

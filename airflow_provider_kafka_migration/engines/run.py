@@ -32,11 +32,12 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     error_from_dict,
 )
-from airflow_provider_kafka_migration.record import jobs, keys
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import JobRef
-from airflow_provider_kafka_migration.record.job_phase import ReadProgress
+from airflow_provider_kafka_migration.jobs.job_phase import ReadProgress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.submissions import Submission, Submissions, new_token
+from airflow_provider_kafka_migration.jobs.submissions import Submission, Submissions, new_token
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
@@ -350,7 +351,7 @@ def _engine_error(record: MigrationRecord, submission: Submission, status: JobSt
 def _detailed(record: MigrationRecord, name: str, error: MigrationError) -> MigrationError:
     """Return the error of a copy with all failed partitions: the progress document lists them."""
     if name not in _CONTENT_JOBS and isinstance(error, CopyFailed | CopyStalled | SparkJobFailed):
-        return jobs.job_failed(record, name, error)
+        return copy_jobs.job_failed(record, name, error)
     return error
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.engines.run import EngineRunner
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
-    from airflow_provider_kafka_migration.record.submissions import Submission
+    from airflow_provider_kafka_migration.jobs.submissions import Submission
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         :param submission: the job that was waited for.
         :param memory: what the task remembers from one part to the next.
         """
-        from airflow_provider_kafka_migration.record.submissions import Submission
+        from airflow_provider_kafka_migration.jobs.submissions import Submission
 
         error = event_error(event)
         if error is not None:

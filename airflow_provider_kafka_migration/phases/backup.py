@@ -30,9 +30,10 @@ from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.source_snapshot import (
     archived,
 )
-from airflow_provider_kafka_migration.record import jobs, keys
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -180,7 +181,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
         stop_key=context.key(keys.TAIL_STOP) if follow else None,
     )
-    context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
+    context.journal_store.put(copy_jobs.job_key(context.record, PHASE), job.canonical())
     return job
 
 
@@ -247,5 +248,5 @@ def _write_end(record: MigrationRecord, source: Cluster, job: CopyJob, ends: dic
 
 
 JOB_PHASE: Final = JobPhase(
-    jobs=(PHASE,), prepare=prepare, finish=finish, run_job=jobs.run_job, read_progress=jobs.copy_progress
+    jobs=(PHASE,), prepare=prepare, finish=finish, run_job=copy_jobs.run_job, read_progress=copy_jobs.copy_progress
 )

@@ -28,9 +28,11 @@ from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
 from airflow_provider_kafka_migration.planning.source_snapshot import snapshot_of
-from airflow_provider_kafka_migration.record import content_jobs, jobs, keys, offset_maps, producer_ids, steps
+from airflow_provider_kafka_migration.record import keys, offset_maps, producer_ids, steps
+from airflow_provider_kafka_migration.jobs import content_jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
@@ -105,11 +107,11 @@ def finish(context: PhaseContext, ended: JobRef, *, commit_groups: bool = True) 
 
 
 def _run_job(context: PhaseContext, job: JobRef) -> None:
-    (jobs.run_job if job.name == PHASE else content_jobs.run_content_job)(context, job)
+    (copy_jobs.run_job if job.name == PHASE else content_jobs.run_content_job)(context, job)
 
 
 def _beside(context: PhaseContext) -> AbstractContextManager[object]:
-    return jobs.beside(context)
+    return copy_jobs.beside(context)
 
 
 def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
@@ -117,7 +119,7 @@ def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
 
 
 def _read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
-    return jobs.copy_progress(record, job) if job.name == PHASE else content_jobs.content_progress(record, job)
+    return copy_jobs.copy_progress(record, job) if job.name == PHASE else content_jobs.content_progress(record, job)
 
 
 def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
@@ -164,14 +166,14 @@ def _plan(context: PhaseContext, source: BackupSource) -> Plan:
 
 def _job(record: MigrationRecord, source: Cluster, plan: Plan, *, follow: bool) -> CopyJob:
     spec, end = record.spec, record.backup_end()
-    partitions = jobs.planned_partitions(record.spec, plan)
+    partitions = copy_jobs.planned_partitions(record.spec, plan)
     if not follow:
         partitions = {
             key: item.model_copy(update={"until_offset": max(_archived(record, item, end), item.source_start_offset)})
             for key, item in partitions.items()
         }
-    lanes = jobs.lanes_of(record, plan, partitions)
-    job = jobs.build_job(record, source, "tail", lanes).model_copy(
+    lanes = copy_jobs.lanes_of(record, plan, partitions)
+    job = copy_jobs.build_job(record, source, "tail", lanes).model_copy(
         update={
             "name": PHASE,
             "lanes": lanes,
@@ -183,7 +185,7 @@ def _job(record: MigrationRecord, source: Cluster, plan: Plan, *, follow: bool) 
         }
     )
     record.journal.check_holds()
-    record.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
+    record.journal_store.put(copy_jobs.job_key(record, PHASE), job.canonical())
     return job
 
 
@@ -242,7 +244,7 @@ def _write_content_job(context: PhaseContext, job: CopyJob, ends: dict[tuple[str
         schema_ids=job.schema_ids,
         ranges=ranges,
     )
-    context.journal_store.put(jobs.job_key(context.record, JOB), content_job.canonical())
+    context.journal_store.put(copy_jobs.job_key(context.record, JOB), content_job.canonical())
 
 
 def _read_contents(context: PhaseContext) -> list[PartitionContent]:

@@ -13,9 +13,10 @@ from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.planning import late_ids
-from airflow_provider_kafka_migration.record import jobs, keys, producer_ids, steps
+from airflow_provider_kafka_migration.record import keys, producer_ids, steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -51,7 +52,7 @@ def prepare(context: PhaseContext) -> Step:
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
     renewed = _renewed(record, context.source, job)
     if renewed != job:
-        context.journal_store.put(jobs.job_key(record, PHASE), renewed.canonical())
+        context.journal_store.put(copy_jobs.job_key(record, PHASE), renewed.canonical())
     return job_ref(record, PHASE)
 
 
@@ -72,7 +73,7 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
 
 @contextmanager
 def _beside(context: PhaseContext) -> Iterator[None]:
-    with SchemaFollower(context), jobs.beside(context):
+    with SchemaFollower(context), copy_jobs.beside(context):
         yield
 
 
@@ -102,15 +103,15 @@ def _renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:
 
 def _write_job(record: MigrationRecord, source: Cluster) -> CopyJob:
     plan = record.plan()
-    partitions = jobs.planned_partitions(record.spec, plan)
+    partitions = copy_jobs.planned_partitions(record.spec, plan)
     stable = source.wire.list_offsets(list(partitions), "stable")
     partitions = {
         key: item.model_copy(update={"until_offset": max(stable[key], item.source_start_offset)})
         for key, item in partitions.items()
     }
-    job = jobs.build_job(record, source, "seed", jobs.lanes_of(record, plan, partitions))
+    job = copy_jobs.build_job(record, source, "seed", copy_jobs.lanes_of(record, plan, partitions))
     record.journal.check_holds()
-    record.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
+    record.journal_store.put(copy_jobs.job_key(record, PHASE), job.canonical())
     return job
 
 
@@ -119,7 +120,7 @@ def _until(job: CopyJob) -> dict[tuple[str, int], int]:
 
 
 def _behind(record: MigrationRecord, target: Cluster, job: CopyJob) -> dict[tuple[str, int], tuple[int, int]]:
-    return jobs.behind(record, target, job, _until(job))
+    return copy_jobs.behind(record, target, job, _until(job))
 
 
 def _check(record: MigrationRecord, target: Cluster, job: CopyJob) -> None:
@@ -168,8 +169,8 @@ JOB_PHASE: Final = JobPhase(
     jobs=(PHASE,),
     prepare=prepare,
     finish=finish,
-    run_job=jobs.run_job,
+    run_job=copy_jobs.run_job,
     beside=_beside,
     follow=_follow,
-    read_progress=jobs.copy_progress,
+    read_progress=copy_jobs.copy_progress,
 )

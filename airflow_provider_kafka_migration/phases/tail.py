@@ -15,9 +15,10 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.record import jobs, producer_ids, steps
+from airflow_provider_kafka_migration.record import producer_ids, steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures, update_map
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
@@ -119,7 +120,7 @@ def _beside(context: PhaseContext) -> Iterator[None]:
         Follower(context, take_over.follow),
         SchemaFollower(context),
         MapWriter(context.record, context.target),
-        jobs.beside(context),
+        copy_jobs.beside(context),
     ):
         yield
 
@@ -153,12 +154,12 @@ def _write_job(record: MigrationRecord, source: Cluster, former: CopyJob | None)
         for lane in base.lanes
         if lane.half != "backup"
     ]
-    job = jobs.build_job(record, source, "tail", lanes, base)
-    planned = jobs.planned_partitions(record.spec, record.plan())
+    job = copy_jobs.build_job(record, source, "tail", lanes, base)
+    planned = copy_jobs.planned_partitions(record.spec, record.plan())
     # Partitions that were dropped from the plan are no longer copied; the follower picks up those that were added.
     job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})
     record.journal.check_holds()
-    record.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
+    record.journal_store.put(copy_jobs.job_key(record, PHASE), job.canonical())
     return job
 
 
@@ -166,15 +167,15 @@ def _behind(
     record: MigrationRecord, target: Cluster, job: CopyJob, stop: StopAt
 ) -> dict[tuple[str, int], tuple[int, int]]:
     until = {item.key: stop.offset(*item.key) for item in job.partitions}
-    return jobs.behind(record, target, job, {key: 0 if value is None else value for key, value in until.items()})
+    return copy_jobs.behind(record, target, job, {key: 0 if value is None else value for key, value in until.items()})
 
 
 JOB_PHASE: Final = JobPhase(
     jobs=(PHASE,),
     prepare=prepare,
     finish=finish,
-    run_job=jobs.run_job,
+    run_job=copy_jobs.run_job,
     beside=_beside,
     follow=_follow,
-    read_progress=jobs.copy_progress,
+    read_progress=copy_jobs.copy_progress,
 )

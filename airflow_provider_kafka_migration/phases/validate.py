@@ -26,10 +26,11 @@ from airflow_provider_kafka_migration.freeze.sentinel_records import sentinels_b
 from airflow_provider_kafka_migration.groups import offsets
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.planning import follow, late_ids
-from airflow_provider_kafka_migration.record import content_jobs, keys, steps
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.jobs import content_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends
-from airflow_provider_kafka_migration.record.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps
 from airflow_provider_kafka_migration.record.overtaken import with_overtaken
 from airflow_provider_kafka_migration.record.partition_names import partition_name

@@ -32,7 +32,8 @@ from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
 from airflow_provider_kafka_migration.planning.schemas import ids_of_new_topics
-from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name
@@ -210,7 +211,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     job = record.job(PHASE)
     if job is None:
         return []
-    planned = jobs.planned_partitions(context.spec, plan)
+    planned = copy_jobs.planned_partitions(context.spec, plan)
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
@@ -221,7 +222,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     extended = job.model_copy(
         update={
             "lanes": lanes,
-            "proof": jobs.proof_settings(record, context.source, plan),
+            "proof": copy_jobs.proof_settings(record, context.source, plan),
             "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
             "schema_ids": schema_id_settings(record),
         }
@@ -230,11 +231,11 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     if record.is_frozen():
         return []
     context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(record, PHASE), extended.canonical())
+    context.journal_store.put(copy_jobs.job_key(record, PHASE), extended.canonical())
     context.journal.refresh()
     if record.is_frozen():
         # The freeze has just begun: its boundary follows from the partitions that the job had before.
-        context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
+        context.journal_store.put(copy_jobs.job_key(record, PHASE), job.canonical())
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
     return sorted(missing)
@@ -372,7 +373,7 @@ def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
         return
     job = record.job(PHASE)
     copied = {item.key for item in job.partitions} if job is not None else set()
-    left = sorted({*news.partitions, *(set(jobs.planned_partitions(record.spec, plan)) - copied)})
+    left = sorted({*news.partitions, *(set(copy_jobs.planned_partitions(record.spec, plan)) - copied)})
     if left:
         raise FreezeFailed(
             f"{len(left)} partitions appeared on the source and are not copied yet; the first is "

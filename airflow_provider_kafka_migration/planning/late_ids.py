@@ -23,7 +23,8 @@ from airflow_provider_kafka_migration.documents.schemas import IdParts, SchemaTo
 from airflow_provider_kafka_migration.errors import SchemaIdsAppeared, SchemaIdsUnsampled
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.planning.schemas import ids_of_topics
-from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.topics.recopy import STATES
@@ -145,7 +146,7 @@ def before_copied_again(context: PhaseContext, phase: str, job: CopyJob) -> None
     """
     if _id_mode(context) != "translate" or context.journal.working_state not in STATES or not _missing(context, job):
         return
-    with jobs.lanes_kept(context, phase, job):
+    with copy_jobs.lanes_kept(context, phase, job):
         context.journal.refresh()
         if context.record.is_frozen():
             return
@@ -154,7 +155,7 @@ def before_copied_again(context: PhaseContext, phase: str, job: CopyJob) -> None
         if settings != job.schema_ids:
             context.journal.check_holds()
             changed = job.model_copy(update={"schema_ids": settings})
-            context.journal_store.put(jobs.job_key(context.record, phase), changed.canonical())
+            context.journal_store.put(copy_jobs.job_key(context.record, phase), changed.canonical())
 
 
 def _missing(context: PhaseContext, job: CopyJob) -> list[str]:

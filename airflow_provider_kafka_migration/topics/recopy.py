@@ -29,7 +29,8 @@ from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesO
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import jobs, steps
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name
@@ -136,7 +137,7 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         return []
     if not any(_chosen(context, phase, job, failed)):
         return []
-    with jobs.lanes_kept(context, phase, job):
+    with copy_jobs.lanes_kept(context, phase, job):
         # Checked again, because waiting may take a while.
         begun, new = _chosen(context, phase, job, failed)
         if new:

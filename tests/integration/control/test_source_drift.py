@@ -14,7 +14,8 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMiss
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
 from airflow_provider_kafka_migration.phases import tail, topology_copy, validate
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import jobs, producer_ids, steps
+from airflow_provider_kafka_migration.record import producer_ids, steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
@@ -125,9 +126,9 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
     context = to_tail(control)
     producer_ids.take_producer_ids(context.record, context.target)
     plan = context.record.plan()
-    partitions = jobs.planned_partitions(context.spec, plan)
-    job = jobs.build_job(context.record, context.source, "seed", jobs.lanes_of(context.record, plan, partitions))
-    context.journal_store.put(jobs.job_key(context.record, "seed"), job.canonical())
+    partitions = copy_jobs.planned_partitions(context.spec, plan)
+    job = copy_jobs.build_job(context.record, context.source, "seed", copy_jobs.lanes_of(context.record, plan, partitions))
+    context.journal_store.put(copy_jobs.job_key(context.record, "seed"), job.canonical())
     tail._write_job(context.record, context.source, None)
     assert mine(context, stem) == set(), "the topic is not there yet"
     control.source_cluster.create_topic(late, 1)

@@ -42,7 +42,7 @@ from airflow_provider_kafka_migration.phases import (
 )
 from airflow_provider_kafka_migration.planning.schemas import make_schema_plan, put_schema_plan, summary_of
 from airflow_provider_kafka_migration.record import producer_ids, steps
-from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
+from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver

@@ -13,7 +13,7 @@ from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.phases import seed
-from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import compare
@@ -106,7 +106,7 @@ def _tail_in_two_runs(lab: Lab, topic: str) -> None:
         wait_for("the copy", lambda: look.target.wire.list_offsets([(topic, 0)], "log_end")[topic, 0] == end, 90)
 
     def shown() -> str:
-        progress = jobs.read_progress(look.record, "tail")
+        progress = copy_jobs.read_progress(look.record, "tail")
         return "" if progress is None else progress.message
 
     lab.start_tail()

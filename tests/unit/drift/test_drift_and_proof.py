@@ -11,7 +11,7 @@ from phase_support import ready
 from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds, ProofSettings
 from airflow_provider_kafka_migration.documents.proof import TopicRules
 from airflow_provider_kafka_migration.drift import take_over
-from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 NEW = ProofSettings(topics={"orders": TopicRules(compacted=True, delete_retention_ms=5)})
@@ -35,11 +35,11 @@ def test_the_tails_job_gets_the_rules_of_the_new_configs(
         lanes=[],
         proof=ProofSettings(),
     )
-    context.journal_store.put(jobs.job_key(context.record, "tail"), job.canonical())
+    context.journal_store.put(copy_jobs.job_key(context.record, "tail"), job.canonical())
     plan = context.record.plan()
     changes = [SimpleNamespace(configs={"orders": {}})] if has_changed else []
     monkeypatch.setattr(MigrationRecord, "supplements", lambda _: changes)
-    monkeypatch.setattr(jobs, "proof_settings", lambda *_: NEW)
+    monkeypatch.setattr(copy_jobs, "proof_settings", lambda *_: NEW)
     monkeypatch.setattr(take_over, "_may_change", lambda _: may_change)
     take_over._refresh_proof(context.record, context.source, plan)
     found = context.record.job("tail")

@@ -34,7 +34,7 @@ from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.submissions import Submission, Submissions
+from airflow_provider_kafka_migration.jobs.submissions import Submission, Submissions
 from airflow_provider_kafka_migration.references import Resolver
 
 

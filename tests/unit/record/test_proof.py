@@ -29,7 +29,8 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.pages.rendering import render
-from airflow_provider_kafka_migration.record import passed_content, proof, steps
+from airflow_provider_kafka_migration.record import passed_content, steps
+from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.spec import MigrationSpec

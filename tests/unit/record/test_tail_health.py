@@ -13,7 +13,9 @@ from phase_support import Clock, make_context
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, DrainTimeout
 from airflow_provider_kafka_migration.phases import drain
-from airflow_provider_kafka_migration.record import jobs, steps, tail_health
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
@@ -281,7 +283,7 @@ def test_an_approval_shows_and_refuses_a_tail_that_does_not_copy_all(
 def test_progress_lines_name_who_is_not_copied(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     says(context, FAILED, STUCK)
-    progress = jobs.read_progress(context.record, "tail")
+    progress = copy_jobs.read_progress(context.record, "tail")
     assert progress is not None
     assert str(progress).startswith(
         "tail: 0 of 2 partitions, 5 records, 0.0 MB; 1 partition FAILED, 1 partition stuck for up to 70 s "

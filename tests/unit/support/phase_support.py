@@ -32,7 +32,7 @@ from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupOffsets,
 )
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue, TopicFacts
-from airflow_provider_kafka_migration.record import tail_health
+from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver

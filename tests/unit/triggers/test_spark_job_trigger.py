@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationTailOperator,
 )
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
-from airflow_provider_kafka_migration.record.submissions import Submission
+from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 

@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
-from airflow_provider_kafka_migration.record.tail_health import HealthWatch
+from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State, following

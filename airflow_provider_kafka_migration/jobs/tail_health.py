@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
-from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -128,7 +128,7 @@ class HealthWatch:
         if mark != self._mark:
             self._was_rewritten = self._mark is not None
             self._mark, self._marked_at = mark, now
-        parts = [jobs.describe_troubles(document)]
+        parts = [copy_jobs.describe_troubles(document)]
         if not is_heard and silent >= _QUIET_SECONDS:
             parts.append(_not_heard(document, silent))
         return TailHealth(
