@@ -51,7 +51,7 @@ java:
 
 .PHONY: jars
 jars: env java ## Fetch Kafka's jars and Apicurio into the user's cache and check them; both start offline afterwards
-	@$(BIN)/python -m harness.kafka_jars
+	@$(BIN)/python -m harness.jars.kafka_jars
 	@$(BIN)/python -m harness.registries
 
 .PHONY: demo
@@ -110,8 +110,8 @@ bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated meta
 
 .PHONY: soak
 soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N changes how many
-	$(BIN)/python -m harness.soak --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
-	$(BIN)/python -m harness.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
+	$(BIN)/python -m harness.faults.soak --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m harness.faults.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
 	  --summary build/soak/summary-3-brokers.json
 	$(PYTEST) -m soak $(PYTEST_ARGS)
 	$(MAKE) test-engines

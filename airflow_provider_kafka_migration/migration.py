@@ -35,6 +35,11 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.freeze import one_task, open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
+from airflow_provider_kafka_migration.jobs import tail_health
+from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, found_submission, submitted_ref
+from airflow_provider_kafka_migration.jobs.submissions import Submission
+from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
@@ -45,8 +50,6 @@ from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.phase_table import CUTOVER, PHASES, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.jobs import tail_health
-from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import (
     Cluster,
     CopyRunner,
@@ -56,9 +59,6 @@ from airflow_provider_kafka_migration.record.context import (
     Progress,
 )
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, found_submission, submitted_ref
-from airflow_provider_kafka_migration.jobs.submissions import Submission
-from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position

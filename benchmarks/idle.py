@@ -21,7 +21,7 @@ from benchmarks import clusters
 from benchmarks.run import write_json
 from benchmarks.tail import PARTITIONS, Tail, percentile
 from harness.brokers import KafkaCluster
-from harness.copying import Copying
+from harness.copiers.copying import Copying
 from harness.processes import HarnessError
 
 RESULTS = Path(__file__).parent / "results" / "idle.json"

@@ -36,10 +36,10 @@ from airflow_provider_kafka_migration.spark.launch import build_py_files
 from benchmarks import clusters
 from benchmarks.run import write_json
 from harness.brokers import KafkaCluster
-from harness.copying import Copying
+from harness.copiers.copying import Copying
 from harness.processes import HarnessError
 from harness.s3 import DATA_BUCKET, S3Server
-from harness.spark_cluster import SparkCluster
+from harness.spark.spark_cluster import SparkCluster
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

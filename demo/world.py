@@ -16,10 +16,11 @@ from typing import Any
 from nacl.signing import SigningKey
 
 from demo import access, schemas
-from harness import kafka_jars, registries
+from harness import registries
 from harness.airflow import AirflowStandalone
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
+from harness.jars import kafka_jars
 from harness.load import TopicLoad, standard_topics
 from harness.registries import ApicurioRegistry
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server

@@ -22,11 +22,12 @@ from typing import Literal
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from harness import kafka_jars
 from harness.broker_properties import Layout, broker_properties
 from harness.certificates import Authority
 from harness.cluster_admin import ClusterAdmin
+from harness.faults.proxy import ClusterProxy
 from harness.hosts import Host
+from harness.jars import kafka_jars
 from harness.processes import (
     LOOPBACK,
     HarnessError,
@@ -39,7 +40,6 @@ from harness.processes import (
     tail_of,
     wait_for,
 )
-from harness.proxy import ClusterProxy
 
 Mode = Literal["zookeeper", "kraft"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"]
@@ -57,7 +57,7 @@ class KafkaCluster(ClusterAdmin):
     """A cluster that runs from ``start()`` (or ``with``) to ``stop()``.
 
     :param folder: for configuration, logs and data. It must not hold another cluster's data.
-    :param version: of the jars to run, see :mod:`harness.kafka_jars`.
+    :param version: of the jars to run, see :mod:`harness.jars.kafka_jars`.
     :param mode: ``zookeeper`` or ``kraft``; None: ``zookeeper`` below 4.0, otherwise ``kraft``.
     :param brokers: 1 or 3. Three KRaft brokers are a controller quorum, too.
     :param config: broker properties that override the defaults.

@@ -35,7 +35,7 @@ from types import TracebackType
 
 import psutil
 
-from harness import maven
+from harness.jars import maven
 from harness.processes import HarnessError, Process, start, tail_of, wait_for
 
 #: The root of this checkout: what a host needs in order to have this package, its tests and its harness.

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from harness import maven
-from harness.maven import locked, workspace
+from harness.jars import maven
+from harness.jars.maven import locked, workspace
 from harness.processes import Process, free_port, is_listening, release_ports, start, wait_for
 
 REALM = "TEST.EXAMPLE"

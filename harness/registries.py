@@ -30,8 +30,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness import maven
-from harness.maven import JarsError, locked, parse_checksums, sha256_of, workspace
+from harness.jars import maven
+from harness.jars.maven import JarsError, locked, parse_checksums, sha256_of, workspace
 from harness.processes import HarnessError, Process, free_port, release_ports, start, wait_for
 
 _CHECKSUMS = Path(__file__).with_name("checksums") / "apicurio"

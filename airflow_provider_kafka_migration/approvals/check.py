@@ -6,12 +6,12 @@ import hmac
 import re
 from datetime import timedelta
 
+from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_of, make_binding, proof_to_boundary
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words
 from airflow_provider_kafka_migration.record import handover, steps
-from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso

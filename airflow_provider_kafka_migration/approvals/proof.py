@@ -27,9 +27,9 @@ from airflow_provider_kafka_migration.documents.proof import (
 )
 from airflow_provider_kafka_migration.documents.schemas import id_rule
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
+from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord

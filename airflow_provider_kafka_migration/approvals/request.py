@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
 from airflow_provider_kafka_migration.documents.plan import Severity
@@ -19,7 +20,6 @@ from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.pages import approval, schemas
 from airflow_provider_kafka_migration.record import handover, steps
-from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.handover import Handover
 from airflow_provider_kafka_migration.record.passed_content import content_ranges

@@ -32,12 +32,12 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     error_from_dict,
 )
-from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.jobs import copy_jobs
-from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.jobs.job_phase import ReadProgress
-from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.jobs.submissions import Submission, Submissions, new_token
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from airflow_provider_kafka_migration.documents.proof import (
     is_compacted,
 )
 from airflow_provider_kafka_migration.errors import JobMissing, MigrationError, Terminal, Transient
+from airflow_provider_kafka_migration.jobs.job_phase import JobRunner, job_ref
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, CopyRunner, JobRef, PhaseContext, Progress
-from airflow_provider_kafka_migration.jobs.job_phase import JobRunner, job_ref
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 

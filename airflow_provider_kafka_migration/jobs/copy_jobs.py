@@ -13,14 +13,14 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, C
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.documents.proof import topic_rules
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
+from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.job_progress import failure_kind
 from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
 from airflow_provider_kafka_migration.record import keys, producer_ids
-from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, Progress
-from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import target_key

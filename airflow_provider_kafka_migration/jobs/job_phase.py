@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import CopyRunner, JobRef, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.jobs.submissions import Submission
 
 ReadProgress = Callable[[], Progress | None]
 

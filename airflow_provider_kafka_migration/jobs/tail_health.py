@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import State

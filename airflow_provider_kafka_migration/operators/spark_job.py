@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.engines.base import SparkEngine, SparkJob
     from airflow_provider_kafka_migration.engines.run import EngineRunner
+    from airflow_provider_kafka_migration.jobs.submissions import Submission
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
-    from airflow_provider_kafka_migration.jobs.submissions import Submission
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)

@@ -25,15 +25,15 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Transient
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.source_snapshot import (
     archived,
 )
 from airflow_provider_kafka_migration.record import keys
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 

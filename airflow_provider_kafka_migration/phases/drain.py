@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import DrainTimeout, Interrupted, Transient
+from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.lags import POLL_SECONDS, DrainStatus, PartitionLag, check

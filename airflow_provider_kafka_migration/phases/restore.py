@@ -25,14 +25,13 @@ from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange, PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
 from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.jobs import content_jobs, copy_jobs
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
 from airflow_provider_kafka_migration.planning.source_snapshot import snapshot_of
 from airflow_provider_kafka_migration.record import keys, offset_maps, producer_ids, steps
-from airflow_provider_kafka_migration.jobs import content_jobs
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso

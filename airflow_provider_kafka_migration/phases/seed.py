@@ -12,11 +12,11 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.record import keys, producer_ids, steps
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord

@@ -13,12 +13,12 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.record import producer_ids, steps
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures, update_map
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     JournalTampered,
     MigrationError,
 )
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -33,7 +34,6 @@ from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
 from airflow_provider_kafka_migration.planning.schemas import ids_of_new_topics
 from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name

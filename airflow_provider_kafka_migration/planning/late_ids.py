@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.schemas import IdParts, SchemaTopics, TopicIds
 from airflow_provider_kafka_migration.errors import SchemaIdsAppeared, SchemaIdsUnsampled
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.planning.schemas import ids_of_topics
 from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.topics.recopy import STATES

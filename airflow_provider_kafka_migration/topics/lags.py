@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.errors import ForeignData
+from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch, TailHealth, check_none_failed
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch, TailHealth, check_none_failed
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.topics import topics_gone
 

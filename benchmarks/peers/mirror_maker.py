@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.peers.base import ProcessPeer, Task
-from harness import kafka_jars
+from harness.jars import kafka_jars
 
 VERSION = "4.1.1"
 #: What kafka-run-class.sh and connect-mirror-maker.sh of Kafka's release give the JVM.

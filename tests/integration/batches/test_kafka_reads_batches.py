@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.copy.archive import SegmentWriter
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, rebuild, records
 from airflow_provider_kafka_migration.kafka.batches.header import CODEC_NAMES
 from airflow_provider_kafka_migration.storage.local import LocalStore
-from harness import kafka_jars
+from harness.jars import kafka_jars
 
 pytestmark = pytest.mark.integration
 

@@ -11,14 +11,15 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import source_drift, take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
-from airflow_provider_kafka_migration.phases import tail, topology_copy, validate
+from airflow_provider_kafka_migration.phases import tail, topology_copy
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import producer_ids, steps
-from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.validation import source_drift as validated_drift
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
 
@@ -127,7 +128,9 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
     producer_ids.take_producer_ids(context.record, context.target)
     plan = context.record.plan()
     partitions = copy_jobs.planned_partitions(context.spec, plan)
-    job = copy_jobs.build_job(context.record, context.source, "seed", copy_jobs.lanes_of(context.record, plan, partitions))
+    job = copy_jobs.build_job(
+        context.record, context.source, "seed", copy_jobs.lanes_of(context.record, plan, partitions)
+    )
     context.journal_store.put(copy_jobs.job_key(context.record, "seed"), job.canonical())
     tail._write_job(context.record, context.source, None)
     assert mine(context, stem) == set(), "the topic is not there yet"
@@ -164,7 +167,7 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     copy_settings.restore_producer_visible(context.record, context.target)
     copy_settings.restore_deleting(context.record, context.target)
     assert control.overrides(topic) == wanted
-    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
+    assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
 
 
 def test_a_pass_that_was_killed_is_completed_by_the_next_one(
@@ -236,7 +239,7 @@ def test_quotas_and_users_are_followed(
     wait_for("the target to have it", taken, 60)
     named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(steps.DRIFT_NAMED)}
     assert "its secret cannot be read" in named[f"user {other}"]
-    check = validate.check(context.record, context.source, context.target)
+    check = validated_drift.check(context.record, context.source, context.target)
     assert check.outcome is Outcome.WARNING
     assert any(other in finding for finding in check.findings)
 
@@ -263,7 +266,7 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     assert copied in mine(context, stem)
     assert context.record.plan().digest() == digest
     assert len(context.journal.steps(steps.DRIFT_NAMED)) == 2
-    check = validate.check(context.record, context.source, context.target)
+    check = validated_drift.check(context.record, context.source, context.target)
     assert check.outcome is (Outcome.FAILED if policy == "refuse" else Outcome.WARNING)
     assert len(check.findings) == 2
 
@@ -292,7 +295,7 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
     weak.target = context.target
     with pytest.raises(PermissionMissing):
         take_over.check_before_freeze(weak)
-    assert validate.check(weak.record, weak.source, weak.target).outcome is Outcome.FAILED
+    assert validated_drift.check(weak.record, weak.source, weak.target).outcome is Outcome.FAILED
     (row,) = [row for row in take_over.facts(weak.record, weak.source, weak.target) if row[0] == "could not be checked"]
     assert row[1]
     # A broker that has just started may know no ACL yet; one with a half of them must not cost rights, either.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.brokers import KafkaCluster
-from harness.copying import Copying
+from harness.copiers.copying import Copying
 from harness.raw_writer import RawWriter
 
 MakeCopying = Callable[..., Copying]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from harness.copying import COPY_TIME_CONFIG, Copying, results_of, wait_begun, wait_for
+from harness.copiers.copying import COPY_TIME_CONFIG, Copying, results_of, wait_begun, wait_for
 
 __all__ = ["COPY_TIME_CONFIG", "Copying", "results_of", "wait_begun", "wait_for"]

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_kafka_migration.copy import read_ahead
 from harness.brokers import KafkaCluster
 from harness.compare import bounds, read_records
-from harness.copying import results_of
+from harness.copiers.copying import results_of
 from harness.raw_writer import RawTransactions, RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying, kept_topic
 

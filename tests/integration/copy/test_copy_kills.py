@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from harness.brokers import KafkaCluster
 from harness.compare import bounds, read_records
-from harness.copying import Copying, results_of, wait_begun
+from harness.copiers.copying import Copying, results_of, wait_begun
 from harness.load import load, tiny_topics
 
 pytestmark = pytest.mark.integration

@@ -13,9 +13,9 @@ from typing import Literal
 import pytest
 
 from airflow_provider_kafka_migration.kafka import logs
-from harness import kafka_jars
 from harness.brokers import KafkaCluster
-from harness.fetch_faults import Answered, Asked, FetchFaults
+from harness.faults.fetch_faults import Answered, Asked, FetchFaults
+from harness.jars import kafka_jars
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.copying import Copying, wait_for
 

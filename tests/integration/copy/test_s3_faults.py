@@ -11,9 +11,9 @@ from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled
 from airflow_provider_kafka_migration.lanes import job_progress
 from harness.brokers import KafkaCluster
+from harness.faults.s3_faults import Fault, FaultyS3
 from harness.load import load, tiny_topics
 from harness.s3 import S3Server
-from harness.s3_faults import Fault, FaultyS3
 from tests.integration.copy.conftest import MakeCopying
 from tests.integration.copy.copying import Copying
 

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.schema_ids.id_map import parse_wanted_key,
 from harness import load as loading
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
-from harness.copying import Copying, results_of
+from harness.copiers.copying import Copying, results_of
 from tests.integration.copy.conftest import MakeCopying
 from tests.integration.copy.test_batches_times import magics, plain_client
 from tests.integration.copy.test_copy_kills import finish, kill_copiers

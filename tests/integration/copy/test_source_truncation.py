@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.offset_map.transactional import Position, group_name, read_positions
 from harness.brokers import KafkaCluster
-from harness.copying import results_of, wait_begun
+from harness.copiers.copying import results_of, wait_begun
 from harness.processes import wait_for
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying

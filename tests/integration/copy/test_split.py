@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, CopyFailed
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from harness.brokers import KafkaCluster
-from harness.copying import Worker
+from harness.copiers.copying import Worker
 from harness.load import load, tiny_topics
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying, kept_topic

@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -42,7 +43,6 @@ from airflow_provider_kafka_migration.phases import (
 )
 from airflow_provider_kafka_migration.planning.schemas import make_schema_plan, put_schema_plan, summary_of
 from airflow_provider_kafka_migration.record import producer_ids, steps
-from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver

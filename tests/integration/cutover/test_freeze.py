@@ -26,10 +26,11 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, 
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.journal.entries import Owner
-from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels, validate
+from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.validation import source_drift as validated_drift
 from harness import clients
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
@@ -448,6 +449,8 @@ def test_write_is_granted_when_clients_may_switch_and_our_denials_stay_on_the_so
     on_target = [acl for acl in again.target.admin.describe_acls().acls if acl.resource_name == topic]
     assert {acl.permission for acl in on_target} == {"ALLOW"}
     assert [
-        finding for finding in validate.check(again.record, again.source, again.target).findings if "ACL" in finding
+        finding
+        for finding in validated_drift.check(again.record, again.source, again.target).findings
+        if "ACL" in finding
     ] == []
     assert CUTOVER_STEPS[5](lab.context()).already_done

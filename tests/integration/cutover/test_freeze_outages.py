@@ -29,8 +29,8 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
+from harness.faults.s3_faults import Fault, FaultyS3
 from harness.s3 import S3Server
-from harness.s3_faults import Fault, FaultyS3
 from harness.webhook import FreezeWebhook
 
 pytestmark = pytest.mark.integration

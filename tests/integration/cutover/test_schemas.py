@@ -18,10 +18,10 @@ from cutover_support import CUTOVER_STEPS, Lab
 
 from airflow_provider_kafka_migration.errors import ValidationFailed
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.phases import evidence, groups, validate
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.state import State
 from harness import compare
 from harness.fake_registry import FakeRegistry, Reply, Request

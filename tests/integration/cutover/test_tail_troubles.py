@@ -18,11 +18,11 @@ from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import CopyFailed, DrainTimeout, TopicRecreated
+from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes import job_progress
 from airflow_provider_kafka_migration.phases import drain, seed
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import bring
 from airflow_provider_kafka_migration.topics.log_starts import set_log_starts

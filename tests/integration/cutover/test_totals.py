@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.phases import seed
 from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.phases import seed
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import compare

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.fault_lab import FaultLab
-from harness.net_scenarios import SWEEPING
+from harness.faults.lab import FaultLab
+from harness.faults.net_scenarios import SWEEPING
 
 
 @pytest.fixture(scope="package")

@@ -24,9 +24,9 @@ from airflow_provider_kafka_migration.lanes import job_progress
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.offset_maps import only_holes
-from harness.fault_lab import FaultLab
-from harness.fetch_faults import REDIRECTS_FROM, Fault, FetchFaults, cut_short, empty, redirected, torn
-from harness.net_scenarios import Stage
+from harness.faults.fetch_faults import REDIRECTS_FROM, Fault, FetchFaults, cut_short, empty, redirected, torn
+from harness.faults.lab import FaultLab
+from harness.faults.net_scenarios import Stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -8,11 +8,11 @@ import pytest
 
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from harness.compare import read_records
-from harness.fault_lab import FaultLab
-from harness.fault_writers import THREE_YEARS_SECONDS
+from harness.faults.lab import FaultLab
+from harness.faults.net_scenarios import Stage
+from harness.faults.proxy import PRODUCE, WRITE_TXN_MARKERS
+from harness.faults.writers import THREE_YEARS_SECONDS
 from harness.load import wait_cleaned
-from harness.net_scenarios import Stage
-from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
 from harness.raw_writer import RawTransactions, RawWriter, plain
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

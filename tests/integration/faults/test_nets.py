@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.fault_lab import FaultLab
-from harness.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS
+from harness.faults.lab import FaultLab
+from harness.faults.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.fault_lab import FaultLab
-from harness.fault_writers import THREE_YEARS_SECONDS
-from harness.faults import FaultRun
+from harness.faults.lab import FaultLab
+from harness.faults.random_faults import FaultRun
+from harness.faults.writers import THREE_YEARS_SECONDS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

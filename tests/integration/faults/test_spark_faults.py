@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
-from harness.fault_judge import judge
-from harness.fault_lab import FaultLab
-from harness.fault_writers import Writers
+from harness.faults.judge import judge
+from harness.faults.lab import FaultLab
+from harness.faults.writers import Writers
 from tests.integration.spark.spark_runs import SparkRun
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]

@@ -8,11 +8,11 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
-from harness.copier_pool import Copier
-from harness.fault_kinds import elect_preferred, reassign
-from harness.fault_lab import FaultLab
-from harness.faults import FaultRun
-from harness.net_scenarios import Stage, unreplicated_markers
+from harness.copiers.copier_pool import Copier
+from harness.faults.kinds import elect_preferred, reassign
+from harness.faults.lab import FaultLab
+from harness.faults.net_scenarios import Stage, unreplicated_markers
+from harness.faults.random_faults import FaultRun
 from harness.processes import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -22,9 +22,9 @@ from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE, PrivateKey
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
-from harness import kafka_jars
 from harness.brokers import KafkaCluster
 from harness.hosts import CHECKOUT, Host, Lab
+from harness.jars import kafka_jars
 from harness.load import load, standard_topics
 from harness.processes import Process, tail_of
 from harness.s3 import FOLDER, S3Server

@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.references.argument import inline_argument
 from harness.clients import LiveProducer
 from harness.hosts import PACKAGE, why_not
 from harness.processes import Process, tail_of
-from harness.spark_cluster import SparkCluster
+from harness.spark.spark_cluster import SparkCluster
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.spark.lab_world import IMPATIENT, SeenLease, World, lab_world

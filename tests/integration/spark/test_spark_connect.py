@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.errors import SparkSettingsRefused
 from airflow_provider_kafka_migration.spark.session import open_runner
 from airflow_provider_kafka_migration.spark.tasks import ConnectRunner
 from harness.brokers import KafkaCluster
-from harness.spark_connect import ConnectServer
+from harness.spark.spark_connect import ConnectServer
 from tests.integration.copy.copying import Copying
 from tests.integration.spark.spark_runs import ConnectRun
 from tests.integration.spark.three_mains import run_three_mains

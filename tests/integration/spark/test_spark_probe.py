@@ -21,8 +21,8 @@ from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness.brokers import KafkaCluster
-from harness.spark_cluster import SparkCluster
-from harness.spark_connect import ConnectServer
+from harness.spark.spark_cluster import SparkCluster
+from harness.spark.spark_connect import ConnectServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from harness.brokers import KafkaCluster
 from harness.load import load, standard_topics
-from harness.spark_cluster import SparkCluster
+from harness.spark.spark_cluster import SparkCluster
 from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.spark.spark_runs import SparkRun
 

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.documents.proof import ContentJob, Content
 from airflow_provider_kafka_migration.offset_map.runs import MapEntry, build_offset_map_document
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages
 from harness.brokers import KafkaCluster
-from harness.copying import Copying
+from harness.copiers.copying import Copying
 from harness.load import Kind, load, tiny_topics
 from tests.integration.spark.spark_runs import SparkRun
 from tests.integration.transactional.transactional_support import (

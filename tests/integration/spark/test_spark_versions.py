@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from harness.brokers import KafkaCluster
-from harness.spark_versions import SERIES, Offline, python_of
+from harness.spark.spark_versions import SERIES, Offline, python_of
 from tests.integration.copy.copying import Copying
 from tests.integration.spark.spark_runs import SparkRun
 from tests.integration.spark.three_mains import run_three_mains

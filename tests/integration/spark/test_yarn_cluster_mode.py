@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE
 from harness.clients import LiveProducer
 from harness.hosts import Host, why_not
 from harness.processes import Process, tail_of
-from harness.yarn import VERSION, YarnCluster, sets
+from harness.spark.yarn import VERSION, YarnCluster, sets
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.spark.lab_world import World, lab_world

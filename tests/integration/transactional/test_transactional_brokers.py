@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from harness.brokers import KafkaCluster
-from harness.copying import results_of, wait_for
+from harness.copiers.copying import results_of, wait_for
 from tests.integration.copy.test_copy_kills import writing
 from tests.integration.transactional.conftest import MakeCopying
 from tests.integration.transactional.test_transactional_kills import finish

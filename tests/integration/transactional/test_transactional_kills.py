@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from harness.brokers import KafkaCluster
-from harness.copying import Copying, results_of, wait_begun, wait_for
+from harness.copiers.copying import Copying, results_of, wait_begun, wait_for
 from harness.load import load, tiny_topics
 from tests.integration.copy.test_copy_kills import writing
 from tests.integration.transactional.conftest import MakeCopying

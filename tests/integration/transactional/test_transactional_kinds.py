@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from harness.brokers import KafkaCluster
 from harness.compare import read_records
-from harness.copying import results_of
+from harness.copiers.copying import results_of
 from harness.load import load, tiny_topics
 from tests.integration.transactional.conftest import MakeCopying
 from tests.integration.transactional.transactional_support import (

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from harness.brokers import KafkaCluster
-from harness.copying import Copying, results_of
+from harness.copiers.copying import Copying, results_of
 from tests.integration.security.support import TARGET_TOPIC
 from tests.integration.transactional.transactional_support import check_copy, in_transactions
 

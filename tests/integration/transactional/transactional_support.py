@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
 )
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read
-from harness.copying import Copying
+from harness.copiers.copying import Copying
 
 FOREIGN_KEY = b"written-by-somebody-else"
 _FOREIGN_DIGEST = blake2b(FOREIGN_KEY, digest_size=16).digest()

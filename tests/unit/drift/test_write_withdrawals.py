@@ -24,10 +24,10 @@ from airflow_provider_kafka_migration.kafka.admin.access import (
     QuotaEntity,
     ScramUser,
 )
-from airflow_provider_kafka_migration.phases import validate
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.validation import source_drift as validated_drift
 
 CLIENT: QuotaEntity = (("client-id", "orders-app"),)
 OTHER: QuotaEntity = (("client-id", "other-app"),)
@@ -107,7 +107,7 @@ def copied(tmp_path: Path, freeze: str, *, state: State = State.TAIL, **topology
     plan = type(plan).model_validate({**plan.model_dump(mode="json"), "users": users})
     context.journal_store.put(context.key("plan.json"), plan.canonical())
     context.journal.step(steps.ACLS_COPIED, details={"summary": "copied"})
-    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
+    assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
     return context
 
 
@@ -142,7 +142,7 @@ def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) 
     details = frozen.freeze(context, "acl", "1", context.now())
     assert details["deny_acls"] == 1
     assert DENY in source(context).acls
-    check = validate.check(context.record, context.source, context.target)
+    check = validated_drift.check(context.record, context.source, context.target)
     assert (check.outcome, check.findings) == (Outcome.PASSED, [])
     assert take_over.facts(context.record, context.source, context.target) == []
 
@@ -210,19 +210,19 @@ def test_the_tail_takes_over_what_gives_access_and_holds_back_what_a_person_may_
         "taken over",
         "named",
     }
-    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
+    assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize("freeze", ["manual", "webhook", "acl"])
 def test_what_keeps_producers_from_the_source_after_the_switch_is_a_warning(tmp_path: Path, freeze: str) -> None:
     context = copied(tmp_path, freeze, state=State.VALIDATING)
     withdraw(source(context))
-    check = validate.check(context.record, context.source, context.target)
+    check = validated_drift.check(context.record, context.source, context.target)
     assert check.outcome is Outcome.WARNING
     assert len(check.findings) == 4
     # All other changes of rights still fail.
     source(context).acls |= {right("READ", "DENY", who="bob")}
-    assert validate.check(context.record, context.source, context.target).outcome is Outcome.FAILED
+    assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.FAILED
 
 
 def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Path) -> None:
@@ -233,13 +233,13 @@ def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Pat
     source(context).acls |= {right("ALL", who="owner")}
     assert len(take_over.follow(context)) == 1
     assert right("READ", who="owner") in target(context).acls
-    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
+    assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
     write_grants.grant(context.record, context.source, context.target)
     assert right("ALL", who="owner") in target(context).acls
-    check = validate.check(context.record, context.source, context.target)
+    check = validated_drift.check(context.record, context.source, context.target)
     assert (check.outcome, check.findings) == (Outcome.PASSED, [])
     source(context).acls -= {right("ALL", who="owner")}
-    check = validate.check(context.record, context.source, context.target)
+    check = validated_drift.check(context.record, context.source, context.target)
     assert len(check.findings) == 2, "neither is there for good"
 
 
@@ -258,7 +258,7 @@ def test_a_receiver_that_takes_rights_away_does_not_take_the_grants_of_the_switc
     # Nobody but the migration stops producers with ``acl``: then a right that is gone is gone.
     assert (held in target(context).acls) == (freeze == "webhook")
     assert by_hand not in created_access.created_acls(context.record), "a person has created it, so it is not ours"
-    assert validate.check(context.record, context.source, context.target).outcome is (
+    assert validated_drift.check(context.record, context.source, context.target).outcome is (
         Outcome.WARNING if freeze == "webhook" else Outcome.PASSED
     )
 
@@ -299,7 +299,7 @@ def test_grants_that_a_person_took_away_to_stop_producers_are_given_at_the_switc
     write_grants.remember(context.record, context.source, context.target)
     write_grants.grant(context.record, context.source, context.target)
     assert {planned, later} <= target(context).acls
-    assert validate.check(context.record, context.source, context.target).outcome is Outcome.WARNING
+    assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.WARNING
 
 
 @pytest.mark.parametrize("freeze", ["webhook", "acl"])

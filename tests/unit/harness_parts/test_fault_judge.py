@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from harness.compare import PartitionContent, Record, record_digest
-from harness.fault_judge import Damage, _judge_partition
+from harness.faults.judge import Damage, _judge_partition
 
 
 def content(records: dict[int, str], end: int | None = None, keys: dict[str, bytes] | None = None) -> PartitionContent:

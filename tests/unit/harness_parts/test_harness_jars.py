@@ -9,8 +9,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from harness import kafka_jars, yarn
-from harness.kafka_jars import JarsError, ensure, main, record
+from harness.jars import kafka_jars
+from harness.jars.kafka_jars import JarsError, ensure, main, record
+from harness.spark import yarn
 
 NAME = "9.9.9"
 JARS = {"a-1.jar": b"content of a", "b-2.jar": b"content of b"}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness import registries
-from harness.maven import JarsError
+from harness.jars.maven import JarsError
 from harness.processes import HarnessError
 from harness.registries import SeedVersion, ensure, import_archive
 

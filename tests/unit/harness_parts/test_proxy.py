@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.faults.proxy import PRODUCE, ClusterProxy
 from harness.processes import free_port, release_ports
-from harness.proxy import PRODUCE, ClusterProxy
 
 
 class Echo:

@@ -8,14 +8,14 @@ import pytest
 from phase_support import SIGNING_SEED
 from phase_world.world import SIGNING_KEY, Worlds, without_probes
 
-from airflow_provider_kafka_migration.phases import validate
+from airflow_provider_kafka_migration.validation import topics
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the disk below a local store, or for a controller that does not exist."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(validate, "CONFIGS_VISIBLE_SECONDS", 0.0)
+    monkeypatch.setattr(topics, "CONFIGS_VISIBLE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -28,13 +28,13 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Terminal,
 )
+from airflow_provider_kafka_migration.jobs.submissions import Submission, Submissions
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.jobs.submissions import Submission, Submissions
 from airflow_provider_kafka_migration.references import Resolver
 
 

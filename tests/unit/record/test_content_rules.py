@@ -12,8 +12,8 @@ from phase_support import make_context, make_plan
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import topic_rules
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue
 from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue
 
 
 def plan_of(kinds: list[str]) -> Plan:

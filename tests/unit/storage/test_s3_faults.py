@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_ba
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage import s3
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
-from harness.s3_faults import Fault, FaultyS3
+from harness.faults.s3_faults import Fault, FaultyS3
 
 pytestmark = pytest.mark.slow
 

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, Transient
+from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
@@ -32,7 +33,6 @@ from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupOffsets,
 )
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue, TopicFacts
-from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver

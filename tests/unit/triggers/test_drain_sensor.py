@@ -19,9 +19,9 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, ForeignData, error_from_dict
+from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.notifications.migration import message
 from airflow_provider_kafka_migration.provider.progress import TROUBLE
-from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.sensors import drain as sensor_module

@@ -18,13 +18,13 @@ from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, EngineForbidden, EngineUnreachable
+from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSeedOperator,
     KafkaMigrationSparkCheckOperator,
     KafkaMigrationTailOperator,
 )
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
-from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 

@@ -12,6 +12,7 @@ from phase_support import Clock, approval
 from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
@@ -19,7 +20,6 @@ from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
-from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State, following

@@ -25,9 +25,9 @@ from airflow_provider_kafka_migration.documents.copy import (
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
-from harness import copy_worker
 from harness.brokers import KafkaCluster
 from harness.compare import Comparison, compare
+from harness.copiers import copy_worker
 
 LONG_MAX = str(2**63 - 1)
 COPY_TIME_CONFIG = {
@@ -47,7 +47,7 @@ class Worker(subprocess.Popen[str]):
     def __init__(self, arguments: list[str]) -> None:
         # Closed with the process object.
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         super().__init__(arguments, stdout=self._out, stderr=self._err, text=True, env=environment)
 
     @property
@@ -215,7 +215,7 @@ class Copying:
             file = self.folder / f"references-{side}.json"
             write_references(str(file), self.one_sided(side))
         arguments = [str(file), self.journal, self.job_key(name), str(lane), *options]
-        return Worker([sys.executable, "-m", "harness.copy_worker", *arguments])
+        return Worker([sys.executable, "-m", "harness.copiers.copy_worker", *arguments])
 
     def compare(self, **options: Any) -> Comparison:
         """Independent comparison, record by record and offset by offset."""

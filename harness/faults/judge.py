@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps, base_run
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name, read_positions
 from harness.compare import PartitionContent, read
-from harness.copying import Copying
+from harness.copiers.copying import Copying
 
 
 @dataclass

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.maven import cache_folder, locked
+from harness.jars.maven import cache_folder, locked
 from harness.processes import HarnessError
 
 #: Series -> what is installed for it.

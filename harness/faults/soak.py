@@ -1,4 +1,6 @@
-"""Runs many random faults, and switches off each net: ``python -m harness.soak --faults 300 --seed N [--brokers 3]``.
+"""Runs many random faults, and switches off each net.
+
+``python -m harness.faults.soak --faults 300 --seed N [--brokers 3]``
 
 Writes ``build/soak/summary.json`` after each part, so that an interrupted run has written its results. Exit code
 0: no damage with all nets, and damage found without each of them.
@@ -18,11 +20,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from harness.fault_judge import Damage
-from harness.fault_lab import FaultLab
-from harness.fault_writers import THREE_YEARS_SECONDS
-from harness.faults import FaultResult, FaultRun
-from harness.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS, SWEEPING
+from harness.faults.judge import Damage
+from harness.faults.lab import FaultLab
+from harness.faults.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS, SWEEPING
+from harness.faults.random_faults import FaultResult, FaultRun
+from harness.faults.writers import THREE_YEARS_SECONDS
 
 SUMMARY = Path("build/soak/summary.json")
 FAULTS_PER_RUN = 40

@@ -14,9 +14,9 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
 from harness.brokers import KafkaCluster
-from harness.copier_pool import Copier
-from harness.fault_lab import FaultLab
-from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
+from harness.copiers.copier_pool import Copier
+from harness.faults.lab import FaultLab
+from harness.faults.proxy import PRODUCE, WRITE_TXN_MARKERS
 
 _PAUSE_SECONDS = 3.0
 #: ElectLeaders: the kind of the election.

@@ -12,10 +12,9 @@ from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, DrainTimeout
+from airflow_provider_kafka_migration.jobs import copy_jobs, tail_health
 from airflow_provider_kafka_migration.phases import drain
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.jobs import copy_jobs
-from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State

@@ -14,8 +14,8 @@ from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from harness.brokers import KafkaCluster
-from harness.copier_pool import Copier, CopierPool
-from harness.copying import Copying
+from harness.copiers.copier_pool import Copier, CopierPool
+from harness.copiers.copying import Copying
 
 #: Kafka soon ends a dead writer's transaction, and DeleteRecords on the source survives a crash.
 _SOURCE_CONFIG = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.maven import JarsError, locked, parse_checksums, sha256_of, workspace
+from harness.jars.maven import JarsError, locked, parse_checksums, sha256_of, workspace
 
 _STAMP = "verified.json"
 

@@ -1,7 +1,7 @@
 """Runs copiers with live writers, disturbs all parts at random moments, and judges the result.
 
-``FaultRun(lab, seed, faults).run()``; the command line is :mod:`harness.soak`. All random choices come from the seed;
-their timing depends on the machine.
+``FaultRun(lab, seed, faults).run()``; the command line is :mod:`harness.faults.soak`. All random choices come from the
+seed; their timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.copy import PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from harness.copier_pool import Copier
-from harness.fault_judge import Damage, judge
-from harness.fault_kinds import FaultMaker
-from harness.fault_lab import FaultLab
-from harness.fault_points import POINTS, REACHED
-from harness.fault_writers import Writers
+from harness.copiers.copier_pool import Copier
+from harness.faults.judge import Damage, judge
+from harness.faults.kinds import FaultMaker
+from harness.faults.lab import FaultLab
+from harness.faults.points import POINTS, REACHED
+from harness.faults.writers import Writers
 from harness.load import Kind, load, tiny_topics
 from harness.processes import wait_for
 

@@ -1,7 +1,7 @@
 """A separate copier process that tests can kill: runs slices of one lane until its partitions are done.
 
-``python -m harness.copy_worker REFERENCES JOURNAL_LOCATION JOB_KEY LANE [--slice-seconds S] [--slices N]
-[--without NET,...] [--at ACTION:POINT:N]``; see :mod:`harness.nets` and :mod:`harness.fault_points`.
+``python -m harness.copiers.copy_worker REFERENCES JOURNAL_LOCATION JOB_KEY LANE [--slice-seconds S] [--slices N]
+[--without NET,...] [--at ACTION:POINT:N]``; see :mod:`harness.faults.nets` and :mod:`harness.faults.points`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.lanes.slices import run_slice
-from harness.fault_points import FaultPoint
-from harness.nets import switch_off
+from harness.faults.nets import switch_off
+from harness.faults.points import FaultPoint
 
 #: The first line on stderr: all imports are done, the copy begins.
 BEGUN = "copier begins"

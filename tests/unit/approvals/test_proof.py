@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from phase_support import approval, ready
 
-from airflow_provider_kafka_migration.approvals import check, request
+from airflow_provider_kafka_migration.approvals import check, proof, request
 from airflow_provider_kafka_migration.compare.proven import proven_key, store_proven
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -30,7 +30,6 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.pages.rendering import render
 from airflow_provider_kafka_migration.record import passed_content, steps
-from airflow_provider_kafka_migration.approvals import proof
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.spec import MigrationSpec

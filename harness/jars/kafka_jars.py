@@ -9,7 +9,7 @@ segments in Kafka's own ``LocalTieredStorage``, e.g. ``3.9.1-tiered``). It lives
 Sets enter the cache as a whole: they are fetched and checked in a separate folder, then renamed, under a file lock. A
 set with a missing, unknown or changed file is deleted and fetched again.
 
-``python -m harness.kafka_jars [SET...]`` fetches and checks; ``--record`` writes the checksum list of a new set.
+``python -m harness.jars.kafka_jars [SET...]`` fetches and checks; ``--record`` writes the checksum list of a new set.
 Environment: ``KAFKA_MIGRATION_MAVEN_REPOSITORY`` names a Maven repository to use instead of Maven Central; Java gets a
 proxy from ``JAVA_TOOL_OPTIONS`` as usual.
 """
@@ -22,16 +22,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness import maven
-from harness.jar_sets import JarSets
-from harness.maven import JarsError, java
+from harness.jars import maven
+from harness.jars.jar_sets import JarSets
+from harness.jars.maven import JarsError, java
 
 __all__ = ["DEFAULT_SETS", "JarsError", "cache_folder", "classpath", "ensure", "java", "record", "recorded_checksums"]
 
 #: The sets of tests and the demo: the source in ZooKeeper mode, the target in KRaft mode.
 DEFAULT_SETS = ("3.9.1", "4.1.1")
 
-_CHECKSUMS = Path(__file__).with_name("checksums")
+_CHECKSUMS = Path(__file__).parents[1] / "checksums"
 _SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-tiered)?")
 
 # (organisation, name, configuration): `master,runtime` is the artifact with its dependencies, `master` without them.
@@ -69,7 +69,7 @@ def recorded_checksums(name: str) -> dict[str, str]:
 
 
 def ensure(name: str) -> Path:
-    """Folder of a set, complete and checked; fetches a missing set. See :meth:`harness.jar_sets.JarSets.ensure`.
+    """Folder of a set, complete and checked; fetches a missing set. See :meth:`harness.jars.jar_sets.JarSets.ensure`.
 
     :param name: ``VERSION``, ``VERSION-connect`` or ``VERSION-tiered``.
     :raises JarsError: unknown set, no network, or fetched jars that differ from the committed list.
@@ -89,7 +89,7 @@ def classpath(name: str) -> str:
 
 def _sets(name: str) -> JarSets:
     _parse(name)
-    return JarSets("Kafka", cache_folder(), _CHECKSUMS, _fetch, "python -m harness.kafka_jars --record")
+    return JarSets("Kafka", cache_folder(), _CHECKSUMS, _fetch, "python -m harness.jars.kafka_jars --record")
 
 
 def _parse(name: str) -> re.Match[str]:
@@ -129,7 +129,9 @@ def _fetch(name: str, work: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m harness.kafka_jars", description="Fetch and check Kafka's jars.")
+    parser = argparse.ArgumentParser(
+        prog="python -m harness.jars.kafka_jars", description="Fetch and check Kafka's jars."
+    )
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"e.g. 4.1.1 or 4.1.1-connect; default: {DEFAULT_SETS}")
     parser.add_argument("--record", action="store_true", help="fetch again and write the checksum lists")
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@ Each NodeManager runs on a host of its own (:mod:`harness.hosts`), the rest on o
 YARN client and Hadoop's client jars; the servers come from a Maven repository once, as Kafka's jars do, and are checked
 against ``harness/checksums/hadoop``.
 
-``python -m harness.yarn`` fetches and checks; ``--record`` writes the list of checksums of :data:`VERSION`.
+``python -m harness.spark.yarn`` fetches and checks; ``--record`` writes the list of checksums of :data:`VERSION`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any
 from xml.sax.saxutils import escape
 
-from harness import maven
 from harness.hosts import Host
-from harness.jar_sets import JarSets
-from harness.maven import JarsError, java
+from harness.jars import maven
+from harness.jars.jar_sets import JarSets
+from harness.jars.maven import JarsError, java
 from harness.processes import Process, stop_all, tail_of, wait_for
 
 #: The version of the client jars that pyspark brings.
@@ -42,8 +42,8 @@ _NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 
 def sets() -> JarSets:
     """The sets of Hadoop's jars, named by their versions."""
-    folder = Path(__file__).with_name("checksums") / "hadoop"
-    return JarSets("Hadoop", maven.cache_folder("hadoop"), folder, _fetch, "python -m harness.yarn --record")
+    folder = Path(__file__).parents[1] / "checksums" / "hadoop"
+    return JarSets("Hadoop", maven.cache_folder("hadoop"), folder, _fetch, "python -m harness.spark.yarn --record")
 
 
 def _fetch(version: str, work: Path) -> Path:
@@ -270,7 +270,7 @@ def _xml(properties: Mapping[str, str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m harness.yarn", description="Fetch and check Hadoop's jars.")
+    parser = argparse.ArgumentParser(prog="python -m harness.spark.yarn", description="Fetch and check Hadoop's jars.")
     parser.add_argument("--record", action="store_true", help="fetch again and write the checksum list")
     options = parser.parse_args(arguments)
     try:

@@ -23,18 +23,12 @@ from airflow_provider_kafka_migration.offset_map.runs import (
     PartitionMap,
     build_offset_map_document,
 )
-from airflow_provider_kafka_migration.phases.validate import (
-    CountRules,
-    Ends,
-    TargetCommits,
-    TargetTopic,
-    check_content,
-    check_counts,
-    check_groups,
-    check_sentinels,
-    check_topic_parity,
-)
 from airflow_provider_kafka_migration.spec import ValidationSection
+from airflow_provider_kafka_migration.validation.content import check_content
+from airflow_provider_kafka_migration.validation.counts import CountRules, Ends, check_counts
+from airflow_provider_kafka_migration.validation.groups import TargetCommits, check_groups
+from airflow_provider_kafka_migration.validation.sentinels import check_sentinels
+from airflow_provider_kafka_migration.validation.topics import TargetTopic, check_topic_parity
 
 KEY = ("orders", 0)
 GOOD = {"retention.ms": "1000"}

@@ -1,7 +1,7 @@
 """Starts copier processes in a few milliseconds each, as forks of one process that has imported everything.
 
-``python -m harness.copier_pool SOCKET`` listens; :class:`CopierPool` starts it and requests copiers from it
-(:mod:`harness.copy_worker`), which die with it.
+``python -m harness.copiers.copier_pool SOCKET`` listens; :class:`CopierPool` starts it and requests copiers from it
+(:mod:`harness.copiers.copy_worker`), which die with it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_provider_kafka_migration.documents.copy import PartitionResult
-from harness import copy_worker
-from harness.copying import results_of
+from harness.copiers import copy_worker
+from harness.copiers.copying import results_of
 from harness.processes import Process, start, wait_for
 
 _START_SECONDS = 60.0
@@ -101,8 +101,8 @@ class CopierPool:
 
     def __enter__(self) -> CopierPool:
         self._folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "harness.copier_pool", str(self._socket)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        command = [sys.executable, "-m", "harness.copiers.copier_pool", str(self._socket)]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         process = start("copier pool", command, self._folder / "pool.log", env=environment)
         self._process = process
 
@@ -120,7 +120,7 @@ class CopierPool:
             self._process.kill()
 
     def start(self, lane: int, arguments: Sequence[str]) -> Copier:
-        """Start a copier; ``arguments`` are those of :mod:`harness.copy_worker`."""
+        """Start a copier; ``arguments`` are those of :mod:`harness.copiers.copy_worker`."""
         self._number += 1
         output = self._folder / f"copier-{self._number:05d}.log"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

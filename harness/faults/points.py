@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.copy import resume
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.lanes.slices import LeaseKeeper
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
-from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
+from harness.faults.proxy import PRODUCE, WRITE_TXN_MARKERS
 
 _REQUESTS = {PRODUCE: "append", WRITE_TXN_MARKERS: "markers"}
 #: A copier logs this before it acts.

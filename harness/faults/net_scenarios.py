@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
-from harness.copier_pool import Copier
-from harness.copying import Copying
-from harness.fault_judge import Damage, judge
-from harness.fault_kinds import elect_preferred, reassign
-from harness.fault_lab import FaultLab
-from harness.fault_writers import THREE_YEARS_SECONDS
+from harness.copiers.copier_pool import Copier
+from harness.copiers.copying import Copying
+from harness.faults.judge import Damage, judge
+from harness.faults.kinds import elect_preferred, reassign
+from harness.faults.lab import FaultLab
+from harness.faults.proxy import PRODUCE, WRITE_TXN_MARKERS, HeldRequest
+from harness.faults.writers import THREE_YEARS_SECONDS
 from harness.processes import HarnessError, wait_for
-from harness.proxy import PRODUCE, WRITE_TXN_MARKERS, HeldRequest
 from harness.raw_writer import RawTransactions, RawWriter, plain
 
 #: Every fifth of a second target brokers expire producers whose last record is older than a day.

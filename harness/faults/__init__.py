@@ -1,0 +1,1 @@
+"""Faults: what disturbs a run of copiers, at which moment, and how the damage is counted afterwards."""

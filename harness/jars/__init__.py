@@ -1,0 +1,1 @@
+"""Jars from Maven repositories: fetched once, checked against committed checksums, then used offline."""

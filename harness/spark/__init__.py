@@ -1,0 +1,1 @@
+"""Real Spark clusters: standalone, Connect, YARN, and environments with other versions."""
