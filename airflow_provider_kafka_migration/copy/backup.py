@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.copy.archive import SegmentIndex, record_c
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint, Trouble
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
-from airflow_provider_kafka_migration.copy.resume import Resumed
+from airflow_provider_kafka_migration.copy.resuming.finder import Resumed
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.errors import MigrationError

@@ -29,7 +29,7 @@ from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTE
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.recovery import RecoveryPolicy
 from airflow_provider_kafka_migration.copy.recovery import Sink as RecoverySink
-from airflow_provider_kafka_migration.copy.resume import Resumed
+from airflow_provider_kafka_migration.copy.resuming.finder import Resumed
 from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult

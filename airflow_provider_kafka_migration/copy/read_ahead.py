@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentW
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Read, Trouble
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
-from airflow_provider_kafka_migration.copy.resume import ReadChunk, chunks_of_archive
+from airflow_provider_kafka_migration.copy.resuming.agreement import ReadChunk, chunks_of_archive
 from airflow_provider_kafka_migration.copy.source import PARTITION_FETCH_BYTES, KafkaSource, last_epoch
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob

@@ -13,9 +13,10 @@ from airflow_provider_kafka_migration.copy.append_errors import TooLarge, Unexpe
 from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, Trouble
-from airflow_provider_kafka_migration.copy.resume import ReadChunk, Resumed, ResumeFinder, committed_batches
+from airflow_provider_kafka_migration.copy.resuming.agreement import ReadChunk, committed_batches
+from airflow_provider_kafka_migration.copy.resuming.finder import Resumed, ResumeFinder
+from airflow_provider_kafka_migration.copy.resuming.in_transactions import TransactionalResumer
 from airflow_provider_kafka_migration.copy.rewriting import LaneSchemaIds
-from airflow_provider_kafka_migration.copy.transaction_resume import TransactionalResumer
 from airflow_provider_kafka_migration.copy.transactions import TransactionalAppender
 from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Chunk, CopyOp
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult

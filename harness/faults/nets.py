@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_kafka_migration.copy import append as appending
-from airflow_provider_kafka_migration.copy import resume
+from airflow_provider_kafka_migration.copy.resuming import finder
 from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka import logs, produce
@@ -60,13 +60,13 @@ def _without_sequence() -> None:
         return api.patched_header(raw, own_id, epoch, sequence, **options)
 
     appending.patched_header = patched  # type: ignore[assignment, attr-defined]
-    resume.ResumeFinder._check_owner = lambda *_: None  # type: ignore[method-assign]
+    finder.ResumeFinder._check_owner = lambda *_: None  # type: ignore[method-assign]
     TargetSink._find_other_writers = lambda *_: None  # type: ignore[method-assign]
 
 
 def _without_resume_check() -> None:
     """The end of the target's log is trusted without a check."""
-    resume.ResumeFinder._check = lambda *_: None  # type: ignore[method-assign]
+    finder.ResumeFinder._check = lambda *_: None  # type: ignore[method-assign]
 
 
 def _without_answer_check() -> None:
@@ -98,7 +98,7 @@ def _without_high_watermark() -> None:
             for key, item in logs.read_ends(wire, keys).items()
         }
 
-    resume.read_ends = hasty  # type: ignore[attr-defined]
+    finder.read_ends = hasty  # type: ignore[attr-defined]
 
 
 NETS: Mapping[str, Callable[[], None]] = {

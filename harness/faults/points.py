@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_kafka_migration.copy import resume
+from airflow_provider_kafka_migration.copy.resuming import finder
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.lanes.slices import LeaseKeeper
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
@@ -71,7 +71,7 @@ class FaultPoint:
         """Install the points in this process."""
         self._into_requests()
         self._into_sends()
-        self._around(resume, "read_ends", after="ends")
+        self._around(finder, "read_ends", after="ends")
         self._around(LaneMaps, "write_ahead", before="runs", after="runs-written")
         self._around(LeaseKeeper, "acquire", after="lease")
 

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.copy.lane import Lane
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint, Trouble
 from airflow_provider_kafka_migration.copy.read_watch import Answered, read_overtaken
-from airflow_provider_kafka_migration.copy.resume import chunks_of_archive, read_source
+from airflow_provider_kafka_migration.copy.resuming.agreement import chunks_of_archive, read_source
 from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, Chunk, CopyOp
 from airflow_provider_kafka_migration.documents.copy import (

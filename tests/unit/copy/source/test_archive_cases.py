@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.offset_map.runs import How, OffsetRange, r
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
-CASES = Path(__file__).parents[2] / "cases"
+CASES = Path(__file__).parents[3] / "cases"
 
 
 @pytest.fixture
