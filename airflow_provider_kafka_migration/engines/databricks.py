@@ -38,6 +38,7 @@ from airflow_provider_kafka_migration.errors import (
     EngineUnreachable,
     MigrationError,
 )
+from airflow_provider_kafka_migration.lanes.libraries import shipped_requirements
 from airflow_provider_kafka_migration.spec.types import Duration
 
 if TYPE_CHECKING:
@@ -50,17 +51,6 @@ _SERVICE = "Databricks"
 _RIGHTS = "the rights of docs/spark-engines.md: job clusters, the workspace folder, the secret scope"
 _DISTRIBUTION = "airflow_provider_kafka_migration"
 
-#: What a copier imports, for clusters whose runtime or policy does not have it. The runtime has pyarrow.
-PACKAGES = (
-    "boto3>=1.40",
-    "cramjam>=2.14",
-    "crc32c>=2.7",
-    "kafka-python>=3.0.12,<3.1",
-    "pydantic>=2.11,<3",
-    "pynacl>=1.5",
-    "rfc8785>=0.1.4",
-    "urllib3>=2",
-)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCOPE = r"[\w.@-]{1,128}"
@@ -107,7 +97,7 @@ class DatabricksArguments(service.EngineArguments):
         "/Workspace/Shared/kafka-migration", description="Workspace folder to which the engine uploads the code."
     )
     packages: list[str] = Field(
-        default_factory=lambda: list(PACKAGES), description="Python packages that the cluster installs; [] for none."
+        default_factory=shipped_requirements, description="Python packages that the cluster installs; [] for none."
     )
     secret_scope: str | None = Field(
         None, description="Scope to which the engine writes a job's secrets, and from which it deletes them."

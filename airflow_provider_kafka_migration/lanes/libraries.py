@@ -25,8 +25,14 @@ LIBRARIES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: In addition where references are sealed: drivers and executors open them. Packages that we make always have it.
+SEALED_LIBRARIES: Mapping[str, str] = MappingProxyType({"nacl": "pynacl"})
+
 #: In addition where tasks come through Spark Connect, which hands them over as Arrow batches.
 CONNECT_LIBRARIES: Mapping[str, str] = MappingProxyType({"pyarrow": "pyarrow"})
+
+#: What a package for Spark's machines has.
+SHIPPED_LIBRARIES: Mapping[str, str] = MappingProxyType({**LIBRARIES, **SEALED_LIBRARIES})
 
 #: The distribution whose requirements bound the versions.
 OURS = "airflow-provider-kafka-migration"
@@ -41,12 +47,21 @@ def requirements() -> dict[str, Requirement]:
     from packaging.requirements import Requirement
 
     found = {}
-    known = {*LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
+    known = {*SHIPPED_LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
     for text in importlib.metadata.requires(OURS) or ():
         requirement = Requirement(text)
         if requirement.name in known and requirement.marker is None:
             found[requirement.name] = requirement
     return found
+
+
+def shipped_requirements() -> list[str]:
+    """Return what Spark's machines need, as installers take it: name and bounds.
+
+    :raises importlib.metadata.PackageNotFoundError: as :func:`requirements`.
+    """
+    required = requirements()
+    return [str(required[name]) for name in sorted(SHIPPED_LIBRARIES.values())]
 
 
 def python_bounds() -> SpecifierSet:

@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.provider.task import (
     plain_spec,
     run_owner,
 )
-from airflow_provider_kafka_migration.spark.launch import FORCED_CONF, application_name, main_file
+from airflow_provider_kafka_migration.spark.launch import FORCED_CONF, application_name
 from airflow_provider_kafka_migration.triggers.spark_job import WAKE, SparkJobTrigger, event_error
 
 if TYPE_CHECKING:
@@ -344,11 +344,3 @@ def make_submit_engine(arguments: Mapping[str, Any], start: Callable[..., Runnin
 def mains_folder() -> str:
     """Return the configured folder of the Spark mains; empty: inside the package."""
     return str(airflow_conf.get("kafka_migration", "spark_jobs_folder", fallback="") or "")
-
-
-def spark_main(name: str) -> Path:
-    """Return the path of a Spark main: in the configured folder, or where the package has it.
-
-    :raises Terminal: it is not there.
-    """
-    return main_file(name, mains_folder())

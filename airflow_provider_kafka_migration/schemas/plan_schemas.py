@@ -140,11 +140,6 @@ def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Se
     return wanted - known
 
 
-def unused_subjects(plan: SchemaPlan) -> list[str]:
-    """Return the planned subjects that no migrated topic uses, judged by their names, and no schema refers to."""
-    return [item.subject for item in plan.subjects if not item.topics and not item.as_reference]
-
-
 # -- planning ---------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
 from airflow_provider_kafka_migration.errors import SchemaReferenceLoop
 from airflow_provider_kafka_migration.registry.model import Reference, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import qualified_reference, reference_subject
@@ -105,16 +104,6 @@ def _with_places(
         subject = reference_subject(place[0], target_subject, qualified=qualified)
         references.append(Reference(reference.name, subject, place[1]))
     return replace(schema, references=tuple(references))
-
-
-def planned_places(plan: SchemaPlan) -> dict[VersionKey, VersionKey]:
-    """Return where versions are on the target: source (subject, version) to target; without undecided numbers."""
-    return {
-        (subject.subject, item.version): (subject.target_subject, item.target_version)
-        for subject in plan.subjects
-        for item in subject.versions
-        if item.target_version > 0
-    }
 
 
 def _sorted_by_need(

@@ -22,7 +22,13 @@ from pathlib import Path
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.errors import Terminal, Where
-from airflow_provider_kafka_migration.lanes.libraries import CONNECT_LIBRARIES, LIBRARIES, OURS, requirements
+from airflow_provider_kafka_migration.lanes.libraries import (
+    CONNECT_LIBRARIES,
+    OURS,
+    SHIPPED_LIBRARIES,
+    requirements,
+    shipped_requirements,
+)
 from airflow_provider_kafka_migration.spark.launch import is_shipped
 
 #: Name of the distribution. It contains a part of the full one, so the two must not be installed together.
@@ -90,7 +96,7 @@ def _metadata() -> str:
         f"Version: {__version__}",
         "Summary: The part of airflow-provider-kafka-migration that runs on Spark's machines, without Airflow",
         f"Requires-Python: {python}",
-        *(f"Requires-Dist: {required[name]}" for name in sorted(LIBRARIES.values())),
+        *(f"Requires-Dist: {text}" for text in shipped_requirements()),
         *_extra("msk"),
         "Provides-Extra: connect",
         *(f'Requires-Dist: {required[name]} ; extra == "connect"' for name in sorted(CONNECT_LIBRARIES.values())),
@@ -151,7 +157,7 @@ def build_archive(target: Path, *, python_prefix: str = "", extras: tuple[str, .
 
 
 def _versions_here() -> dict[str, str]:
-    names = {*LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
+    names = {*SHIPPED_LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
     return {name: importlib.metadata.version(name) for name in sorted(names)}
 
 

@@ -18,7 +18,7 @@ from rest_service import HOSTILE, Answer
 from simulated_databricks import SimulatedDatabricks
 
 from airflow_provider_kafka_migration.engines.base import JobState, SparkEngine
-from airflow_provider_kafka_migration.engines.databricks import PACKAGES, DatabricksEngine, as_wheel
+from airflow_provider_kafka_migration.engines.databricks import DatabricksEngine, as_wheel
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     EngineForbidden,
@@ -404,17 +404,6 @@ def test_the_wheel_can_be_installed_and_is_reproducible(tmp_path: Path) -> None:
         [sys.executable, "-S", "-c", code], cwd=target, capture_output=True, text=True, timeout=60, check=True
     )
     assert found.stdout == "shipped\n"
-
-
-def test_the_packages_are_those_that_executors_need() -> None:
-    import re
-
-    from airflow_provider_kafka_migration.spark.session import EXECUTOR_PACKAGES
-
-    names = {re.split(r"[<>=]", package)[0] for package in PACKAGES}
-    wanted = {"kafka-python" if name == "kafka" else name for name in EXECUTOR_PACKAGES}
-    # Databricks Runtime has pyarrow, which belongs to its Spark.
-    assert wanted - {"pyarrow"} <= names
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.checks import spark
 from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, ProbeJob, SparkProbe
-from airflow_provider_kafka_migration.lanes.libraries import CONNECT_LIBRARIES, LIBRARIES, requirements
+from airflow_provider_kafka_migration.lanes.libraries import (
+    CONNECT_LIBRARIES,
+    SHIPPED_LIBRARIES,
+    requirements,
+    shipped_requirements,
+)
 from airflow_provider_kafka_migration.lanes.spark_conf import is_local, unsafe_settings
 
 CASES = Path(__file__).resolve().parents[2] / "cases" / "spark_probe" / "v1"
@@ -24,6 +31,7 @@ VERSIONS = {
     "kafka-python": "3.0.12",
     "pyarrow": "20.0.0",
     "pydantic": "2.12.0",
+    "pynacl": "1.6.0",
     "rfc8785": "0.1.4",
     "urllib3": "2.5.0",
 }
@@ -68,8 +76,17 @@ def test_all_is_well() -> None:
 
 
 def test_the_bounds_are_those_of_the_distribution() -> None:
-    assert set(requirements()) == {*LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
+    assert set(requirements()) == {*SHIPPED_LIBRARIES.values(), *CONNECT_LIBRARIES.values()}
     assert set(VERSIONS) == set(requirements())
+
+
+def test_what_is_shipped_has_its_bounds() -> None:
+    """A cluster that installs it gets what copiers import, and what opens sealed references."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {Requirement(text) for text in project["dependencies"]}
+    shipped = [Requirement(text) for text in shipped_requirements()]
+    assert set(shipped) <= declared
+    assert {item.name for item in shipped} == set(SHIPPED_LIBRARIES.values())
 
 
 def test_another_version_of_this_package_blocks() -> None:

@@ -24,11 +24,11 @@ from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import SparkJobFailed, Terminal
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator
-from airflow_provider_kafka_migration.operators.spark_job import spark_main
+from airflow_provider_kafka_migration.operators.spark_job import mains_folder
 from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, find_binary, kill_tree
 from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.spark.launch import main_name
+from airflow_provider_kafka_migration.spark.launch import main_file, main_name
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -167,9 +167,9 @@ def test_failed_spark_leaves_no_secrets(fake_spark: Callable[[str], Path], minim
 def test_main_of_the_package_is_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__SPARK_JOBS_FOLDER", str(tmp_path))
     with pytest.raises(Terminal, match=r"verify\.py"):
-        spark_main(main_name("verify-archive"))
+        main_file(main_name("verify-archive"), mains_folder())
     (tmp_path / "verify.py").write_text("")
-    assert spark_main("verify.py") == tmp_path / "verify.py"
+    assert main_file("verify.py", mains_folder()) == tmp_path / "verify.py"
 
 
 def test_binary_beside_this_python_is_found_without_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from airflow_provider_kafka_migration.schemas.levels import is_stricter
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
     plan_schemas,
-    unused_subjects,
 )
 from airflow_provider_kafka_migration.schemas.plan_topic import plan_topic
 from airflow_provider_kafka_migration.schemas.references import registration_order, schema_for_target
@@ -316,13 +315,6 @@ class TestNames:
         assert topics_of("orders-t.Order", topics, ["t.Order"]) == ["orders"]
         assert topics_of("orders-t.Order", topics) == []
         assert topics_of("t.Order", topics, ["t.Order"]) == []
-
-    def test_subjects_that_no_topic_uses(self) -> None:
-        source = snapshot(
-            registered("orders-value", 1, 1, A), registered("lost", 1, 2, B), registered("r", 1, 3, C), references=["r"]
-        )
-        plan = plan_of(source, topics_of_migration={"orders": "orders"})
-        assert unused_subjects(plan) == ["lost"]
 
     def test_a_subject_named_after_a_renamed_topic_and_its_record_is_noted(self) -> None:
         topics = {"orders": "new"}

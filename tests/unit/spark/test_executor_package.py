@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES
+from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES, SHIPPED_LIBRARIES
 from airflow_provider_kafka_migration.spark import executor_package
 from airflow_provider_kafka_migration.spark.executor_package import build_archive, build_wheel, dockerfile
 
@@ -76,7 +76,7 @@ def link_distributions(folder: Path, names: set[str]) -> None:
 def test_the_wheel_requires_exactly_what_copiers_import(wheel: Path) -> None:
     found = metadata(wheel)
     required = [Requirement(text) for text in found.get_all("Requires-Dist") or []]
-    assert {item.name for item in required if item.marker is None} == set(LIBRARIES.values())
+    assert {item.name for item in required if item.marker is None} == set(SHIPPED_LIBRARIES.values())
     assert {item.name for item in required if item.marker is not None} == {
         *("aws-msk-iam-sasl-signer-python", "pyarrow"),
     }
@@ -175,7 +175,7 @@ def test_an_archive_is_an_environment_that_can_be_moved(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     names = set(done.stdout.split())
-    assert set(LIBRARIES.values()) <= names
+    assert set(SHIPPED_LIBRARIES.values()) <= names
     assert not {name for name in names if name.startswith("apache-airflow")}
-    for name in LIBRARIES.values():
+    for name in SHIPPED_LIBRARIES.values():
         assert importlib.metadata.version(name)
