@@ -64,7 +64,7 @@ test: env java ## All tests but the soak runs
 
 .PHONY: test-fast
 test-fast: env ## Unit tests only: no broker, about two minutes; checks the coverage unless PYTEST_ARGS selects tests
-	$(PYTEST) $(FAST) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE))
+	$(PYTEST) $(FAST) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE) tests/unit)
 ifeq ($(PYTEST_ARGS),)
 	@$(foreach folder,$(COVERED),$(BIN)/python -m coverage report --include='*/$(folder)/*' \
 	  --fail-under=$(COVERED_PERCENT) &&) true

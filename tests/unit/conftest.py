@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.loaders
 import pytest
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -43,6 +44,23 @@ def _confirm_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     synchronization = sys.modules.get("airflow_provider_kafka_migration.schemas.sync")
     if synchronization is not None:
         monkeypatch.setattr(synchronization, "CONFIRM_SECONDS", 0.02)
+
+
+@pytest.fixture(autouse=True)
+def _no_look_at_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's AWS hook names its caller in the user agent, and reads the sources of the whole stack for it."""
+    hooks = sys.modules.get("airflow.providers.amazon.aws.hooks.base_aws")
+    if hooks is not None:
+        monkeypatch.setattr(hooks.AwsGenericHook, "_get_caller", lambda *_: "Unknown")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_loader() -> Iterator[None]:
+    """Parse botocore's descriptions of services once: without it, each session of a test reads megabytes of JSON."""
+    loader = botocore.loaders.create_loader()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.loaders, "create_loader", lambda _search_path=None: loader)
+        yield
 
 
 @dataclass(frozen=True)
