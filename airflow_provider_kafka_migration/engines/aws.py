@@ -7,7 +7,6 @@ import random
 import re
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,13 @@ from botocore import exceptions as aws_errors
 from botocore.config import Config
 from pydantic import Field, StringConstraints
 
-from airflow_provider_kafka_migration.engines.service import TAIL_LINE_LENGTH, TAIL_LINES, EngineArguments, one_line
+from airflow_provider_kafka_migration.engines.service import (
+    TAIL_LINE_LENGTH,
+    TAIL_LINES,
+    EngineArguments,
+    log_tail,
+    one_line,
+)
 from airflow_provider_kafka_migration.errors import (
     EngineAnswerInvalid,
     EngineCredentialsExpired,
@@ -482,12 +487,6 @@ class Aws:
 # -- logs -------------------------------------------------------------------------------------------------------------
 
 
-def tail_of_text(text: str) -> tuple[str, ...]:
-    """Return the last lines of a log, each of bounded length."""
-    lines = (one_line(line, TAIL_LINE_LENGTH) for line in text.splitlines())
-    return tuple(deque((line for line in lines if line), maxlen=TAIL_LINES))
-
-
 def tail_of_gzip(chunks: Iterator[bytes]) -> tuple[str, ...]:
     """Return the last lines of a compressed log. Memory stays small however large the log is.
 
@@ -508,10 +507,10 @@ def tail_of_gzip(chunks: Iterator[bytes]) -> tuple[str, ...]:
                 # A log of several rotated parts is several gzip members in a row.
                 data, unpack = unpack.unused_data, zlib.decompressobj(wbits=31)
             if plain_bytes > MAX_PLAIN_LOG_BYTES:
-                return (*tail_of_text(kept.decode("utf-8", "replace"))[1:], "(the log is longer; read it on S3)")
+                return (*log_tail(kept.decode("utf-8", "replace"))[1:], "(the log is longer; read it on S3)")
         if packed_bytes > MAX_LOG_BYTES:
-            return (*tail_of_text(kept.decode("utf-8", "replace"))[1:], "(the log is longer; read it on S3)")
-    return tail_of_text(kept.decode("utf-8", "replace"))
+            return (*log_tail(kept.decode("utf-8", "replace"))[1:], "(the log is longer; read it on S3)")
+    return log_tail(kept.decode("utf-8", "replace"))
 
 
 class StoredLogs:
@@ -554,7 +553,7 @@ class StoredLogs:
             events = self._aws.call(
                 "logs", "get_log_events", logGroupName=group, logStreamName=name, limit=TAIL_LINES, startFromHead=False
             )
-            lines = tail_of_text("\n".join(str(event.get("message", "")) for event in events.get("events", ())))
+            lines = log_tail("\n".join(str(event.get("message", "")) for event in events.get("events", ())))
             if lines:
                 return lines
         return ()

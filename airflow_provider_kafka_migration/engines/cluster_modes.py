@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from airflow_provider_kafka_migration import plain_secrets
+from airflow_provider_kafka_migration.engines import service
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.errors import (
     EngineAnswerInvalid,
@@ -23,7 +24,6 @@ from airflow_provider_kafka_migration.errors import (
 )
 
 _REQUEST_SECONDS = 30.0
-_TAIL_LINES = 40
 
 
 class ClusterMode(Protocol):
@@ -297,10 +297,10 @@ class Kubernetes:
         namespace, name = _split(job_id)
         client, _ = self._client()
         try:
-            text = client.read_namespaced_pod_log(name, namespace, tail_lines=_TAIL_LINES)
+            text = client.read_namespaced_pod_log(name, namespace, tail_lines=service.TAIL_LINES)
         except Exception:  # the log is for people; the state is known without it
             return ()
-        return tuple(str(text).splitlines())[-_TAIL_LINES:]
+        return tuple(str(text).splitlines())[-service.TAIL_LINES :]
 
     @staticmethod
     def _client() -> tuple[Any, type[Exception]]:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from airflow_provider_kafka_migration.engines import cluster_modes
+from airflow_provider_kafka_migration.engines import cluster_modes, service
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.engines.bound_process import bound_command, kill_tree
 from airflow_provider_kafka_migration.engines.cluster_modes import ClusterMode
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 #: ``spark-submit`` in cluster mode uploads the code and waits until the cluster has accepted the job.
 SUBMIT_SECONDS = 600.0
 _KEPT_LINES = 500
-_TAIL_LINES = 40
 
 _OPTION = re.compile(r"[a-z][a-z-]*")
 #: Options that are set otherwise, or that could show a secret.
@@ -148,9 +147,9 @@ class SubmitEngine:
             return JobStatus(JobState.RUNNING)
         lines = running.lines()
         if ended == 0:
-            return JobStatus(JobState.SUCCEEDED, log_tail=lines[-_TAIL_LINES:])
+            return JobStatus(JobState.SUCCEEDED, log_tail=lines[-service.TAIL_LINES :])
         reason = f"spark-submit ended with status {ended}: {_last_words(lines)}"
-        return JobStatus(JobState.FAILED, reason, lines[-_TAIL_LINES:])
+        return JobStatus(JobState.FAILED, reason, lines[-service.TAIL_LINES :])
 
     def cancel(self, job_id: str) -> None:
         """End the driver with all its processes, or cancel the job on the cluster."""
@@ -195,7 +194,7 @@ class SubmitEngine:
             f"spark-submit did not submit the job (status {running.poll()}): {_last_words(lines)}",
             where=Where(migration_id=job.migration_id, phase=job.name),
             next_step="see the task's log; then clear the task, or resume: it continues from the target's log ends",
-            details={"log": list(lines[-_TAIL_LINES:])},
+            details={"log": list(lines[-service.TAIL_LINES :])},
         )
 
     def _start_process(self, job: SparkJob, more_conf: Mapping[str, str]) -> Running:
