@@ -22,7 +22,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Unit tests that wait for timers leave the processor to others: more workers than cores.
-FAST_WORKERS ?= 4
+FAST_WORKERS ?= 3
 FAST := -n $(FAST_WORKERS) --dist loadfile --no-loadscope-reorder
 # Random faults of `make soak`, on a target of one broker and of three.
 FAULTS ?= 300
@@ -63,7 +63,7 @@ test: env java ## All tests but the soak runs
 	$(PYTEST) $(PARALLEL) -m "not soak" $(PYTEST_ARGS)
 
 .PHONY: test-fast
-test-fast: env ## Unit tests only: no broker, about two minutes; checks the coverage unless PYTEST_ARGS selects tests
+test-fast: env ## Unit tests only: no broker; checks the coverage unless PYTEST_ARGS selects tests
 	$(PYTEST) $(FAST) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE) tests/unit)
 ifeq ($(PYTEST_ARGS),)
 	@$(foreach folder,$(COVERED),$(BIN)/python -m coverage report --include='*/$(folder)/*' \

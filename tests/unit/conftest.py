@@ -14,6 +14,7 @@ from typing import Any
 
 import boto3
 import botocore.loaders
+import certifi
 import pytest
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -21,6 +22,7 @@ from moto.server import ThreadedMotoServer
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
+from harness.certificates import Authority
 
 #: The folders whose tests count for the coverage that ``make test-fast`` checks.
 _COVERED = {"copy", "phases"}
@@ -60,6 +62,16 @@ def _one_loader() -> Iterator[None]:
     loader = botocore.loaders.create_loader()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore.loaders, "create_loader", lambda _search_path=None: loader)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust one authority instead of the public ones: each client of a registry reads their 150 certificates."""
+    authority = Authority(tmp_path_factory.mktemp("authority"), "authority of the unit tests")
+    authority.create()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certifi, "where", lambda: str(authority.certificate))
         yield
 
 

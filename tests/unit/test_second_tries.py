@@ -8,6 +8,8 @@ import pytest
 
 from tests.second_tries import FIRST_TRIES, MOST_FLAKY_TESTS
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 _ROOT = Path(__file__).parents[2]

@@ -62,7 +62,9 @@ def keys_of(pair: Pair, mechanism: str) -> dict[str, Any]:
     return cluster.client_config(USER, mechanism, tls=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    "mechanism", [name if name == "OAUTHBEARER" else pytest.param(name, marks=pytest.mark.soak) for name in MECHANISMS]
+)
 def test_a_tail_lives_through_dozens_of_sessions(
     pair: Pair,
     source_cluster: KafkaCluster,

@@ -32,6 +32,8 @@ from airflow_provider_kafka_migration.registry.model import Schema
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness.fake_registry import FakeRegistry, Reply
 
+pytestmark = pytest.mark.slow
+
 ORDER = Schema("AVRO", '{"type": "record", "name": "Order", "fields": []}')
 MONEY = Schema("AVRO", '{"type": "record", "name": "Money", "fields": []}')
 

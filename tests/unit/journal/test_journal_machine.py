@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
@@ -21,6 +22,8 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.journal import Journal, Owner, verify_journal
 from airflow_provider_kafka_migration.state import FORWARD, State, resume_state
 from airflow_provider_kafka_migration.storage.base import ObjectInfo
+
+pytestmark = pytest.mark.slow
 
 #: Written out again, so that a mistake in the state machine's own table shows.
 LEGAL = {

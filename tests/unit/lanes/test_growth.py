@@ -31,6 +31,8 @@ from airflow_provider_kafka_migration.spark.slice_loop import group_lanes, lane_
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences, make_copy_slice
 from airflow_provider_kafka_migration.storage.base import ObjectInfo
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS, LANES, EXECUTORS, CORES = 10_000, 400, 100, 4
 JOB_KEY, PROGRESS_KEY = "m/jobs/{}.json", "m/progress/{}.json"
 

@@ -24,6 +24,8 @@ from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.schemas import check
 from airflow_provider_kafka_migration.state import State
 
+pytestmark = pytest.mark.slow
+
 TRANSLATE = {**SECTION, "ids": "translate"}
 DOWN = RegistryUnreachable("nobody answers")
 PLAIN = [b"plain 1", b"plain 2"]

@@ -16,6 +16,8 @@ from airflow_provider_kafka_migration.phases import groups
 from airflow_provider_kafka_migration.record.registry_settings import journal_restored, journal_setting, open_settings
 from airflow_provider_kafka_migration.state import State
 
+pytestmark = pytest.mark.slow
+
 DOWN = RegistryUnreachable("nobody answers")
 READONLY = {**SECTION, "source_registry": "readonly"}
 

@@ -36,6 +36,8 @@ from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
 from airflow_provider_kafka_migration.schemas import check, sync
 from airflow_provider_kafka_migration.state import State
 
+pytestmark = pytest.mark.slow
+
 TRANSLATE = {**SECTION, "ids": "translate"}
 WITH_TOPIC = {"topic": "_schemas"}
 READONLY = {**SECTION, "source_registry": "readonly"}

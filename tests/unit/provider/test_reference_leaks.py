@@ -31,6 +31,8 @@ from airflow_provider_kafka_migration.spark.worker import JobReferences
 from airflow_provider_kafka_migration.spec import parse_spec
 from harness.processes import wait_for
 
+pytestmark = pytest.mark.slow
+
 MARK = f"mark{uuid.uuid4().hex}"
 PAIR = PrivateKey.new()
 SOURCE = {"bootstrap.servers": "a:1", "sasl.password": f"{MARK}-source"}

@@ -34,6 +34,8 @@ from airflow_provider_kafka_migration.references import (
 )
 from airflow_provider_kafka_migration.references.local import this_machine
 
+pytestmark = pytest.mark.slow
+
 MARK = "mark-9f2c"
 KEYS = {"bootstrap.servers": "a:1", "sasl.password": f"{MARK}-password"}
 _AWS = ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")

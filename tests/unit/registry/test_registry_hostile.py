@@ -25,6 +25,8 @@ from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.registry.model import Schema
 
+pytestmark = pytest.mark.slow
+
 AVRO = Schema("AVRO", '"string"')
 VERSION = {"subject": "s", "version": 1, "id": 7, "schemaType": "AVRO", "schema": '"string"'}
 

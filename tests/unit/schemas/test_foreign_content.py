@@ -19,6 +19,8 @@ from airflow_provider_kafka_migration.schemas.verify import MAX_UNKNOWN_ASKED, F
 from airflow_provider_kafka_migration.schemas.written import last_plan, written_schemas
 from harness.fake_registry.habits import CONFLUENT_WITH_RULES
 
+pytestmark = pytest.mark.slow
+
 ORDER = avro("Order", "id")
 NEWER = avro("Order", "id", "n", n=0)
 CART = '{"type":"record","name":"Cart","fields":[{"name":"o","type":"Order"}]}'

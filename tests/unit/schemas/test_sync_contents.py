@@ -15,6 +15,8 @@ from airflow_provider_kafka_migration.schemas.sync import selection_of
 from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, compare_registries
 from harness.fake_registry import CONFLUENT_WITH_RULES
 
+pytestmark = pytest.mark.slow
+
 MODES = pytest.mark.parametrize("ids", ["keep", "translate"])
 RULES = {"domainRules": [{"name": "r", "kind": "CONDITION", "mode": "WRITE", "type": "CEL", "expr": "message.x > 0"}]}
 

@@ -14,6 +14,8 @@ from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
 from airflow_provider_kafka_migration.schemas.complete import synchronize_completely
 from harness.fake_registry import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 
 def want(at: World, value: int | str) -> None:
     at.context.journal_store.put_new(wanted_key("m1", ".", value), b"{}")

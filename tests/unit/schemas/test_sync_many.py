@@ -32,7 +32,10 @@ def kinds(requests: list[Request]) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("id_mode", "subjects"), [("keep", 5000), ("translate", 1000)])
+@pytest.mark.parametrize(
+    ("id_mode", "subjects"),
+    [("keep", 1000), ("translate", 1000), pytest.param("keep", 5000, marks=pytest.mark.soak)],
+)
 def test_thousands_of_subjects(tmp_path: Path, id_mode: str, subjects: int) -> None:
     with world(tmp_path, ids=id_mode) as at, at.pair() as pair:
         versions = fill(at, subjects)

@@ -19,6 +19,8 @@ from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, comp
 from airflow_provider_kafka_migration.schemas.written import last_plan
 from harness.fake_registry import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 A, B, C = avro("A", "x"), avro("B", "x"), avro("C", "x")
 CART = '{"type":"record","name":"Cart","fields":[{"name":"o","type":"A"}]}'
 

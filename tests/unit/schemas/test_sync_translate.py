@@ -14,6 +14,8 @@ from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
 from harness.fake_registry import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 ORDER = avro("Order", "id")
 CART = '{"type":"record","name":"Cart","fields":[{"name":"o","type":"Order"}]}'
 

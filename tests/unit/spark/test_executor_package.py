@@ -18,6 +18,8 @@ from airflow_provider_kafka_migration.lanes.libraries import LIBRARIES, SHIPPED_
 from airflow_provider_kafka_migration.spark import executor_package
 from airflow_provider_kafka_migration.spark.executor_package import build_archive, build_wheel, dockerfile
 
+pytestmark = pytest.mark.slow
+
 #: What tasks and drivers import.
 MODULES = (
     "airflow_provider_kafka_migration.spark.worker",

@@ -28,6 +28,8 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 
+pytestmark = pytest.mark.slow
+
 SERVERLESS, CONTAINERS = "emr-serverless", "emr-containers"
 
 
