@@ -105,7 +105,7 @@ class Phase:
         return function
 
     def load_job_phase(self) -> Any:
-        """Import the two halves of a phase whose work is a job: a ``record.job_phase.JobPhase``."""
+        """Import the two halves of a phase whose work is a job: a ``jobs.job_phase.JobPhase``."""
         return importlib.import_module(self.module).JOB_PHASE
 
 

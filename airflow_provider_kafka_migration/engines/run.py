@@ -1,7 +1,7 @@
 """Runs the jobs of phases on a Spark engine: submitted once, found again after a restart, ended by name.
 
 Tasks of Airflow and the command line use the same runner. It keeps nothing in memory that the next process would
-need: the journal has the token and the id of a submission (:mod:`~..record.submissions`), and the storage has how the
+need: the journal has the token and the id of a submission (:mod:`~..jobs.submissions`), and the storage has how the
 driver has ended (:class:`~..documents.job_end.JobEnd`).
 
 A job whose engine is not *detached* dies with this process. There is nothing to find again, so nothing is journaled.
@@ -66,7 +66,7 @@ def _no_pump(_read: ReadProgress) -> AbstractContextManager[object]:
 
 
 class EngineRunner:
-    """A runner of job documents (``record.job_phase.JobRunner``) on a Spark engine.
+    """A runner of job documents (``jobs.job_phase.JobRunner``) on a Spark engine.
 
     :param make_job: builds what the engine needs.
     :param pump: shows progress until the block ends.

@@ -9,7 +9,7 @@ partitions. That happens at the start of a seed or tail run, before anything is 
 * nobody else writes to it by design, and no position is committed next to its records (transactional);
 * the copy reads the source: records that passed through the archive would be read from there again;
 * it was not copied again for overtaken tombstones before, or ``delete.retention.ms`` was raised since;
-* no earlier copier may still be writing (:mod:`~.record.jobs`).
+* no earlier copier may still be writing (:mod:`~.jobs.copy_jobs`).
 
 The journal records the topic's id first. If the process is killed in between, the next run deletes the topic only if it
 still has that id. Proofs, offset maps and reading times of the former topic are dropped (:func:`make_missing`).

@@ -134,6 +134,11 @@ class YarnCluster:
         """The address of the ResourceManager's REST interface, as the hosts name it."""
         return f"http://{self._host.name}:8088"
 
+    @property
+    def rest_address(self) -> str:
+        """The same interface for processes outside of the hosts, which know no names."""
+        return f"http://{self._host.address}:8088"
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def running_nodes(self) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -40,6 +40,16 @@ IMPATIENT = {
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "2s",
 }
+
+
+class Run(Protocol):
+    """A job that was submitted, and what its submission has written."""
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def log(self) -> Path: ...
 
 
 @dataclass(frozen=True)

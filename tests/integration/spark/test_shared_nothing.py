@@ -24,7 +24,7 @@ from harness.processes import Process, tail_of
 from harness.spark.spark_cluster import SparkCluster
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying, wait_for
-from tests.integration.spark.lab_world import IMPATIENT, SeenLease, World, lab_world
+from tests.integration.spark.lab_world import IMPATIENT, Run, SeenLease, World, lab_world
 from tests.integration.spark.test_spark_copies import lags, stop_tail
 
 # A Spark application takes seconds to start, and minutes on a busy machine.
@@ -52,7 +52,7 @@ def spark(world: World) -> Iterator[SparkCluster]:
         yield cluster
 
 
-def wait_for_owner(world: World, copy: Copying, run: Process, job: str) -> SeenLease:
+def wait_for_owner(world: World, copy: Copying, run: Run, job: str) -> SeenLease:
     """Wait until the owner of a lane copies in the middle of its records, early in its slice; return its lease.
 
     Fails at once when Spark has ended: a fault would prove nothing.

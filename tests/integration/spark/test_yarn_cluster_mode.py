@@ -7,17 +7,29 @@ a file that only the user of the containers may read. It must not come from the 
 
 from __future__ import annotations
 
-import re
+import json
 import sys
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from airflow_provider_kafka_migration.compare.runner import ContentResults
+from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.documents.proof import ContentJob
+from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
+from airflow_provider_kafka_migration.engines.bound_process import bound_command
+from airflow_provider_kafka_migration.engines.submit import SubmitEngine
+from airflow_provider_kafka_migration.errors import ReferencesUnfit
+from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.references.sealing import KEY_VARIABLE
 from harness.clients import LiveProducer
 from harness.hosts import Host, why_not
@@ -38,16 +50,16 @@ pytestmark = [
 
 #: The same path on all nodes, each of which has a HOME of its own.
 _KEY_FILE = Path.home() / "kafka-migration.key"
-_APPLICATION = re.compile(r"Submitted application (application_\d+_\d+)")
 _CONF = {
     "spark.yarn.jars": f"local:{Path(pyspark.__file__).parent}/jars/*",
     "spark.pyspark.python": sys.executable,
     "spark.executor.instances": "2",
     f"spark.yarn.appMasterEnv.{KEY_VARIABLE}": f"file:{_KEY_FILE}",
     f"spark.executorEnv.{KEY_VARIABLE}": f"file:{_KEY_FILE}",
-    # The caller starts a lost job again: two drivers of one job must not be started by two parties.
-    "spark.yarn.maxAppAttempts": "1",
-    "spark.yarn.submit.waitAppCompletion": "true",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
     "spark.network.timeout": "20s",
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "2s",
@@ -77,29 +89,74 @@ def give_key(world: World, host: Host) -> None:
     host.run(command, env={KEY_VARIABLE: world.key.text})
 
 
-def submit(world: World, yarn: YarnCluster, copy: Copying, main: str, references: str) -> Process:
-    return world.submit(
-        copy,
-        main,
-        references,
-        "yarn",
-        conf=_CONF,
-        options=["--deploy-mode", "cluster"],
-        env={"HADOOP_CONF_DIR": str(yarn.conf(world.driver))},
-    )
+@dataclass
+class SparkSubmit:
+    """``spark-submit`` on the host that submits, as :class:`SubmitEngine` wants to see it."""
+
+    process: Process
+
+    def poll(self) -> int | None:
+        return None if self.process.running else self.process.returncode
+
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.process.log.read_text(errors="replace").splitlines())
+
+    def kill(self) -> None:
+        self.process.kill()
 
 
-def application_of(run: Process) -> str:
-    """The id that YARN has given to a submission."""
+@dataclass
+class Application:
+    """A job that the engine has submitted."""
 
-    def found() -> bool:
-        assert run.running, tail_of(run.log, 60)
-        return _APPLICATION.search(run.log.read_text(errors="replace")) is not None
+    engine: SubmitEngine
+    id: str
+    token: str
+    #: what spark-submit has written
+    log: Path
 
-    wait_for(found, 300, "YARN to accept the application")
-    match = _APPLICATION.search(run.log.read_text(errors="replace"))
-    assert match is not None
-    return match[1]
+    @property
+    def running(self) -> bool:
+        return not self.engine.status(self.id).state.is_over
+
+
+def engine_of(world: World, yarn: YarnCluster) -> SubmitEngine:
+    """The engine of the product; only ``spark-submit`` itself runs on a host of the lab, which knows names."""
+    engine = SubmitEngine(master="yarn", deploy_mode="cluster", resource_manager=yarn.rest_address)
+
+    def start(job: SparkJob, more_conf: Mapping[str, str]) -> SparkSubmit:
+        bound = len(bound_command("spark-submit"))
+        command = ["spark-submit", *engine.command(job, more_conf)[bound:]]
+        environment = {"HADOOP_CONF_DIR": str(yarn.conf(world.driver))}
+        process = world.driver.start(f"submission-{len(world.submissions)}-{job.name}", command, env=environment)
+        world.submissions.append(process)
+        return SparkSubmit(process)
+
+    return engine.started_by(start)
+
+
+@contextmanager
+def made(world: World, copy: Copying, engine: SubmitEngine, name: str, token: str) -> Iterator[SparkJob]:
+    """Make a job as tasks do: references sealed for this submission, the package shipped."""
+    resolver = Resolver({"airflow": lambda conn_id: json.dumps(world.connections[conn_id.removeprefix("kafka_")])})
+    folder = world.driver.disk / f"job-{token}"
+    key = world.key.public.text
+    maker = JobMaker(world.spec(copy), resolver, engine, folder, conf=_CONF, public_key=key)
+    with maker(JobRef(name, copy.journal, copy.job_key(name)), token) as job:
+        yield job
+
+
+def submit(world: World, yarn: YarnCluster, copy: Copying, name: str) -> Application:
+    engine, token = engine_of(world, yarn), f"{name}-{uuid.uuid4().hex[:8]}"
+    with made(world, copy, engine, name, token) as job:
+        job_id = engine.submit(job)
+    return Application(engine, job_id, token, world.submissions[-1].log)
+
+
+def end_of(world: World, yarn: YarnCluster, run: Application) -> JobStatus:
+    """Wait for the end of a job."""
+    wait_for(lambda: not run.running, 900, f"the end of {run.id}")
+    return run.engine.status(run.id)
 
 
 def what_containers_said(world: World, yarn: YarnCluster) -> str:
@@ -108,35 +165,33 @@ def what_containers_said(world: World, yarn: YarnCluster) -> str:
     return "\n".join(f"== {path.parent.name}/{path.name}\n{tail_of(path, 12)}" for path in logs[-8:])
 
 
-def check_success(world: World, yarn: YarnCluster, run: Process) -> None:
-    assert world.wait(run, 900) == 0, tail_of(run.log, 30) + what_containers_said(world, yarn)
+def check_success(world: World, yarn: YarnCluster, copy: Copying, run: Application) -> None:
+    status = end_of(world, yarn, run)
+    assert status.state is JobState.SUCCEEDED, f"{status}\n{tail_of(run.log, 30)}{what_containers_said(world, yarn)}"
+    end = JobEnd.parse(copy.clients.store(copy.journal).get(f"{copy.migration_id}/{keys.job_end(run.token)}") or b"")
+    assert (end.token, end.status) == (run.token, "succeeded")
 
 
 def test_seed_tail_and_content_check_with_the_driver_on_a_node(world: World, yarn: YarnCluster, tmp_path: Path) -> None:
     copy = world.copying("yarn", tmp_path, records=4_000)
     copy.write_job("seed")
     began = time.monotonic()
-    with world.sealed(copy, "seed", "yarn") as references:
-        check_success(world, yarn, submit(world, yarn, copy, "seed", references))
+    check_success(world, yarn, copy, submit(world, yarn, copy, "seed"))
     print(f"seed in cluster mode: {time.monotonic() - began:.0f} s")
     copy.compare().check()
 
     job = content_job(copy)
     store = copy.clients.store(copy.journal)
     store.put(copy.job_key("verify"), job.canonical())
-    with world.sealed(copy, "verify", "yarn") as references:
-        check_success(world, yarn, submit(world, yarn, copy, "verify", references))
+    check_success(world, yarn, copy, submit(world, yarn, copy, "verify"))
     found = ContentResults(ContentJob.parse(job.canonical()), store).read_all()
     assert len(found) == len(copy.partitions)
     assert all(content.is_equal for content in found)
 
     places = {topic: [0, 1, 2] for topic in copy.topics[:2]}
-    with (
-        LiveProducer(world.source.client_config(), places, records_per_second=50) as producer,
-        world.sealed(copy, "tail", "yarn") as references,
-    ):
+    with LiveProducer(world.source.client_config(), places, records_per_second=50) as producer:
         copy.write_job("tail", stop_key=f"{copy.migration_id}/control/tail-stop.json", slice_seconds=4)
-        run = submit(world, yarn, copy, "tail", references)
+        run = submit(world, yarn, copy, "tail")
         target = copy.clients.wire("target")
         before = sum(target.list_offsets(list(copy.partitions), "latest").values())
 
@@ -148,7 +203,7 @@ def test_seed_tail_and_content_check_with_the_driver_on_a_node(world: World, yar
         wait_for(follows, 600, "the tail follows")
         producer.freeze()
         stop_tail(copy)
-        check_success(world, yarn, run)
+        check_success(world, yarn, copy, run)
     copy.compare().check()
     world.check_leases(copy)
     assert {lease.host for lease in world.leases(copy)} <= {worker.name for worker in world.workers}
@@ -160,29 +215,27 @@ def test_the_machine_of_the_driver_is_lost_and_the_next_attempt_takes_the_job_up
 ) -> None:
     copy = world.copying("driverless", tmp_path)
     copy.write_job("seed", max_bytes_per_second=40_000, segment_max_bytes=30_000, slice_seconds=5)
-    with world.sealed(copy, "seed", "yarn") as references:
-        _lose_the_driver(world, yarn, copy, references)
+    _lose_the_driver(world, yarn, copy)
     copy.compare().check()
     world.check_leases(copy)
     world.check_no_secret_leaked(but=_KEY_FILE.name)
 
 
-def _lose_the_driver(world: World, yarn: YarnCluster, copy: Copying, references: str) -> None:
-    run = submit(world, yarn, copy, "seed", references)
-    application = application_of(run)
+def _lose_the_driver(world: World, yarn: YarnCluster, copy: Copying) -> None:
+    run = submit(world, yarn, copy, "seed")
     lost = wait_for_owner(world, copy, run, "seed")
-    driver_host = yarn.driver_host(application)
+    driver_host = yarn.driver_host(run.id)
     assert driver_host is not None, yarn.log_tail()
     host = world.lab.hosts[driver_host]
     host.kill()
     killed = time.monotonic()
     try:
         # YARN misses the driver, and says so to whoever waits for it.
-        assert world.wait(run, 900) != 0, tail_of(run.log, 30)
+        assert end_of(world, yarn, run).state is JobState.FAILED, tail_of(run.log, 30)
         print(f"the loss of the driver was noticed after {time.monotonic() - killed:.0f} s (lease of {lost.host})")
         with pytest.raises(AssertionError):
             copy.compare().check()
-        check_success(world, yarn, submit(world, yarn, copy, "seed", references))
+        check_success(world, yarn, copy, submit(world, yarn, copy, "seed"))
         print(f"and all was copied {time.monotonic() - killed:.0f} s after it")
     finally:
         host.boot()
@@ -191,16 +244,45 @@ def _lose_the_driver(world: World, yarn: YarnCluster, copy: Copying, references:
         yarn.start_node(host)
 
 
-def test_a_file_of_references_that_the_driver_host_lacks_is_named(
+def test_a_token_is_submitted_once_and_a_cancelled_job_goes_on_with_another(
+    world: World, yarn: YarnCluster, tmp_path: Path
+) -> None:
+    copy = world.copying("twice", tmp_path)
+    copy.write_job("seed", max_bytes_per_second=40_000, segment_max_bytes=30_000, slice_seconds=5)
+    first = submit(world, yarn, copy, "seed")
+    wait_for_owner(world, copy, first, "seed")
+    # A task that was killed between its submission and the journal's entry submits the same token again.
+    engine = engine_of(world, yarn)
+    known = len(yarn.applications())
+    with made(world, copy, engine, "seed", first.token) as job:
+        assert engine.submit(job) == first.id
+    assert len(yarn.applications()) == known
+    assert engine.status(first.id).state is JobState.RUNNING
+    engine.cancel(first.id)
+    assert end_of(world, yarn, first).state is JobState.CANCELLED
+    engine.cancel(first.id)
+    with pytest.raises(AssertionError):
+        copy.compare().check()
+    copy.write_job("seed")
+    check_success(world, yarn, copy, submit(world, yarn, copy, "seed"))
+    copy.compare().check()
+    world.check_leases(copy)
+
+
+def test_an_application_that_nobody_knows_is_lost(world: World, yarn: YarnCluster) -> None:
+    assert engine_of(world, yarn).status("application_1_0001").state is JobState.LOST
+
+
+def test_references_in_a_file_are_refused_before_anything_is_submitted(
     world: World, yarn: YarnCluster, tmp_path: Path
 ) -> None:
     copy = world.copying("filed", tmp_path, records=400)
-    copy.write_job("seed")
-    document = world.references(world.connections, "with-secrets.json")
-    try:
-        run = submit(world, yarn, copy, "seed", str(document))
-        assert world.wait(run, 900) != 0, tail_of(run.log, 30)
-    finally:
-        document.unlink()
-    said = "".join(path.read_text(errors="replace") for worker in world.workers for path in yarn.container_logs(worker))
-    assert re.search(r"the file cannot be read on worker-[12]\b.*: No such file or directory", said), said[-2000:]
+    spec = world.spec(copy, executor_references="file")
+    engine, known = engine_of(world, yarn), len(yarn.applications())
+    maker = JobMaker(spec, Resolver({}), engine, world.driver.disk / "filed", conf=_CONF)
+    with (
+        pytest.raises(ReferencesUnfit, match="cannot read a file of this one"),
+        maker(JobRef("seed", copy.journal, copy.job_key("seed")), "seed-filed"),
+    ):
+        raise AssertionError("a job was made")
+    assert len(yarn.applications()) == known
