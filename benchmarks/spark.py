@@ -142,7 +142,10 @@ class Ends:
         keys = list(self._copy.partitions)
         wire = self._copy.clients.wire("target")
         before = sum(item.target_start_offset for item in self._copy.partitions.values())
-        while not self._stopped.wait(_POLL_SECONDS):
+        is_last = False
+        while not is_last:
+            # One more look after the end: the last records may have come since the look before.
+            is_last = self._stopped.wait(_POLL_SECONDS)
             copied = sum(wire.list_offsets(keys, "latest").values()) - before
             now = time.monotonic() - self._began
             if copied and self.first_seconds is None:
@@ -295,10 +298,10 @@ def _runner(bench: Bench, copy: Copying, job: CopyJob, tree: Tree, executors: in
         yield lambda: LocalRunner(Clients(copy.references or {}), threads=LANES).run(job)
         return
     folder = bench.folder / f"cluster-{copy.migration_id}"
-    with SparkCluster(folder, workers=executors, worker_memory="512m") as cluster:
+    with SparkCluster(folder, workers=executors, worker_memory="640m") as cluster:
         options = [
             *("--py-files", str(build_py_files(copy.folder))),
-            *("--conf", "spark.executor.memory=384m"),
+            *("--conf", "spark.executor.memory=480m"),
             *("--conf", "spark.executor.cores=1"),
         ]
         yield lambda: ended_well(copy, submit(copy, tree, "seed", cluster.url, *options))
