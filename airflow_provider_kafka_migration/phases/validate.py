@@ -236,14 +236,10 @@ def _readable(context: PhaseContext, contents: Iterable[PartitionContent]) -> li
     return found
 
 
-def _run_job(context: PhaseContext, job: JobRef) -> None:
-    content_jobs.run_content_job(context, job)
-
-
 JOB_PHASE: Final = JobPhase(
     jobs=(content_jobs.JOB,),
     prepare=prepare_job,
     finish=finish,
-    run_job=_run_job,
+    run_job=content_jobs.run_content_job,
     read_progress=content_jobs.content_progress,
 )

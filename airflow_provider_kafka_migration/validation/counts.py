@@ -174,6 +174,10 @@ def check(
     contents: Sequence[PartitionContent],
     compared_starts: Mapping[TopicPartition, int],
 ) -> CheckResult:
+    """Read the ends of both logs, and check the counts between them.
+
+    :param compared_starts: log starts on the target when its content was compared; see :class:`CountRules`.
+    """
     section = context.spec.validation
     target_keys = [(item.target_topic, item.partition) for item in document.partitions]
     source_ends = _ends(context.source.wire, list(ends))

@@ -116,6 +116,7 @@ def _committed(
 
 
 def check(record: MigrationRecord, target: Cluster) -> CheckResult:
+    """Read the groups on the target, and compare them with what was committed; without results the check fails."""
     result = record.final_groups()
     if result is None:
         return CheckResult(

@@ -64,6 +64,7 @@ def check_sentinels(
 
 
 def check(record: MigrationRecord, target: Cluster, document: OffsetMapDocument, boundary: Boundary) -> CheckResult:
+    """Look for each sentinel at its translated offset on the target. A partition without one fails the check."""
     if boundary.mode == "end_offsets":
         return check_sentinels(boundary, {}, {})
     maps = closed_maps(document)

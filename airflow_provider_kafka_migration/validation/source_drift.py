@@ -48,16 +48,12 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster) -> CheckRes
     )
 
 
-def _copied(record: MigrationRecord) -> bool:
-    return record.is_access_copied()
-
-
 def _access_unchecked(record: MigrationRecord) -> str:
     """Return why ACLs were not compared; empty if they were, or if the spec does not copy them."""
     section = record.spec.acls
     if section.policy == "skip":
         return ""
-    if not _copied(record):
+    if not record.is_access_copied():
         return "ACLs, users and quotas were not compared: the journal has no entry that they were copied"
     if section.target_auth == "iam":
         return "ACLs were not compared: the target's rights are IAM policies, which a person applies"
@@ -67,7 +63,7 @@ def _access_unchecked(record: MigrationRecord) -> str:
 def _drift_summary(record: MigrationRecord, topics: int, differences: int) -> str:
     section = record.spec.acls
     parts = [f"configs of {topics} topics"]
-    if _copied(record):
+    if record.is_access_copied():
         parts += ["ACLs"] if section.policy != "skip" and section.target_auth == "kafka" else []
         parts += ["users"] + (["quotas"] if section.quotas != "skip" else [])
     text = f"{', '.join(parts)} compared with the source"

@@ -85,6 +85,11 @@ class World:
         """What copiers need, with secrets."""
         return connections(self.source, self.target, self.storage)
 
+    @property
+    def resolver(self) -> Resolver:
+        """Resolves the connections of :meth:`spec`, as Airflow does."""
+        return Resolver({"airflow": lambda conn_id: json.dumps(self.connections[conn_id.removeprefix("kafka_")])})
+
     def copying(self, name: str, folder: Path, *, lanes: int = 2, records: int = 12_000) -> Copying:
         """Load topics of three kinds into the source, and make the copy of them; a second try gets its own."""
         migration_id = f"{name}-{uuid.uuid4().hex[:6]}"
@@ -119,12 +124,11 @@ class World:
     @contextmanager
     def sealed(self, copy: Copying, job: str, master: str) -> Iterator[str]:
         """Yield the argument ``--references`` as Airflow's task makes it: its connections, encrypted for this job."""
-        resolver = Resolver({"airflow": lambda conn_id: json.dumps(self.connections[conn_id.removeprefix("kafka_")])})
         place = SparkPlace.of_master(master, self.key.public.text)
         # A folder of the machine that submits, which is not the driver's; nothing is in it in this mode.
         folder = copy.folder / "for-references"
         with job_references(
-            self.spec(copy), resolver, place=place, job=job, token=f"{job}-1", folder=folder
+            self.spec(copy), self.resolver, place=place, job=job, token=f"{job}-1", folder=folder
         ) as argument:
             yield argument
 

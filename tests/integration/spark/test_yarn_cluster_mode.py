@@ -7,7 +7,6 @@ a file that only the user of the containers may read. It must not come from the 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import uuid
@@ -138,10 +137,9 @@ def engine_of(world: World, yarn: YarnCluster) -> SubmitEngine:
 @contextmanager
 def made(world: World, copy: Copying, engine: SubmitEngine, name: str, token: str) -> Iterator[SparkJob]:
     """Make a job as tasks do: references sealed for this submission, the package shipped."""
-    resolver = Resolver({"airflow": lambda conn_id: json.dumps(world.connections[conn_id.removeprefix("kafka_")])})
     folder = world.driver.disk / f"job-{token}"
     key = world.key.public.text
-    maker = JobMaker(world.spec(copy), resolver, engine, folder, conf=_CONF, public_key=key)
+    maker = JobMaker(world.spec(copy), world.resolver, engine, folder, conf=_CONF, public_key=key)
     with maker(JobRef(name, copy.journal, copy.job_key(name)), token) as job:
         yield job
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from copy_specs import IDS, orders
+from job_documents import job as job_document
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest, read_gaps
@@ -68,17 +69,7 @@ def backup_copier(store: ObjectStore) -> tuple[Lane, PartitionCopy]:
     """A backup's copier without brokers, with one partition that was read up to offset 0."""
     spec = orders()
     lane = CopyLane(lane=0, partitions=[spec], transactional_id="m1-0")
-    job = CopyJob(
-        migration_id="m1",
-        name="backup",
-        generation=1,
-        journal_location="file:///j",
-        archive_location="file:///a",
-        via="s3",
-        producers=IDS,
-        lanes=[lane],
-        on_source_gap="record",
-    )
+    job = job_document([lane], "backup", on_source_gap="record")
     copier = Lane(
         job,
         lane,

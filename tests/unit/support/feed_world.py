@@ -6,7 +6,8 @@ import math
 import threading
 from typing import Any
 
-from copy_specs import IDS, orders
+from copy_specs import orders
+from job_documents import job as job_document
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
@@ -14,7 +15,6 @@ from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
-from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -51,17 +51,7 @@ class World:
         self.given: list[tuple[int, int]] = []
         self.durable: list[bool] = []
         self.troubles: list[MigrationError] = []
-        job = CopyJob(
-            migration_id="m1",
-            name="seed",
-            generation=1,
-            journal_location="file:///j",
-            archive_location="file:///a",
-            via="s3",
-            producers=IDS,
-            lanes=[],
-            segment_max_bytes=segment_max_bytes,
-        )
+        job = job_document([], "seed", segment_max_bytes=segment_max_bytes)
         spec = orders(topic_id="id-1", until_offset=1_000_000)
         self.copy = PartitionCopy(spec, 0)
         self.copy.state = CopyState.RUNNING

@@ -31,17 +31,17 @@ def lane(number: int, *partitions: CopyPartition) -> CopyLane:
 
 
 def job(lanes: list[CopyLane], name: Any = "tail", **fields: Any) -> CopyJob:
-    return CopyJob(
-        migration_id="m1",
-        name=name,
-        generation=1,
-        journal_location="file:///j",
-        archive_location="file:///a",
-        via="s3",
-        producers=IDS,
-        lanes=lanes,
-        **fields,
-    )
+    plain: dict[str, Any] = {
+        "migration_id": "m1",
+        "name": name,
+        "generation": 1,
+        "journal_location": "file:///j",
+        "archive_location": "file:///a",
+        "via": "s3",
+        "producers": IDS,
+        "lanes": lanes,
+    }
+    return CopyJob(**{**plain, **fields})
 
 
 def result(of: CopyLane, topic: str, number: int, **fields: Any) -> PartitionResult:

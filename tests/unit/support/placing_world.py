@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from copy_specs import IDS
+from job_documents import job as job_document
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
 from airflow_provider_kafka_migration.copy.transform import BatchTransformer
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
@@ -19,17 +19,7 @@ class World:
     """A partition whose steps are placed and confirmed; no broker."""
 
     def __init__(self, store: ObjectStore, verdict: Verdict, **limits: object) -> None:
-        job = CopyJob(
-            migration_id="m1",
-            name="seed",
-            generation=1,
-            journal_location="file:///j",
-            archive_location="file:///a",
-            via="direct",
-            producers=IDS,
-            lanes=[],
-            **limits,  # type: ignore[arg-type]
-        )
+        job = job_document([], "seed", via="direct", **limits)
         spec = CopyPartition(
             topic="t",
             target_topic="t",

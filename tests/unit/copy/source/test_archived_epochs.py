@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from copy_specs import IDS, orders
+from copy_specs import orders
+from job_documents import job as job_document
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from source_logs import legacy, record
 
@@ -21,7 +22,6 @@ from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import (
-    CopyJob,
     CopyLane,
     LaneReading,
     PartitionReading,
@@ -88,16 +88,7 @@ class Slice:
 
     def __init__(self, store: ObjectStore, source: FakeSource, *, at: int, epoch: int = -1) -> None:
         spec = orders(topic_id="id-1", until_offset=1_000_000)
-        job = CopyJob(
-            migration_id="m1",
-            name="seed",
-            generation=1,
-            journal_location="file:///j",
-            archive_location="file:///a",
-            via="s3",
-            producers=IDS,
-            lanes=[CopyLane(lane=0, transactional_id="x", partitions=[spec])],
-        )
+        job = job_document([CopyLane(lane=0, transactional_id="x", partitions=[spec])], "seed")
         self.troubles: list[MigrationError] = []
         self.copy = PartitionCopy(spec, 0)
         self.watch = ReadWatch(job, 0, store, [self.copy])
@@ -188,16 +179,7 @@ def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.Monkey
     monkeypatch.setattr(lane_module, "fail_recreated", lambda *_: {})
     spec = orders(topic_id="id-1")
     lane = CopyLane(lane=0, transactional_id="x", partitions=[spec])
-    job = CopyJob(
-        migration_id="m1",
-        name="backup",
-        generation=1,
-        journal_location="file:///j",
-        archive_location="file:///a",
-        via="s3",
-        producers=IDS,
-        lanes=[lane],
-    )
+    job = job_document([lane], "backup")
     limits = SliceLimits(time.monotonic() + 600, lambda _: None)
     copier = Lane(
         job,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from copy_specs import IDS, orders
+from copy_specs import orders
+from job_documents import job as job_document
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
@@ -16,7 +17,6 @@ from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
-from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -29,18 +29,7 @@ class World:
         self.store = store
         self.given: list[tuple[int, int]] = []
         self.troubles: list[MigrationError] = []
-        job = CopyJob(
-            migration_id="m1",
-            name=name,
-            generation=1,
-            journal_location="file:///j",
-            archive_location="file:///a",
-            via="s3",
-            producers=IDS,
-            lanes=[],
-            stop_key="stop",
-            **fields,
-        )
+        job = job_document([], name, stop_key="stop", **fields)
         spec = orders()
         self.copy = PartitionCopy(spec, 0)
         self.copy.state = CopyState.RUNNING
