@@ -311,6 +311,10 @@ class DocumentUnreadable(Terminal):
     """A stored document has a version or a structure that this release cannot read."""
 
 
+class NotInMigration(Terminal):
+    """The migration has no such topic or partition, or its cluster has no such consumer group."""
+
+
 class JobMissing(Terminal):
     """A data plane process was started for a job document that does not exist."""
 

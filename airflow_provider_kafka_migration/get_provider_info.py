@@ -26,7 +26,12 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.drain"]}],
-        "hooks": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.hooks.kafka_cluster"]}],
+        "hooks": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.hooks.kafka_cluster", f"{_PACKAGE}.hooks.offset_translation"],
+            }
+        ],
         "triggers": [
             {
                 "integration-name": _INTEGRATION,

@@ -119,21 +119,21 @@ def take_snapshot(record: MigrationRecord, source: Cluster) -> GroupsSnapshot:
 
 
 @dataclass(frozen=True)
-class Translator:
+class GroupTranslator:
     """Partitions and offset maps at one moment."""
 
     partitions: Mapping[TopicPartition, CopyPartition]
     maps: Mapping[TopicPartition, PartitionMap]
 
     @classmethod
-    def final(cls, record: MigrationRecord, target: Cluster) -> Translator:
+    def final(cls, record: MigrationRecord, target: Cluster) -> GroupTranslator:
         """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
         document = record.offset_map()
         maps = closed_maps(document) if document is not None else load_maps(record, target)
         return cls(record.partitions(), maps)
 
     @classmethod
-    def live(cls, record: MigrationRecord, target: Cluster) -> Translator:
+    def live(cls, record: MigrationRecord, target: Cluster) -> GroupTranslator:
         """With the open maps of the run log: for previews while the tail runs."""
         partitions = record.partitions()
         return cls(partitions, load_maps(record, target, partitions))
@@ -146,7 +146,7 @@ class Translator:
 def preview(record: MigrationRecord, source: Cluster, target: Cluster) -> list[GroupResult]:
     """What a commit would do now, without writing: for approvals."""
     snapshots = read_groups(record, source)
-    translator = Translator.live(record, target)
+    translator = GroupTranslator.live(record, target)
     states = target_states(target, {item.group: item.type for item in snapshots})
     return [
         GroupResult(
@@ -179,7 +179,7 @@ def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
     return ""
 
 
-def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: Translator) -> list[GroupResult]:
+def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: GroupTranslator) -> list[GroupResult]:
     """Commit offsets that are missing or different on the target. Idempotent, forward only; failures are data.
 
     The caller has checked that it holds the migration.
@@ -195,7 +195,7 @@ def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: T
 
 
 def _commit_group(
-    record: MigrationRecord, target: Cluster, group: GroupSnapshot, translator: Translator, there: TargetGroup
+    record: MigrationRecord, target: Cluster, group: GroupSnapshot, translator: GroupTranslator, there: TargetGroup
 ) -> GroupResult:
     base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": there.state}
     translated = translator.translate(group)
@@ -292,7 +292,7 @@ def sync_groups(context: PhaseContext) -> GroupsResult:
     """
     snapshots = read_groups(context.record, context.source)
     context.journal.check_holds()
-    results = commit(context, snapshots, Translator.final(context.record, context.target))
+    results = commit(context, snapshots, GroupTranslator.final(context.record, context.target))
     result = make_result(context.record, results, snapshots)
     context.record.put_result(keys.GROUPS, result)
     return result

@@ -243,6 +243,17 @@ class PartitionMap:
         twin._source, twin._target = self._source[:], self._target[:]
         return twin
 
+    def inverse(self) -> PartitionMap:
+        """Return the map from target to source; its guarantee is that of :meth:`translate`, with the ends swapped.
+
+        Markers in excess on the target are its holes: they lead to the source offset of the next record.
+        """
+        return PartitionMap(
+            (OffsetRange(run.target_start, run.source_start) for run in self.runs()),
+            source_end_offset=self.target_end_offset,
+            target_end_offset=self.source_end_offset,
+        )
+
     def closed(self, source_end_offset: int, target_end_offset: int) -> PartitionMap:
         """Return the map of a finished copy, without runs that were written ahead beyond the target's end."""
         twin = self.copy()

@@ -198,6 +198,17 @@ class TransactionalMap(PartitionMap):
             producer_ids=self.producer_ids,
         )
 
+    def inverse(self) -> TransactionalMap:
+        """Return the map from target to source. Records of others on the target are its holes."""
+        return TransactionalMap(
+            OffsetRange(self._start.target_start, self._start.source_start),
+            (OffsetRange(run.target_start, run.source_start, run.count) for run in self.runs()),
+            copied_until_offset=self._end(),
+            source_end_offset=self.target_end_offset,
+            target_end_offset=self.source_end_offset,
+            producer_ids=self.producer_ids,
+        )
+
     def closed(self, source_end_offset: int, target_end_offset: int) -> TransactionalMap:
         """Return the map of a finished copy; it ends with the last copied record, wherever the log ends by now."""
         twin = self.copy()

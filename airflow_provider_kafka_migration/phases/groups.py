@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups.commit import (
-    Translator,
+    GroupTranslator,
     commit,
     failures_error,
     make_result,
@@ -90,7 +90,7 @@ def commit_groups(context: PhaseContext) -> PhaseResult:
         timer = frozen.StepTimer.start(record, attempt, steps.COMMIT_GROUPS)
         snapshot = record.groups_snapshot()
         context.journal.check_holds()
-        results = commit(context, snapshot.groups, Translator.final(record, context.target))
+        results = commit(context, snapshot.groups, GroupTranslator.final(record, context.target))
         key = record.put_result(keys.GROUPS, make_result(record, results, snapshot.groups))
         error = failures_error(record, results)
         if error is not None:

@@ -279,7 +279,7 @@ def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, 
     context.evidence_store.put(context.key(keys.OFFSET_MAP), document.canonical())
     snapshot = record.backup_groups(end)
     context.journal.check_holds()
-    translator = commit.Translator(partitions, offset_maps.closed_maps(document))
+    translator = commit.GroupTranslator(partitions, offset_maps.closed_maps(document))
     results = commit.commit(context, snapshot.groups, translator)
     record.put_result(keys.GROUPS, commit.make_result(record, results, snapshot.groups))
     return results

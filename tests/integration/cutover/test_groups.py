@@ -183,7 +183,7 @@ def test_each_committed_offset_of_a_mapped_partition(make_lab: MakeLab, unique_n
     end = compare.bounds(config, [topic])[topic][0].end
     records = compare.read_records(config, topic)[0]
     copied = compare.read_records(lab.target_cluster.client_config(), topic)[0]
-    translator = commit.Translator.final(context.record, context.target)
+    translator = commit.GroupTranslator.final(context.record, context.target)
     from airflow_provider_kafka_migration.documents.cutover import CommittedOffset, GroupSnapshot
 
     for offset in range(end + 1):

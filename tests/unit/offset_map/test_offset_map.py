@@ -97,6 +97,24 @@ def test_translate_never_goes_backwards(copied: Copied) -> None:
 
 
 @given(copies())
+@settings(max_examples=2 * settings.default.max_examples)
+def test_the_inverse_is_what_brute_force_says(copied: Copied) -> None:
+    """A consumer that goes back reads next, on the source, the first record that it had not read on the target."""
+    back = copied.closed().inverse()
+    source_of = {target: source for source, target in copied.records.items()}
+    for offset in range(max(0, copied.target_start - 3), copied.target_end + 4):
+        source, how = back.translate(offset)
+        assert source is not None
+        wanted = min((at for target, at in source_of.items() if target >= offset), default=None)
+        read = min((at for at in copied.records if at >= source), default=None)
+        assert read == wanted, f"offset {offset} went to {source} ({how})"
+        if offset < copied.target_start:
+            assert (source, how) == (copied.source_start, How.RESET_TO_START)
+        if offset > copied.target_end:
+            assert (source, how) == (copied.source_end, How.CLAMPED)
+
+
+@given(copies())
 def test_an_open_map_says_the_same_of_what_was_copied(copied: Copied) -> None:
     found = PartitionMap(copied.runs)
     for offset in copied.records:

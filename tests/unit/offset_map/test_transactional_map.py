@@ -90,6 +90,16 @@ def test_every_source_offset_is_found_where_brute_force_finds_it(copied: Copied)
 
 
 @given(copies())
+def test_the_inverse_leads_to_the_next_record_that_was_copied(copied: Copied) -> None:
+    for found in (copied.map().inverse(), copied.map(closed=False).inverse()):
+        behind = copied.source[-1] + 1 if copied.source else copied.source_start
+        for offset in range((copied.target[-1] if copied.target else copied.target_start) + 3):
+            index = bisect_left(copied.target, offset)
+            wanted = copied.source[index] if index < len(copied.source) else behind
+            assert found.translate(offset).target_offset == wanted
+
+
+@given(copies())
 def test_target_offsets_are_ours_or_not(copied: Copied) -> None:
     found = copied.map()
     own = dict(zip(copied.target, copied.source, strict=True))

@@ -13,8 +13,9 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, SecretNotFound
-from airflow_provider_kafka_migration.hooks import kafka_cluster
+from airflow_provider_kafka_migration.hooks import kafka_cluster, offset_translation
 from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
+from airflow_provider_kafka_migration.hooks.offset_translation import OffsetTranslationHook
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
@@ -29,6 +30,27 @@ KEYS = {
     "sasl.username": "alice",
     "sasl.password": "kafka-secret",
 }
+
+
+def test_the_translation_hook_resolves_airflow_s_connections(
+    connection: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection("kafka_src", conn_type="kafka", extra=KEYS)
+    opened: list[tuple[str, dict[str, Any]]] = []
+
+    def record(spec: Any, resolver: Any) -> Any:
+        opened.append((spec.migration_id, resolver.mapping(spec.source.conn_id)))
+
+    monkeypatch.setattr(offset_translation.Translator, "open", record)
+    spec = {
+        "migration_id": "orders",
+        "source": {"conn_id": "kafka_src"},
+        "target": {"conn_id": "kafka_dst"},
+        "storage": {"journal": "file:///journal"},
+    }
+    OffsetTranslationHook(spec).get_conn()
+    OffsetTranslationHook(parse_spec(spec)).get_conn()
+    assert opened == [("orders", KEYS)] * 2
 
 
 @pytest.mark.parametrize("reference", ["kafka_src", "airflow:kafka_src"])

@@ -1,0 +1,291 @@
+"""Translates positions between the two clusters of a migration, exactly and in both directions.
+
+An application that keeps offsets somewhere else than in Kafka (a database, a checkpoint of its own, a dashboard) needs
+the same translation as consumer groups do. It reads the offset map and changes nothing::
+
+    from airflow_provider_kafka_migration.references import Resolver
+    from airflow_provider_kafka_migration.spec import load_spec
+    from airflow_provider_kafka_migration.translate import Translator
+
+    with Translator.open(load_spec("orders.yaml"), Resolver()) as translator:
+        print(translator.offset("orders", 0, 4711).to_offset)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, Where
+from airflow_provider_kafka_migration.groups.offsets import read_offsets
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets
+from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+#: ``to_target``: the question names a position on the source. ``to_source``: one on the target.
+Direction = Literal["to_target", "to_source"]
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A position on one cluster, and where a consumer continues on the other one.
+
+    A consumer that starts at ``to_offset`` reads next exactly the first record that it had not read before
+    ``from_offset``.
+
+    :param to_offset: None if the topic or partition is not part of the migration; ``reason`` then says why.
+    :param how: as in the results of consumer groups (docs/groups.md).
+    :param is_copied: whether the copy had reached this position when the translator was opened. If it had not,
+        ``to_offset`` is only where it will be with an equal or shifted partition; do not start a consumer there yet.
+    """
+
+    from_topic: str
+    partition: int
+    from_offset: int
+    to_topic: str
+    to_offset: int | None
+    how: How
+    is_copied: bool
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the position as JSON-able data."""
+        return {**asdict(self), "how": self.how.value}
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One direction: the map of a partition, the name on the other side, and how far the copy has got."""
+
+    to_topic: str
+    map: PartitionMap
+    reached_offset: int | None
+
+    def is_copied(self, offset: int, how: How) -> bool:
+        if self.reached_offset is None:
+            return how is not How.CLAMPED
+        return offset <= self.reached_offset
+
+
+class Translator:
+    """Translates offsets, timestamps and the offsets of consumer groups between a migration's clusters.
+
+    It reads the offset map when it is opened; :meth:`refresh` reads it again. While the copy goes on it also asks the
+    target for the ends of its logs, so that it can say what has been copied. It makes no claim and writes nothing.
+
+    :param context: a context that only reads, for instance from ``Migration.reading``.
+    """
+
+    def __init__(self, context: PhaseContext) -> None:
+        self._context = context
+        self._resources = ExitStack()
+        self._sides: dict[Direction, dict[TopicPartition, _Side]] = {}
+        self.refresh()
+
+    @classmethod
+    def open(cls, spec: MigrationSpec, resolver: Resolver) -> Translator:
+        """Open the translator of a migration that has been planned. Close it, or use it as a context manager.
+
+        :param resolver: resolves the references of the spec; ``Resolver()`` knows ``env:`` and ``file:``.
+        :raises Terminal: the migration has no plan yet.
+        :raises MigrationError: storage or target cannot be reached.
+        """
+        with ExitStack() as resources:
+            migration = resources.enter_context(Migration.open(spec, "translator", resolver, actor="translator"))
+            translator = cls(resources.enter_context(migration.reading()))
+            translator._resources = resources.pop_all()
+            return translator
+
+    def __enter__(self) -> Translator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to both clusters."""
+        self._resources.close()
+
+    def refresh(self) -> None:
+        """Read the offset map again: partitions that are copied as ``mapped`` get new runs while the copy goes on."""
+        record = self._context.record
+        record.journal.refresh()
+        partitions = record.partitions()
+        final = record.offset_map()
+        forward: dict[TopicPartition, _Side] = {}
+        back: dict[TopicPartition, _Side] = {}
+        if final is not None:
+            maps: Mapping[TopicPartition, PartitionMap] = closed_maps(final)
+            ends: Mapping[TopicPartition, int] = {}
+        else:
+            # The ends first: a map that is read afterwards covers all that lies below them.
+            ends = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
+            maps = load_maps(record, self._context.target, partitions)
+        for key, item in partitions.items():
+            found, target = maps.get(key), (item.target_topic, item.partition)
+            if found is None:
+                continue
+            reached: tuple[int | None, int | None] = (found.source_end_offset, found.target_end_offset)
+            if final is None and not isinstance(found, TransactionalMap):
+                reached = (found.source_position(ends.get(target, 0)), ends.get(target, 0))
+            elif isinstance(found, TransactionalMap):
+                reached = (None, None)
+            forward[key] = _Side(item.target_topic, found, reached[0])
+            back[target] = _Side(item.topic, found.inverse(), reached[1])
+        self._sides = {"to_target": forward, "to_source": back}
+
+    def _target_ends(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks of the target partitions that exist by now: before the topology is copied there are none."""
+        wire = self._context.target.wire
+        known = wire.metadata(sorted({topic for topic, _ in wanted}))
+
+        def is_missing(topic: str, partition: int) -> bool:
+            found = known.get(topic)
+            if found is None or found.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                return True
+            # Any other error leaves the question to the request below, which names it.
+            return not found.error_code and partition not in found.leaders
+
+        there = [key for key in wanted if not is_missing(*key)]
+        return wire.list_offsets(there, "latest") if there else {}
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def partitions(self, direction: Direction = "to_target") -> list[TopicPartition]:
+        """Return the partitions that can be translated, by their names on the side of the question, ascending."""
+        return sorted(self._sides[direction])
+
+    def offset(self, topic: str, partition: int, offset: int, direction: Direction = "to_target") -> Translated:
+        """Translate the offset of the next record to read.
+
+        :param topic: its name on the source; with ``to_source`` its name on the target.
+        :raises NotInMigration: the migration does not have the partition.
+        :raises ValueError: the offset is negative.
+        """
+        if offset < 0:
+            raise ValueError(f"an offset is never negative: {offset}")
+        side = self._side(topic, partition, direction)
+        found = side.map.translate(offset)
+        return Translated(
+            topic, partition, offset, side.to_topic, found.target_offset, found.how, side.is_copied(offset, found.how)
+        )
+
+    def timestamp(
+        self, topic: str, partition: int, when: datetime | int, direction: Direction = "to_target"
+    ) -> Translated:
+        """Translate a time: the first record at or after it, as the cluster of the question answers.
+
+        :param when: a time with a time zone, or milliseconds since 1970. If no record is as late, it is the log's end.
+        :raises NotInMigration: the migration does not have the partition.
+        :raises ValueError: the time has no time zone.
+        """
+        milliseconds = _milliseconds(when)
+        self._side(topic, partition, direction)
+        wire, key = self._asked(direction).wire, (topic, partition)
+        offset = wire.offsets_for([key], milliseconds)[key]
+        if offset < 0:
+            offset = wire.list_offsets([key], "latest")[key]
+        return self.offset(topic, partition, offset, direction)
+
+    def group(self, group: str, direction: Direction = "to_target") -> list[Translated]:
+        """Translate the offsets that a consumer group has committed; ascending by topic and partition.
+
+        Offsets of topics outside the migration are in the list with their reason and without a ``to_offset``.
+
+        :raises NotInMigration: the cluster has no such group, or does not show it to this principal.
+        :raises MigrationError: its offsets could not be read; a partial list is never returned instead.
+        """
+        found = self._groups(lambda name: name == group, direction)
+        if group not in found:
+            raise NotInMigration(
+                f"the {self._asked(direction).role} has no such consumer group",
+                where=Where(migration_id=self._context.migration_id, cluster=self._asked(direction).role, group=group),
+                next_step="check its name, and that this principal may Describe the group",
+            )
+        return found[group]
+
+    def groups(self, pattern: str | re.Pattern[str], direction: Direction = "to_target") -> dict[str, list[Translated]]:
+        """Translate the offsets of all groups whose whole name matches a regular expression; may be empty.
+
+        Errors as those of :meth:`group`.
+        """
+        compiled = re.compile(pattern)
+        return self._groups(lambda name: compiled.fullmatch(name) is not None, direction)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _asked(self, direction: Direction) -> Cluster:
+        return self._context.source if direction == "to_target" else self._context.target
+
+    def _side(self, topic: str, partition: int, direction: Direction) -> _Side:
+        sides = self._sides[direction]
+        if (topic, partition) in sides:
+            return sides[topic, partition]
+        role = self._asked(direction).role
+        topics = sorted({name for name, _ in sides})
+        shown = ", ".join(topics[:20]) + (" ..." if len(topics) > 20 else "")
+        raise NotInMigration(
+            f"the migration has no such partition on the {role}",
+            where=Where(migration_id=self._context.migration_id, cluster=role, topic=topic, partition=partition),
+            next_step=f"choose one of its topics: {shown}"
+            if shown
+            else "nothing has been copied yet: wait for the seed",
+        )
+
+    def _groups(self, selects: Callable[[str], bool], direction: Direction) -> dict[str, list[Translated]]:
+        cluster = self._asked(direction)
+        listings = {name: item for name, item in cluster.admin.list_groups().items() if selects(name)}
+        offsets = read_offsets(cluster.admin, listings) if listings else {}
+        return {
+            name: self._translated(self._read(name, listings[name], offsets.get(name), cluster.role), direction)
+            for name in sorted(listings)
+        }
+
+    def _read(
+        self, name: str, listing: GroupListing, found: GroupOffsets | None, role: str
+    ) -> Iterable[tuple[TopicPartition, int]]:
+        where = Where(migration_id=self._context.migration_id, cluster=role, group=name)
+        if found is None:
+            raise BrokerBusy("the offsets of the group were not answered", where=where, next_step="try again")
+        for error in (found.error, *found.errors.values()):
+            if error is not None:
+                raise error.exception(
+                    f"the offsets of the {listing.type} group cannot be read", where, operation="Describe on Group"
+                )
+        return sorted((key, item.offset) for key, item in found.offsets.items())
+
+    def _translated(self, committed: Iterable[tuple[TopicPartition, int]], direction: Direction) -> list[Translated]:
+        return [
+            self.offset(topic, partition, offset, direction)
+            if (topic, partition) in self._sides[direction] and offset >= 0
+            else Translated(
+                topic,
+                partition,
+                offset,
+                "",
+                None,
+                How.SKIPPED,
+                is_copied=False,
+                reason="the committed offset is negative" if offset < 0 else "it is not part of the migration",
+            )
+            for (topic, partition), offset in committed
+        ]
+
+
+def _milliseconds(when: datetime | int) -> int:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ValueError("a time needs a time zone, for instance 2026-11-23T04:00:00+00:00")
+        return round(when.timestamp() * 1000)
+    return when

@@ -1,0 +1,159 @@
+"""``kafka-migration translate`` and the public translator, on simulated migrations in every stage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import SIGNING_SEED
+from phase_world.world import SIGNING_KEY, World, Worlds, without_probes
+from typer.testing import Result
+
+from airflow_provider_kafka_migration.cli import translate as commands
+from airflow_provider_kafka_migration.cli.frame import ExitCode
+from airflow_provider_kafka_migration.errors import BrokerRefused, NotInMigration, Terminal
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffsets
+from airflow_provider_kafka_migration.offset_map.runs import How
+from airflow_provider_kafka_migration.translate import Translator
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def made() -> Worlds:
+    return Worlds()
+
+
+@pytest.fixture
+def at(made: Worlds, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], World]:
+    """A migration at the beginning of a phase."""
+    monkeypatch.setenv(SIGNING_KEY, SIGNING_SEED)
+    without_probes(monkeypatch)
+    return made.at
+
+
+@pytest.fixture
+def command(
+    at: Callable[[str], World], monkeypatch: pytest.MonkeyPatch, invoke: Invoke, spec_file: Path
+) -> Callable[..., dict[str, Any]]:
+    """Run ``translate`` on a migration that has switched, and return its answer."""
+    world = at("evidence")
+    monkeypatch.setattr(commands, "_open", lambda _spec: Translator(world.context()))
+
+    def run(*arguments: object) -> dict[str, Any]:
+        name, *rest = arguments
+        result = invoke("translate", name, spec_file, *rest, "--json")
+        assert result.exit_code == ExitCode.OK, result.output
+        answer: dict[str, Any] = json.loads(result.stdout)
+        return answer
+
+    return run
+
+
+def test_before_the_plan_there_is_nothing_to_translate(at: Callable[[str], World]) -> None:
+    with pytest.raises(Terminal, match="no plan yet"):
+        Translator(at("plan").context())
+
+
+def test_before_the_copy_every_position_is_one_that_is_not_copied(at: Callable[[str], World]) -> None:
+    for phase in ("topology_copy", "seed"):
+        translator = Translator(at(phase).context())
+        found = translator.offset("orders", 0, 2)
+        assert (found.to_topic, found.to_offset, found.how) == ("orders", 2, How.EQUAL)
+        assert not found.is_copied, phase
+        assert translator.offset("orders", 0, 0).is_copied, "a consumer at the log's start misses nothing"
+
+
+def test_while_the_tail_runs_it_says_what_has_been_copied(at: Callable[[str], World]) -> None:
+    world = at("drain_ready")
+    translator = Translator(world.context())
+    end = world.source.log("orders").end
+    assert translator.offset("orders", 0, end).is_copied
+    world.source.log("orders").write(b"later")
+    translator.refresh()
+    assert not translator.offset("orders", 0, end + 1).is_copied
+    assert not translator.offset("orders", 0, end + 1, "to_source").is_copied
+
+
+def test_a_group_goes_there_and_back(at: Callable[[str], World]) -> None:
+    world = at("evidence")
+    translator = Translator(world.context())
+    there = {(item.from_topic, item.partition): item for item in translator.group("billing")}
+    assert there["orders", 0].to_offset == 2
+    assert there["orders", 1].how in (How.EQUAL, How.CLAMPED)
+    assert all(item.is_copied for item in there.values() if item.how is How.EQUAL)
+    back = {(item.from_topic, item.partition): item for item in translator.group("billing", "to_source")}
+    assert back["orders", 0].to_offset == 2
+    assert sorted(translator.groups("bill.*|audit")) == ["audit", "billing"]
+    assert translator.groups("bill") == {}, "the whole name has to match"
+
+
+def test_what_clients_wrote_after_the_switch_has_no_place_on_the_source(at: Callable[[str], World]) -> None:
+    world = at("evidence")
+    world.target.log("orders").write(b"new life")
+    translator = Translator(world.context())
+    found = translator.offset("orders", 0, world.target.log("orders").end, "to_source")
+    assert found.how is How.CLAMPED
+    assert not found.is_copied
+    assert found.to_offset == world.source.log("orders").end
+
+
+def test_offsets_outside_of_the_migration_are_named(at: Callable[[str], World]) -> None:
+    world = at("evidence")
+    world.source.create("other")
+    world.source.group("mixed", orders_0=1, other_0=0)
+    found = {item.from_topic: item for item in Translator(world.context()).group("mixed")}
+    assert found["orders"].to_offset == 1
+    assert (found["other"].to_offset, found["other"].how) == (None, How.SKIPPED)
+    assert found["other"].reason == "it is not part of the migration"
+
+
+def test_what_does_not_exist_is_an_error_that_names_it(at: Callable[[str], World]) -> None:
+    translator = Translator(at("evidence").context())
+    with pytest.raises(NotInMigration, match="orders, state"):
+        translator.offset("order", 0, 1)
+    with pytest.raises(NotInMigration, match="partition"):
+        translator.offset("orders", 9, 1)
+    with pytest.raises(NotInMigration, match="no such consumer group"):
+        translator.group("nobody")
+    with pytest.raises(ValueError, match="negative"):
+        translator.offset("orders", 0, -1)
+    with pytest.raises(ValueError, match="time zone"):
+        translator.timestamp("orders", 0, datetime(2026, 11, 23))
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_offsets_that_cannot_be_read_are_never_an_empty_answer(at: Callable[[str], World], partial: bool) -> None:
+    world = at("evidence")
+    error = ItemError(16, "NOT_COORDINATOR")
+    answer = GroupOffsets("billing", errors={("orders", 0): error}) if partial else GroupOffsets("billing", error=error)
+    world.outside.fail("source.admin.groups_offsets", lambda _found: {"billing": answer})
+    with pytest.raises(BrokerRefused, match="NOT_COORDINATOR"):
+        Translator(world.context()).group("billing")
+
+
+def test_commands(command: Callable[..., dict[str, Any]], invoke: Invoke, spec_file: Path) -> None:
+    found = command("offset", "orders", 0, 0, 2)["positions"]
+    assert [(item["from_offset"], item["to_offset"], item["how"]) for item in found] == [
+        (0, 0, "equal"),
+        (2, 2, "equal"),
+    ]
+    assert command("offset", "orders", 0, 2, "--back")["positions"][0]["to_offset"] == 2
+    assert list(command("group", "billing")["groups"]) == ["billing"]
+    assert list(command("group", "--regex", ".*i.*")["groups"]) == ["audit", "billing"]
+    assert command("group", "--regex", "nobody.*")["groups"] == {}
+    shown = invoke("translate", "offset", spec_file, "orders", 0, 999).stdout
+    assert "not copied yet" in shown
+    assert invoke("translate", "group", spec_file, "nobody").exit_code == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-11-23T04:00:00"])
+def test_a_time_that_is_none_is_refused_before_anything_is_opened(invoke: Invoke, spec_file: Path, time: str) -> None:
+    result = invoke("translate", "time", spec_file, "orders", 0, time)
+    assert result.exit_code == 2
+    assert time in result.output
