@@ -599,4 +599,8 @@ class KerberosUnavailable(BrokerUnreachable):
 
 
 class KerberosUnsupported(Terminal):
-    """A Python package on this machine was built without Kerberos (GSSAPI), or is missing."""
+    """A Python package on this machine was built without Kerberos (GSSAPI), or it or libsasl2's plug-in is missing."""
+
+
+class TicketCacheTaken(Terminal):
+    """The process's Kerberos ticket cache has another principal's ticket, so librdkafka would log in as that one."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
@@ -99,6 +101,15 @@ class SparkEngine(Protocol):
     #: The value of ``spark.engine`` in a spec.
     name: ClassVar[str]
 
+    # Optional, because engines of other packages may lack them:
+    #
+    # * ``arguments``: the arguments as plain data, if they are not those of the spec;
+    # * ``located_by``: names of the arguments that say on which cluster jobs run. A job that was submitted with other
+    #   values is cancelled there, not looked for here;
+    # * ``find(token)``: the id of the job with this token, None if there is none;
+    # * ``cancel_doubles(token, job_id)``: cancel all jobs with this token but one. Only for engines that cannot make
+    #   sure that there is one, however many submit it at the same time.
+
     #: Whether a job outlives the task that has submitted it, and any machine can ask for it by its id. If not, a job
     #: dies with its task, and the task cannot be deferred.
     detached: bool
@@ -122,3 +133,18 @@ class SparkEngine(Protocol):
     def links(self, job_id: str) -> dict[str, str]:
         """Return pages about the job for people: label to URL."""
         ...
+
+
+def arguments_of(engine: SparkEngine, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which another process can make an engine that reaches the same jobs: plain data.
+
+    :param given: ``spark.engine_args`` of the spec, for engines that keep none of their own.
+    """
+    own = getattr(engine, "arguments", given)
+    return own.model_dump(mode="json") if isinstance(own, BaseModel) else dict(own)
+
+
+def is_elsewhere(engine: SparkEngine, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    """Whether jobs that were submitted with other arguments run where this engine does not look for them."""
+    names = getattr(engine, "located_by", ())
+    return bool(then) and any(now.get(name) != then.get(name) for name in names)

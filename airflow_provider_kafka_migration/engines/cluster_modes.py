@@ -6,6 +6,7 @@ Spark provider uses as well. A job is found by its token: an application tag of 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -14,7 +15,6 @@ from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.engines import service
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.errors import (
-    EngineAnswerInvalid,
     EngineForbidden,
     EngineProviderMissing,
     EngineRefused,
@@ -22,6 +22,8 @@ from airflow_provider_kafka_migration.errors import (
     SpecInvalid,
     Where,
 )
+
+log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = 30.0
 
@@ -37,6 +39,9 @@ class ClusterMode(Protocol):
 
     def find(self, token: str) -> str | None:
         """Return the id of the job with this token; None if the cluster has none."""
+
+    def cancel_doubles(self, token: str, job_id: str) -> None:
+        """Cancel all jobs with this token but one."""
 
     def id_in(self, lines: tuple[str, ...]) -> str:
         """Return the id in the output of ``spark-submit``; empty if it has none."""
@@ -110,22 +115,25 @@ class Yarn:
         return {f"spark.yarn.appMasterEnv.{name}": environment[name] for name in sorted(environment)}
 
     def find(self, token: str) -> str | None:
-        """See :class:`ClusterMode`.
+        """See :class:`ClusterMode`. Of several, it is the first that runs, or else the first that has ended well."""
+        apps = self._tagged(token)
+        rank = {JobState.SUCCEEDED: 1, JobState.CANCELLED: 3, JobState.FAILED: 2}
+        found = sorted(apps, key=lambda app: (rank.get(_yarn_state(app), 0), _number(app)))
+        return str(found[0]["id"]) if found else None
 
-        :raises EngineAnswerInvalid: several applications have the tag, or the answer is not YARN's.
-        """
+    def cancel_doubles(self, token: str, job_id: str) -> None:
+        """See :class:`ClusterMode`. YARN does not keep two from submitting the same tag at the same time."""
+        for app in self._tagged(token):
+            if app["id"] != job_id and not _yarn_state(app).is_over:
+                log.warning("The application %s runs the same job as %s, so it is cancelled", app["id"], job_id)
+                self.cancel(str(app["id"]))
+
+    def _tagged(self, token: str) -> list[dict[str, Any]]:
         status, data = self._request("GET", f"/ws/v1/cluster/apps?applicationTags={token}")
         if status != 200 or "apps" not in data:
             raise _refused(status, "look for the job", data)
         # YARN answers {"apps": null} or {"apps": {}} if there is none.
-        found = (data["apps"] or {}).get("app") or []
-        ids = sorted(str(app["id"]) for app in found)
-        if len(ids) > 1:
-            raise EngineAnswerInvalid(
-                f"{len(ids)} YARN applications have the tag {token}: {', '.join(ids)}",
-                next_step="kill all but one of them; then clear the task",
-            )
-        return ids[0] if ids else None
+        return list((data["apps"] or {}).get("app") or [])
 
     def id_in(self, lines: tuple[str, ...]) -> str:
         """See :class:`ClusterMode`."""
@@ -193,6 +201,11 @@ class Yarn:
         return HTTPKerberosAuth()
 
 
+def _number(app: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the parts of an application's id as numbers: 9999 comes before 10000."""
+    return tuple(int(part) for part in re.findall(r"\d+", str(app["id"])))
+
+
 def _is_not_found(data: Mapping[str, Any]) -> bool:
     """Whether the ResourceManager itself says so; a proxy's 404 proves nothing."""
     return (data.get("RemoteException") or {}).get("exception") == "NotFoundException"
@@ -246,6 +259,9 @@ class Kubernetes:
         """See :class:`ClusterMode`."""
         job_id = f"{self._namespace}:{_pod_name(token)}"
         return None if self._read(job_id) is None else job_id
+
+    def cancel_doubles(self, token: str, job_id: str) -> None:
+        """See :class:`ClusterMode`: there are none, because the name of the pod comes from the token."""
 
     def id_in(self, lines: tuple[str, ...]) -> str:
         """See :class:`ClusterMode`: the pod itself is asked for, never the output."""

@@ -163,6 +163,7 @@ class DatabricksEngine:
     """Submits a job as a one-time run. Its id is ``run_id@workspace-host``."""
 
     name: ClassVar[str] = "databricks"
+    located_by: ClassVar[tuple[str, ...]] = ("conn_id",)
     detached = True
 
     def __init__(self, **arguments: Any) -> None:

@@ -131,6 +131,7 @@ class KubernetesEngine:
     """Submits a job as a SparkApplication. Its id is ``namespace/name/uid``."""
 
     name: ClassVar[str] = "kubernetes"
+    located_by: ClassVar[tuple[str, ...]] = ("conn_id",)
     detached = True
 
     def __init__(self, **arguments: Any) -> None:

@@ -19,7 +19,15 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.job_end import JobEnd
-from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine, SparkJob
+from airflow_provider_kafka_migration.engines.base import (
+    JobState,
+    JobStatus,
+    SparkEngine,
+    SparkJob,
+    arguments_of,
+    is_elsewhere,
+)
+from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.errors import (
     ClaimLost,
     CopyFailed,
@@ -117,22 +125,68 @@ class EngineRunner:
 
     def _why_not(self, record: MigrationRecord, last: Submission) -> str:
         """Return why a submission is of no use any more; empty: it runs, or it has ended well."""
-        if last.engine != self.engine.name or not self.engine.detached:
-            log.warning("The job %s of the engine %s is not taken up: the spec names another one", last, last.engine)
-            return "another engine"
+        if not self.engine.detached or last.engine != self.engine.name or self._is_elsewhere(record, last):
+            return self._cancel_elsewhere(last)
         if last.generation != record.journal.generation:
             # Its copiers belong to the former owner, so they are refused anyway.
             if last.job_id:
                 self._try_to_cancel(last.job_id)
+                self._cancel_doubles(last)
             return "another owner"
         if not last.job_id:
             # A second driver with the token of one that has ended would be judged by the end of the first one.
             return "" if read_end(record, last.token) is None else "its driver has ended"
+        self._cancel_doubles(last)
         status = self.engine.status(last.job_id)
         if not _is_over(status, read_end(record, last.token)):
             return ""
         error = job_error(record, last, status)
         return "" if error is None else f"{status.state}: {error.code}"
+
+    def _is_elsewhere(self, record: MigrationRecord, last: Submission) -> bool:
+        return is_elsewhere(self.engine, self._arguments(record), last.arguments)
+
+    def _arguments(self, record: MigrationRecord) -> dict[str, object]:
+        return arguments_of(self.engine, record.spec.spark.engine_args)
+
+    def _cancel_elsewhere(self, last: Submission) -> str:
+        """Cancel a job of the engine that the spec named before; return what became of it, for the journal.
+
+        Slices keep the two drivers apart, so a cluster that cannot be reached any more, perhaps the reason for the
+        change, must not hold the migration up. Whoever it belongs to is told the job's name.
+        """
+        shown = f"the {last.name} job {last.job_id or f'with the token {last.token}'} on {last.engine}"
+        try:
+            former = make_engine(last.engine, last.arguments)
+            if not former.detached:
+                return "another engine: the driver has ended with its task"
+            # Without an id it may have been submitted or not. Not every engine can be asked.
+            job_id = last.job_id or getattr(former, "find", lambda _token: None)(last.token)
+            if job_id is None:
+                log.warning("The spec names another engine or cluster now. If %s runs, end it there", shown)
+                return "another engine: not known there"
+            former.cancel(job_id)
+        except MigrationError as error:
+            log.warning(
+                "The spec names another engine or cluster now, and %s could not be cancelled: %s. End it there; until "
+                "then it competes with its successor, which costs time and no record",
+                shown,
+                error,
+            )
+            return f"another engine: not cancelled, {error.code}"
+        log.warning("The spec names another engine or cluster now: %s was cancelled", shown)
+        return f"another engine: {job_id} was cancelled"
+
+    def _cancel_doubles(self, submission: Submission) -> None:
+        """Cancel the other jobs of a token, on engines where two attempts at the same time can make two."""
+        cancel = getattr(self.engine, "cancel_doubles", None)
+        if cancel is None or not submission.job_id:
+            return
+        try:
+            cancel(submission.token, submission.job_id)
+        except MigrationError as error:
+            # The next attempt tries again, and slices keep the drivers apart.
+            log.warning("Whether %s runs twice on %s is not known: %s", submission.name, submission.engine, error)
 
     def start(self, record: MigrationRecord, job: JobRef) -> Submission:
         """Submit a job, or find the one that runs, and return at once.
@@ -147,7 +201,7 @@ class EngineRunner:
             self._check_not_cancelled(record, job.name)
             return submission
         # A token without an id: the engine may have the job, and then gives its id again.
-        submission = submission or submissions.begin(self.engine.name, job)
+        submission = submission or submissions.begin(self.engine.name, job, self._arguments(record))
         with self.make_job(job, submission.token) as described:
             job_id = self._running_id = self.engine.submit(described)
         log.info("The %s job is %s on %s", job.name, job_id, self.engine.name)
@@ -157,6 +211,11 @@ class EngineRunner:
             # The next owner does not know the id, so it could neither find the job nor cancel it.
             self._try_to_cancel(job_id)
             raise
+        if submission.job_id != job_id:
+            log.warning("Another attempt has submitted %s as %s; this one is cancelled", job_id, submission.job_id)
+            self._try_to_cancel(job_id)
+            self._running_id = submission.job_id
+        self._cancel_doubles(submission)
         self._check_not_cancelled(record, job.name)
         return submission
 

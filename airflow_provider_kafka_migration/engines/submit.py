@@ -68,6 +68,7 @@ class SubmitEngine:
     """
 
     name: ClassVar[str] = "submit"
+    located_by: ClassVar[tuple[str, ...]] = ("master", "resource_manager", "namespace")
 
     def __init__(
         self,
@@ -159,6 +160,15 @@ class SubmitEngine:
         elif self._cluster is not None:
             self._cluster.cancel(job_id)
 
+    def find(self, token: str) -> str | None:
+        """Return the id of the job with this token; None if the cluster has none, or drivers run here."""
+        return None if self._cluster is None else self._cluster.find(token)
+
+    def cancel_doubles(self, token: str, job_id: str) -> None:
+        """Cancel all jobs with this token but one."""
+        if self._cluster is not None:
+            self._cluster.cancel_doubles(token, job_id)
+
     def trigger(self, job_id: str) -> BaseTrigger | None:
         """None: the status is polled."""
         return None
@@ -187,6 +197,7 @@ class SubmitEngine:
             del self._running[job.token]
         lines = running.lines()
         # The cluster knows better than the output, and a spark-submit that has failed may have been accepted before.
+        # Where another attempt has submitted the same token meanwhile, this may be its id; the journal decides.
         found = cluster.find(job.token) or ""
         if found or (running.poll() == 0 and (found := cluster.id_in(lines))):
             return found

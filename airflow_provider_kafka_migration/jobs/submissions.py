@@ -5,13 +5,16 @@ before anything waits for it. A process that dies at any point in between is fol
 
 * token, no id: the engine may have the job or not. The same token is submitted again, and gives the same job.
 * token and id: the engine is asked for the job.
+* several ids: two attempts have submitted the token at the same time, and the engine has two jobs. The first id in the
+  journal is the job, for both; the other job is cancelled.
 * ended: nothing runs, and the next attempt submits a new job.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
@@ -30,6 +33,7 @@ class Submission:
 
     :param name: name of the job document: ``seed``, ``tail``, ``verify`` ...
     :param engine: name of the engine that has the job.
+    :param arguments: of that engine, so that a later one can be made that reaches the job; empty in old journals.
     :param generation: generation of the claim under which it was submitted. Copiers of an earlier one are refused.
     :param since: number of the journal's last entry before the job was submitted.
     :param job_id: the engine's id; empty before the engine has answered.
@@ -43,6 +47,7 @@ class Submission:
     since: int = -1
     job_id: str = ""
     found: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the submission as JSON-serializable data, without secrets."""
@@ -54,6 +59,7 @@ class Submission:
             "since": self.since,
             "job_id": self.job_id,
             "found": self.found,
+            "arguments": dict(self.arguments),
         }
 
 
@@ -89,33 +95,47 @@ class Submissions:
         token = str(entry.details.get("token", ""))
         if self._of(steps.SPARK_JOB_ENDED, token) is not None:
             return None
-        submitted = self._of(steps.SPARK_JOB_SUBMITTED, token)
         return Submission(
             name=self._name,
             token=token,
             engine=str(entry.details.get("engine", "")),
             generation=entry.generation,
             since=entry.seq,
-            job_id="" if submitted is None else str(submitted.details.get("job_id", "")),
+            job_id=self._job_id(token),
             found=True,
+            arguments=dict(entry.details.get("arguments") or {}),
         )
 
-    def begin(self, engine: str, job: JobRef) -> Submission:
-        """Journal a new token. Call this before the engine is called."""
+    def begin(self, engine: str, job: JobRef, arguments: Mapping[str, Any]) -> Submission:
+        """Journal a new token. Call this before the engine is called.
+
+        :param arguments: of the engine, JSON-serializable, without secrets.
+        """
         generation = self._record.journal.generation
-        submission = Submission(self._name, new_token(self._name), engine, generation, job.since)
+        token = new_token(self._name)
+        submission = Submission(self._name, token, engine, generation, job.since, arguments=dict(arguments))
         if self.are_kept:
-            self._record.journal.step(
-                steps.SPARK_JOB_SUBMITTING, key=self._name, details={"token": submission.token, "engine": engine}
-            )
+            details = {"token": token, "engine": engine, "arguments": dict(arguments)}
+            self._record.journal.step(steps.SPARK_JOB_SUBMITTING, key=self._name, details=details)
         return submission
 
     def submitted(self, submission: Submission, job_id: str) -> Submission:
-        """Journal the engine's id. Call this before anything waits for the job."""
+        """Journal the engine's id. Call this before anything waits for the job.
+
+        :returns: the submission with the first id that was journaled for its token: this one, or that of an attempt
+            which has submitted the same token at the same time.
+        """
         if self.are_kept:
             details = {"token": submission.token, "engine": submission.engine, "job_id": job_id}
             self._record.journal.step(steps.SPARK_JOB_SUBMITTED, key=self._name, details=details)
+            job_id = self._job_id(submission.token)
         return replace(submission, job_id=job_id)
+
+    def _job_id(self, token: str) -> str:
+        """Return the first id of a token; all processes agree on it, because the journal has an order."""
+        entries = self._record.journal.steps(steps.SPARK_JOB_SUBMITTED, self._name)
+        ids = (str(entry.details.get("job_id", "")) for entry in entries if entry.details.get("token") == token)
+        return next(ids, "")
 
     def ended(self, submission: Submission, how: str) -> None:
         """Journal that the job has ended and its end was taken up; a migration that is over takes no more entries.

@@ -328,8 +328,9 @@ class ClientConfig:
             config["oauth_cb"] = lambda _config: self.oauth_token()
         if self.kerberos is not None:
             config["sasl.kerberos.service.name"] = self.kerberos.service
-            given = {"principal": self.kerberos.principal, "keytab": self.kerberos.keytab}
-            config.update({f"sasl.kerberos.{key}": value for key, value in given.items() if value})
+            # librdkafka would fill the ticket cache by a shell command made of principal and keytab, and a connection
+            # must not be code. Admin calls fill it themselves (:func:`~.auth.kerberos.fill_ticket_cache`).
+            config["sasl.kerberos.min.time.before.relogin"] = 0
         return config
 
     def oauth_token(self) -> tuple[str, float, str, dict[str, str]]:

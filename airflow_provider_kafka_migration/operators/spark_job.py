@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.configuration import conf as airflow_conf
 
+from airflow_provider_kafka_migration.engines.base import arguments_of
 from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
 from airflow_provider_kafka_migration.engines.submit import Running, SubmitEngine
 from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError, Transient
@@ -183,7 +184,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self.defer(
             trigger=SparkJobTrigger(
                 engine=runner.engine.name,
-                arguments=dict(getattr(runner.engine, "arguments", spec.spark.engine_args)),
+                arguments=arguments_of(runner.engine, spec.spark.engine_args),
                 job_id=submission.job_id,
                 wake_seconds=min(max(seconds, _SHORTEST_WAKE_SECONDS), _LONGEST_WAKE_SECONDS),
             ),

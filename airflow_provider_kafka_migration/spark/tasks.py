@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import pickle
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pydantic", "rfc8785", "urllib3")
 #: What the message of a task contains if its executor lacks packages; :mod:`.main` looks for it.
 UNFIT = "an executor's Python lacks"
+
+#: How long the slots of a Spark Connect server count as known.
+_COUNT_SECONDS = 10.0
+#: In how many partitions a plan reads a range: ``Range (0, 9, step=1, splits=2)``.
+_SPLITS = re.compile(r"Range \(.*splits=(?:Some\()?(?P<number>\d+)")
 
 #: A task: its number -> rows. Blocks for as long as the task lasts.
 TaskFunction = Callable[[int], Iterable[tuple[Any, ...]]]
@@ -161,9 +169,11 @@ class ConnectRunner:
     Spark Connect describes jobs itself, so the UI shows its description instead of ours.
     """
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
         self.session = session
+        self._clock = clock
         self._slots = 0
+        self._counted_at = -math.inf
 
     def run(
         self, function: TaskFunction, columns: Columns, numbers: Sequence[int], *, group: str, description: str
@@ -180,11 +190,22 @@ class ConnectRunner:
         return [row.asDict() for row in rows]
 
     def slots(self) -> int:
-        """Ask Spark once into how many partitions it would split a range: as many as its executors have cores."""
-        if not self._slots:
-            numbers = self.session.range(0, 100_000).selectExpr("spark_partition_id() AS part")
-            self._slots = 1 + int(numbers.selectExpr("max(part) AS last").collect()[0]["last"])
+        """Ask Spark into how many partitions it would split a range: as many as its executors have cores now.
+
+        Only the plan is asked for: a job that counts would wait behind the slices that fill all slots. A server whose
+        plans do not show the number keeps what it said last, and is counted by a job if it has never said anything.
+        """
+        now = self._clock()
+        if now - self._counted_at >= _COUNT_SECONDS:
+            self._counted_at = now
+            plan = self.session.sql("EXPLAIN SELECT id FROM range(1000000)").collect()[0][0]
+            found = _SPLITS.search(str(plan))
+            self._slots = max(1, int(found["number"])) if found else self._slots or self._counted()
         return self._slots
+
+    def _counted(self) -> int:
+        numbers = self.session.range(0, 100_000).selectExpr("spark_partition_id() AS part")
+        return 1 + int(numbers.selectExpr("max(part) AS last").collect()[0]["last"])
 
     def cancel(self, group: str) -> None:
         """Interrupt the operations that carry the tag."""

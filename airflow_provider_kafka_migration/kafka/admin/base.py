@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.auth import kerberos
 from airflow_provider_kafka_migration.kafka.auth.tls_files import TlsFiles
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ LOWEST_BROKER_CODE = -1
 NO_ANSWER = frozenset(
     {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL}
 )
+
+#: The last one is shown; one before it may be the cause that the others hide.
+_KEPT_ERRORS = 20
+#: libsasl2's words for a mechanism whose plug-in is not installed.
+_NO_MECHANISM = "No worthy mechs found"
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,7 @@ class AdminBase:
         self._sleep: Callable[[float], None] = time.sleep
         self.retry_seconds = RETRY_SECONDS
         self._client: AdminClient | None = None
-        self._client_errors: deque[object] = deque(maxlen=1)
+        self._client_errors: deque[object] = deque(maxlen=_KEPT_ERRORS)
         self._client_files = TlsFiles(())
 
     def close_client(self) -> None:
@@ -187,6 +193,10 @@ class AdminBase:
 
         def attempt() -> dict[K, T | ItemError]:
             try:
+                if self.wire.config.kerberos is not None:
+                    # Before the client, which connects by itself; and each time, because tickets end after some hours.
+                    host = self.wire.connection().host
+                    kerberos.fill_ticket_cache(self.wire.config.kerberos, host, self.where())
                 futures = ask(self._open_client())
                 wait(futures.values(), ANSWER_SECONDS)
                 return {item: _answer(future, done) for item, future in futures.items() if future.done()}
@@ -245,7 +255,15 @@ class AdminBase:
         if self._client is not None:
             self._client.poll(0)
         self.close_client()
-        reasons = [error.str(), *(str(item) for item in self._client_errors)]
+        errors = [str(item) for item in self._client_errors]
+        reasons = [error.str(), *errors[-1:]]
+        if any(_NO_MECHANISM in reason for reason in errors):
+            return KerberosUnsupported(
+                f"libsasl2, by which librdkafka logs in, lacks its plug-in for Kerberos here ({_NO_MECHANISM})",
+                where=self.where(),
+                next_step="install it (Debian and Ubuntu: libsasl2-modules-gssapi-mit, Red Hat: cyrus-sasl-gssapi); "
+                "then clear the task",
+            )
         return BrokerUnreachable(
             f"the {self.name} cluster does not answer librdkafka: {'; '.join(reasons)}",
             where=self.where(broker=self.wire.config.bootstrap_servers),

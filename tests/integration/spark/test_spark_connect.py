@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,47 @@ def test_tasks_get_our_code_from_the_client(runner: ConnectRunner) -> None:
     assert all(".zip" in row["file"] for row in rows), rows
 
 
-def test_slots_are_those_of_the_server(runner: ConnectRunner) -> None:
-    assert runner.slots() == 2
+def test_slots_are_those_of_the_server_as_it_is_now(runner: ConnectRunner, tmp_path: Path) -> None:
+    """Asked while all slots are taken, too: the answer must not wait for a slot."""
+    now = 0.0
+    asking = ConnectRunner(runner.session, clock=lambda: now)
+    assert asking.slots() == asking._counted() == 2
+    # What Spark plans with; otherwise the cores of all executors, which this server cannot change.
+    runner.session.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
+    try:
+        assert asking.slots() == 2
+        now = 60.0
+        with _both_slots_taken(runner, tmp_path):
+            began = time.monotonic()
+            assert asking.slots() == 7
+            assert time.monotonic() - began < 15
+    finally:
+        runner.session.conf.unset("spark.sql.leafNodeDefaultParallelism")
+
+
+@contextmanager
+def _both_slots_taken(runner: ConnectRunner, folder: Path) -> Iterator[None]:
+    release = folder / "release"
+
+    def hold(number: int) -> list[tuple[int]]:
+        (folder / f"held-{number}").touch()
+        deadline = time.monotonic() + 120
+        while not release.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return [(number,)]
+
+    thread = threading.Thread(
+        target=lambda: runner.run(hold, {"number": "bigint"}, [0, 1], group="held", description="d")
+    )
+    thread.start()
+    try:
+        while not ((folder / "held-0").exists() and (folder / "held-1").exists()):
+            time.sleep(0.1)
+        yield
+        assert thread.is_alive()
+    finally:
+        release.touch()
+        thread.join()
 
 
 def test_a_group_is_cancelled_and_others_are_not(runner: ConnectRunner, tmp_path: Path) -> None:

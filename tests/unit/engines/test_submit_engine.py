@@ -19,7 +19,6 @@ from airflow_provider_kafka_migration.engines.base import JobState, SparkEngine,
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import (
-    EngineAnswerInvalid,
     EngineForbidden,
     EngineSecretsUnsafe,
     EngineUnreachable,
@@ -158,9 +157,22 @@ def test_a_token_that_yarn_knows_is_not_submitted_again(
     app_id = accept(yarn, 2, "seed-1")
     assert engine.submit(job()) == app_id
     assert not seen.exists()
-    accept(yarn, 3, "seed-1")
-    with pytest.raises(EngineAnswerInvalid, match="2 YARN applications have the tag seed-1"):
-        engine.submit(job())
+
+
+def test_of_several_applications_with_a_token_the_first_that_runs_is_the_job(
+    engine: SubmitEngine, yarn: Any, spark_submit: Callable[[str], Path]
+) -> None:
+    spark_submit("")
+    killed, ended, *running = (accept(yarn, number, "seed-1") for number in (7, 8, 10000, 9999))
+    another = accept(yarn, 6, "another")
+    yarn.apps[killed].update(state="KILLED", finalStatus="KILLED")
+    yarn.apps[ended].update(state="FINISHED", finalStatus="SUCCEEDED")
+    assert engine.submit(job()) == running[1]
+    engine.cancel_doubles("seed-1", running[1])
+    states = {app_id: yarn.apps[app_id]["state"] for app_id in (ended, *running, another)}
+    assert list(states.values()) == ["FINISHED", "KILLED", "ACCEPTED", "ACCEPTED"]
+    yarn.apps[running[1]].update(state="KILLED", finalStatus="KILLED")
+    assert engine.submit(job()) == ended
 
 
 def test_a_spark_submit_that_fails_after_yarn_has_accepted(

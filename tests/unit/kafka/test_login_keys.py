@@ -166,7 +166,10 @@ def test_what_a_ticket_needs() -> None:
     assert config.kerberos == KerberosSettings("broker", "me@EXAMPLE.COM", "/etc/me.keytab")
     theirs = config.librdkafka()
     assert theirs["sasl.mechanism"] == "GSSAPI"
-    assert theirs["sasl.kerberos.keytab"] == "/etc/me.keytab"
+    assert theirs["sasl.kerberos.service.name"] == "broker"
+    # librdkafka would put principal and keytab into a shell command; 0 means that it starts none.
+    assert theirs["sasl.kerberos.min.time.before.relogin"] == 0
+    assert not {"sasl.kerberos.principal", "sasl.kerberos.keytab"} & set(theirs)
 
 
 def test_keys_of_kerberos_that_do_not_go_together() -> None:

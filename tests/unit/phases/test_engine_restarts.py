@@ -13,6 +13,7 @@ from phase_world.outside import Killed
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.documents.job_end import JobEnd
+from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import (
@@ -508,3 +509,129 @@ def test_a_storage_that_is_away_does_not_hide_why_a_job_has_failed(lab: Lab, mon
     monkeypatch.setattr(Submissions, "ended", away)
     with pytest.raises(ExecutorUnfit):
         lab.run()
+
+
+# -- another engine, another cluster, two attempts at once ------------------------------------------------------------
+
+
+class OtherEngine(MemoryEngine):
+    """The engine that the spec names later."""
+
+    name = "other"
+
+
+@pytest.fixture
+def old(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """The cluster of the room ``old``; an engine there can be made by name."""
+    monkeypatch.setattr(find, "BUILT_IN", {**find.BUILT_IN, "memory": "memory_engine:MemoryEngine"})
+    cluster = MemoryCluster()
+    monkeypatch.setattr(MemoryEngine, "rooms", {"old": cluster, "new": lab.cluster})
+    return cluster
+
+
+def runner_on(lab: Lab, engine: MemoryEngine) -> EngineRunner:
+    return EngineRunner(engine, lab._make_job, stop=lambda _seconds: False)
+
+
+@pytest.mark.parametrize("kind", [MemoryEngine, OtherEngine])
+def test_a_job_on_another_cluster_is_cancelled_there(lab: Lab, old: MemoryCluster, kind: type[MemoryEngine]) -> None:
+    started = lab.migration(runner_on(lab, MemoryEngine(room="old"))).start_job("seed")
+    assert isinstance(started, Submission)
+    assert len(old.running) == 1
+    lab.run(runner_on(lab, kind(cluster=lab.cluster, room="new")))
+    assert [job.state for job in old.jobs.values()] == [JobState.CANCELLED]
+    assert "job-1 was cancelled" in str(lab.world.steps(steps.SPARK_JOB_ENDED)[0].details["how"])
+    lab.check_done(jobs=1)
+
+
+def test_a_task_that_waits_in_its_slot_cancels_a_job_on_the_former_cluster(lab: Lab, old: MemoryCluster) -> None:
+    """The spec names client mode now: its driver is a child of the task, and the former one runs on the cluster."""
+    started = lab.migration(runner_on(lab, MemoryEngine(room="old"))).start_job("seed")
+    assert isinstance(started, Submission)
+    engine = MemoryEngine(cluster=lab.cluster, room="old")
+    engine.detached = False
+    lab.run(runner_on(lab, engine))
+    assert [job.state for job in old.jobs.values()] == [JobState.CANCELLED]
+
+
+def test_a_former_cluster_that_is_gone_does_not_hold_the_migration_up(
+    lab: Lab, old: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.migration(runner_on(lab, MemoryEngine(room="old"))).start_job("seed")
+
+    def gone(name: str) -> None:
+        raise EngineUnreachable(f"{name}: nobody there")
+
+    old.before = gone
+    lab.run(runner_on(lab, OtherEngine(cluster=lab.cluster, room="new")))
+    assert "the seed job job-1 on memory could not be cancelled" in caplog.text
+    assert "ENGINE_UNREACHABLE" in str(lab.world.steps(steps.SPARK_JOB_ENDED)[0].details["how"])
+    lab.check_done(jobs=1)
+
+
+def test_other_arguments_on_the_same_cluster_keep_the_job(lab: Lab, old: MemoryCluster) -> None:
+    """As with any other change of the spec: it counts from the next job on."""
+    first = MemoryEngine(room="old")
+    first.arguments = {"room": "old", "memory": "1g"}
+    lab.migration(runner_on(lab, first)).start_job("seed")
+    old.looks = lab._drive
+    second = MemoryEngine(room="old")
+    second.arguments = {"room": "old", "memory": "2g"}
+    lab.run(runner_on(lab, second))
+    assert len(old.jobs) == 1
+
+
+class TwiceEngine(MemoryEngine):
+    """An engine that looks for the token and then submits: two attempts at once make two jobs."""
+
+    def submit(self, job: SparkJob) -> str:
+        def act() -> str:
+            job_id = f"job-{len(self.cluster.jobs) + 1}"
+            self.cluster.jobs[job_id] = MemoryJob(job_id, job)
+            return job_id
+
+        return str(self._call("submit", act))
+
+    def cancel_doubles(self, token: str, job_id: str) -> None:
+        for other in self.cluster.running:
+            if other.job.token == token and other.job_id != job_id:
+                self.cluster.cancel(other.job_id)
+
+
+def test_two_attempts_that_submit_at_once_agree_on_one_job(lab: Lab) -> None:
+    """The first id in the journal is the job. The attempt that comes later cancels its own."""
+    lab.works = False
+    other: list[Submission] = []
+
+    def second(name: str) -> None:
+        # While the first attempt's spark-submit runs, the next attempt begins and is done before it.
+        if name == "submit" and not other:
+            other.append(Submission("", "", "", 0))
+            found = lab.migration(runner_on(lab, TwiceEngine(cluster=lab.cluster))).start_job("seed")
+            assert isinstance(found, Submission)
+            other[0] = found
+
+    lab.cluster.before = second
+    first = lab.migration(runner_on(lab, TwiceEngine(cluster=lab.cluster))).start_job("seed")
+    assert isinstance(first, Submission)
+    assert first.token == other[0].token
+    assert first.job_id == other[0].job_id == "job-1"
+    assert [job.state for job in lab.cluster.jobs.values()] == [JobState.RUNNING, JobState.CANCELLED]
+    lab.works = True
+    lab.run(runner_on(lab, TwiceEngine(cluster=lab.cluster)))
+    assert len(lab.cluster.jobs) == 2
+    assert lab.world.steps("seed_done")
+
+
+def test_an_attempt_that_finds_a_job_cancels_its_double(lab: Lab) -> None:
+    """An attempt that died between its submission and its entry in the journal has left one behind."""
+    lab.works = False
+    engine = TwiceEngine(cluster=lab.cluster)
+    started = lab.migration(runner_on(lab, engine)).start_job("seed")
+    assert isinstance(started, Submission)
+    engine.submit(lab.cluster.jobs["job-1"].job)
+    assert len(lab.cluster.running) == 2
+    found = lab.migration(runner_on(lab, TwiceEngine(cluster=lab.cluster))).start_job("seed")
+    assert isinstance(found, Submission)
+    assert found.job_id == "job-1"
+    assert [job.state for job in lab.cluster.jobs.values()] == [JobState.RUNNING, JobState.CANCELLED]

@@ -73,12 +73,16 @@ class MemoryEngine:
     """See ``SparkEngine``. Each instance is the engine of another process."""
 
     name: ClassVar[str] = "memory"
+    located_by: ClassVar[tuple[str, ...]] = ("room",)
     #: The cluster of engines that are made by name.
     shared: ClassVar[MemoryCluster] = MemoryCluster()
+    #: Other clusters, by room.
+    rooms: ClassVar[dict[str, MemoryCluster]] = {}
 
     def __init__(self, *, cluster: MemoryCluster | None = None, room: str = "") -> None:
-        self.cluster = cluster or type(self).shared
+        self.cluster = cluster or type(self).rooms.get(room) or type(self).shared
         self.room = room
+        self.arguments = {"room": room} if room else {}
         self.detached = True
 
     def _call(self, name: str, act: Callable[[], Any]) -> Any:
