@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from journal_support import OpenJournal, opener
 
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut cannot be tested here, and waiting for the disk makes nothing truer."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
