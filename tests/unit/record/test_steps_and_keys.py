@@ -23,7 +23,6 @@ _TABLES = {Path("record/registry_settings.py")}
 _PUTS = {"put", "put_new", "put_locked", "put_result"}
 
 
-
 def _called(node: ast.AST) -> str:
     """The name of the function or method that a call calls; empty for anything else."""
     if not isinstance(node, ast.Call):
@@ -80,7 +79,9 @@ def _constants(module: ModuleType) -> set[str]:
 
 
 def test_each_step_that_is_read_has_a_writer(package: _Package) -> None:
-    written = {name for _, call in package.calls({"step", "step_once"}) if call.args for name in _names(call.args[0], "steps")}
+    written = {
+        name for _, call in package.calls({"step", "step_once"}) if call.args for name in _names(call.args[0], "steps")
+    }
     written |= {name for _, call in package.calls(_PASSED_ON) for name in _names(call, "steps")}
     written |= {name for path in _TABLES for name in _names(package.trees[path], "steps")}
     assert written == _constants(steps)
