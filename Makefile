@@ -21,9 +21,6 @@ PYTEST_ARGS ?=
 # Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Unit tests that wait for timers leave the processor to others: more workers than cores.
-FAST_WORKERS ?= 3
-FAST := -n $(FAST_WORKERS) --dist loadfile --no-loadscope-reorder
 # Random faults of `make soak`, on a target of one broker and of three.
 FAULTS ?= 300
 FAULTS_ON_THREE ?= 60
@@ -32,7 +29,6 @@ SEED ?=
 # Folders of the package of which the unit tests reach at least this percentage of lines.
 COVERED := copy phases
 COVERED_PERCENT := 75
-COVERAGE := $(foreach folder,$(COVERED),--cov=airflow_provider_kafka_migration.$(folder)) --cov-report=
 
 .PHONY: help
 help: ## Show this help
@@ -64,10 +60,10 @@ test: env java ## All tests but the soak runs
 
 .PHONY: test-fast
 test-fast: env ## Unit tests only: no broker; checks the coverage unless PYTEST_ARGS selects tests
-	$(PYTEST) $(FAST) -m "not integration and not e2e and not soak and not slow" $(or $(PYTEST_ARGS),$(COVERAGE) tests/unit)
 ifeq ($(PYTEST_ARGS),)
-	@$(foreach folder,$(COVERED),$(BIN)/python -m coverage report --include='*/$(folder)/*' \
-	  --fail-under=$(COVERED_PERCENT) &&) true
+	@bash scripts/test_fast.sh $(BIN)/python $(COVERED_PERCENT) $(COVERED)
+else
+	$(PYTEST) $(PARALLEL) -m "not integration and not e2e and not soak and not slow" $(PYTEST_ARGS)
 endif
 
 .PHONY: test-integration

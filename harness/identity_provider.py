@@ -136,7 +136,7 @@ class IdentityProvider:
             "127.0.0.1", self._port, self._app, threaded=True, request_handler=_Quiet, ssl_context=context
         )
         self._port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
         if self._server is not None:

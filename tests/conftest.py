@@ -23,9 +23,11 @@ pytest_plugins = ["tests.second_tries"]
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
 
-# Property tests: a quick search by default, a long one with `--hypothesis-profile=thorough` (part of `make soak`).
+# Property tests: a short search by default, a quick one in `make test-fast`, and a long one with
+# `--hypothesis-profile=thorough` (part of `make soak`).
 # A test that needs more or fewer examples than others takes a multiple of `settings.default.max_examples`. There are
 # no deadlines, because the machine may be busy.
+settings.register_profile("quick", deadline=None, max_examples=15)
 settings.register_profile("lean", deadline=None, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=500)
 settings.load_profile("lean")

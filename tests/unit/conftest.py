@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import uuid
@@ -67,11 +68,23 @@ def _one_loader() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Trust one authority instead of the public ones: each client of a registry reads their 150 certificates."""
+    """Trust one authority instead of the public ones: each client of a registry reads their 150 certificates.
+
+    The environment goes before certifi where it names a file: for the client, for httpx, and for Python's defaults.
+    """
     authority = Authority(tmp_path_factory.mktemp("authority"), "authority of the unit tests")
     authority.create()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(certifi, "where", lambda: str(authority.certificate))
+        patch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_flushing() -> Iterator[None]:
+    """A power cut cannot be tested here, and waiting for the disk makes nothing truer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

@@ -53,6 +53,7 @@ def _build_site(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     done = _build_site(ROOT / "mkdocs.yml", tmp_path / "site")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -65,6 +66,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     [("[x](absent.md)", "absent.md"), ("[x](index.md#absent)", "absent"), (None, "missing.md")],
     ids=["broken-link", "broken-anchor", "missing-page"],
 )
+@pytest.mark.slow
 def test_a_broken_site_does_not_build(tmp_path: Path, text: str | None, said: str) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Start\n\n{text or ''}\n", encoding="utf-8")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.measure import CopyResult
 from benchmarks.report import render, write
 from benchmarks.run import is_done, line_of
@@ -72,6 +74,7 @@ def test_without_results_the_page_says_so_and_shows_no_chart() -> None:
     assert "Add a peer of your own" in page
 
 
+@pytest.mark.slow
 def test_page_and_chart_are_written(tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()

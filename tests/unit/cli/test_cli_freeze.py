@@ -220,6 +220,7 @@ app()
 """
 
 
+@pytest.mark.slow
 def test_a_real_signal_in_a_freeze(spec_file: Path, journal: Journal, tmp_path: Path) -> None:
     freeze(journal, "acl")
     process = subprocess.Popen(

@@ -468,7 +468,7 @@ def batches_of(found: list[Record], per_batch: int, codec: int) -> MemoryLog:
     return MemoryLog([batch(found[start : start + per_batch], codec) for start in range(0, len(found), per_batch)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(some_records(), PARTS, st.integers(1, 8), st.integers(1, 8), st.sampled_from([0, 3]), st.randoms())
 def test_any_records_are_equal_under_the_map_and_any_changed_byte_of_an_id_is_found(
     found: list[Record], parts: str, per_batch: int, target_per_batch: int, codec: int, rng: random.Random
@@ -520,7 +520,6 @@ def test_any_records_are_equal_under_the_map_and_any_changed_byte_of_an_id_is_fo
     assert content.difference_count == 1
 
 
-@settings(max_examples=50, deadline=None)
 @given(some_records(), st.binary(min_size=1, max_size=40))
 def test_bodies_that_cannot_be_read_are_compared_as_they_are(found: list[Record], garbage: bytes) -> None:
     ids = rewriting(MAP, "both")

@@ -58,6 +58,7 @@ def ask(lab: Lab, whom: str) -> str:
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_host_sees_nothing_of_this_machine_and_nothing_of_another_host(lab: Lab, tmp_path: Path) -> None:
     client, server = lab.hosts["client"], lab.hosts["server"]
     for place in (tmp_path, Path("/tmp"), Path("/var/tmp"), Path.home(), server.disk):
@@ -139,6 +140,7 @@ def test_a_signal_reaches_the_process_itself(lab: Lab) -> None:
     assert "asked" in process.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_host_ends_with_all_its_processes_and_comes_back_with_its_disk(lab: Lab) -> None:
     host = lab.host("crashing")
     (host.disk / "kept").write_text("data")
@@ -166,6 +168,7 @@ def _is_of(process: Path, host: Host) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_nothing_remains_of_a_lab_whose_owner_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom harness.hosts import Lab\n"

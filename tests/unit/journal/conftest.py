@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import pytest
 from journal_support import OpenJournal, opener
@@ -11,10 +11,12 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut cannot be tested here, and waiting for the disk makes nothing truer."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """S3 in this process is slow: the fast tier takes the steps of a journal to it, and the rest to a folder."""
+    for item in items:
+        on_s3 = getattr(item, "callspec", None) is not None and item.callspec.params.get("store") == "s3"  # type: ignore[attr-defined]
+        if on_s3 and item.path.parent == Path(__file__).parent and item.path.name != "test_journal.py":
+            item.add_marker("slow")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from phase_support import SIGNING_SEED
 from phase_world.world import SIGNING_KEY, Worlds, without_probes
@@ -13,8 +11,7 @@ from airflow_provider_kafka_migration.validation import topics
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the disk below a local store, or for a controller that does not exist."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+    """Nobody waits for a controller that does not exist."""
     monkeypatch.setattr(topics, "CONFIGS_VISIBLE_SECONDS", 0.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,12 +22,6 @@ _PASSED_ON = {"start", "_restore"}
 _TABLES = {Path("record/registry_settings.py")}
 _PUTS = {"put", "put_new", "put_locked", "put_result"}
 
-_TREES = {
-    path.relative_to(PACKAGE): ast.parse(path.read_text())
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if path.relative_to(PACKAGE).parts[0] not in _BELOW
-}
-
 
 def _called(node: ast.AST) -> str:
     """The name of the function or method that a call calls; empty for anything else."""
@@ -35,12 +30,39 @@ def _called(node: ast.AST) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
-    for path, tree in _TREES.items():
-        for node in ast.walk(tree):
-            if _called(node) in names:
-                assert isinstance(node, ast.Call)
-                yield f"{path}:{node.lineno}", node
+class _Package:
+    """What these tests look at: the package is parsed and walked once, because that takes seconds."""
+
+    def __init__(self) -> None:
+        self.trees: dict[Path, ast.Module] = {}
+        self.functions: list[tuple[Path, ast.FunctionDef]] = []
+        self._calls: dict[str, list[tuple[str, ast.Call]]] = {}
+        for file in sorted(PACKAGE.rglob("*.py")):
+            path = file.relative_to(PACKAGE)
+            if path.parts[0] not in _BELOW:
+                self.trees[path] = ast.parse(file.read_text())
+                self._add(path)
+
+    def _add(self, path: Path) -> None:
+        for node in ast.walk(self.trees[path]):
+            if isinstance(node, ast.FunctionDef):
+                self.functions.append((path, node))
+            elif isinstance(node, ast.Call):
+                self._calls.setdefault(_called(node), []).append((f"{path}:{node.lineno}", node))
+
+    def calls(self, names: set[str]) -> list[tuple[str, ast.Call]]:
+        """(place, call) of each call of a function or method of one of these names."""
+        return [call for name in sorted(names) for call in self._calls.get(name, [])]
+
+
+@pytest.fixture(scope="module")
+def package() -> Iterator[_Package]:
+    """The modules of the package; their garbage is collected once, and not after every few hundred nodes."""
+    gc.disable()
+    try:
+        yield _Package()
+    finally:
+        gc.enable()
 
 
 def _names(node: ast.AST, module: str) -> set[str]:
@@ -56,25 +78,27 @@ def _constants(module: ModuleType) -> set[str]:
     return {name for name in vars(module) if name.isupper()}
 
 
-def test_each_step_that_is_read_has_a_writer() -> None:
-    written = {name for _, call in _calls({"step", "step_once"}) if call.args for name in _names(call.args[0], "steps")}
-    written |= {name for _, call in _calls(_PASSED_ON) for name in _names(call, "steps")}
-    written |= {name for path in _TABLES for name in _names(_TREES[path], "steps")}
+def test_each_step_that_is_read_has_a_writer(package: _Package) -> None:
+    written = {
+        name for _, call in package.calls({"step", "step_once"}) if call.args for name in _names(call.args[0], "steps")
+    }
+    written |= {name for _, call in package.calls(_PASSED_ON) for name in _names(call, "steps")}
+    written |= {name for path in _TABLES for name in _names(package.trees[path], "steps")}
     assert written == _constants(steps)
 
 
-def test_no_step_is_named_by_its_text() -> None:
+def test_no_step_is_named_by_its_text(package: _Package) -> None:
     """A name that is typed where it is read may be one that nobody writes."""
     texts = {
         place: ast.unparse(item)
-        for place, call in _calls({"find_step", "steps", "step", "step_once", *_PASSED_ON})
+        for place, call in package.calls({"find_step", "steps", "step", "step_once", *_PASSED_ON})
         for item in call.args
         if isinstance(item, ast.Constant) and item.value in {getattr(steps, name) for name in _constants(steps)}
     }
     assert texts == {}
     direct = [
         place
-        for place, call in _calls({"find_step", "steps", "step", "step_once"})
+        for place, call in package.calls({"find_step", "steps", "step", "step_once"})
         if isinstance(call.func, ast.Attribute)
         and ast.unparse(call.func.value).endswith("journal")
         and any(isinstance(item, ast.Constant) for item in call.args[:1])
@@ -82,17 +106,15 @@ def test_no_step_is_named_by_its_text() -> None:
     assert direct == []
 
 
-def test_each_document_that_is_read_has_a_writer() -> None:
-    written = {name for _, call in _calls({"put_result"}) for name in _names(call, "keys")}
+def test_each_document_that_is_read_has_a_writer(package: _Package) -> None:
+    written = {name for _, call in package.calls({"put_result"}) for name in _names(call, "keys")}
     others = {
         name
-        for path, tree in _TREES.items()
-        if path != Path("record/record.py")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any(_called(item) in _PUTS for item in ast.walk(node))
+        for path, node in package.functions
+        if path != Path("record/record.py") and any(_called(item) in _PUTS for item in ast.walk(node))
         for name in _names(node, "keys")
     }
-    read = {name for _, call in _calls({"result", "_result", "stored_result"}) for name in _names(call, "keys")}
+    read = {name for _, call in package.calls({"result", "_result", "stored_result"}) for name in _names(call, "keys")}
     assert len(read & _constants(keys)) > 5
     assert read & _constants(keys) <= written, "results"
     # Copiers write the progress of their jobs, which is below the record.

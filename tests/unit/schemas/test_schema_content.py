@@ -174,7 +174,7 @@ def test_text_without_an_end_is_scanned_once(text: str) -> None:
     assert canonical_text("PROTOBUF", text) == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     st.sampled_from(["AVRO", "JSON", "PROTOBUF"]),
     st.one_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from schema_snapshots import answered, avro, registered, snapshot
 
@@ -134,7 +134,6 @@ def carry_out(plan: SchemaPlan, source: RegistrySnapshot, target: Target) -> dic
     return places
 
 
-@settings(max_examples=60, deadline=None)
 @given(registries(), selections, st.sampled_from(["keep", "translate"]))
 def test_a_plan_can_be_carried_out_and_leaves_nothing_to_do(
     source: RegistrySnapshot, selection: Selection, mode: Literal["keep", "translate"]
@@ -173,7 +172,6 @@ def test_a_plan_can_be_carried_out_and_leaves_nothing_to_do(
     assert result.ids_resolved == len(ids)
 
 
-@settings(max_examples=60, deadline=None)
 @given(registries())
 def test_the_order_has_each_version_once_and_behind_what_it_needs(source: RegistrySnapshot) -> None:
     order = registration_order(source)

@@ -171,7 +171,7 @@ def through_rdd(rows: list[tuple[Any, ...]]) -> list[Row]:
     return [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in task.rows([7])]
 
 
-@pytest.mark.parametrize("through", [through_arrow, through_rdd])
+@pytest.mark.parametrize("through", [pytest.param(through_arrow, marks=pytest.mark.slow), through_rdd])
 def test_results_survive_the_way_to_the_driver(through: Callable[[list[tuple[Any, ...]]], list[Row]]) -> None:
     sent = [
         result(1, lane=2, records=3, gaps=[(1, 4)], error=BrokerUnreachable("gone").as_dict()),
@@ -182,7 +182,7 @@ def test_results_survive_the_way_to_the_driver(through: Callable[[list[tuple[Any
     assert outcome.lane_errors == {}
 
 
-@pytest.mark.parametrize("through", [through_arrow, through_rdd])
+@pytest.mark.parametrize("through", [pytest.param(through_arrow, marks=pytest.mark.slow), through_rdd])
 def test_lane_errors_survive_as_errors_of_their_kind(
     through: Callable[[list[tuple[Any, ...]]], list[Row]],
 ) -> None:
@@ -358,7 +358,9 @@ def test_arguments_show_no_secret(tmp_path: Path) -> None:
     assert "hunter2" not in repr(arguments)
 
 
-@pytest.mark.parametrize("name", ["seed", "tail", "verify"])
+@pytest.mark.parametrize(
+    "name", ["seed", pytest.param("tail", marks=pytest.mark.slow), pytest.param("verify", marks=pytest.mark.slow)]
+)
 def test_mains_name_a_missing_job(name: str, tmp_path: Path) -> None:
     path = references_file(tmp_path, SECRETS)
     root = Path(__file__).parents[3]
@@ -383,6 +385,7 @@ def test_mains_name_a_missing_job(name: str, tmp_path: Path) -> None:
 # --- the zip --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_zip_is_importable_on_its_own_and_always_the_same(tmp_path: Path) -> None:
     first = build_py_files(tmp_path)
     content = first.read_bytes()
