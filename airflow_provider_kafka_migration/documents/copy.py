@@ -10,15 +10,17 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from airflow_provider_kafka_migration.documents.base import Document, Part, canonical_digest
+from airflow_provider_kafka_migration.documents.base import Document, GrownPart, Part, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 
-class CopyPartition(Part):
+class CopyPartition(GrownPart):
     """One partition to copy: a base run (source_start_offset -> target_start_offset) and where to stop."""
+
+    LATER_FIELDS = ("adopted",)
 
     topic: str
     target_topic: str
@@ -31,6 +33,9 @@ class CopyPartition(Part):
     size_bytes: int = -1
     on_mismatch: Literal["mapped", "fail"] | None = Field(None, description="None: the job's setting")
     max_batch_bytes: int | None = Field(None, description="max.message.bytes of the target topic, if known")
+    adopted: bool = Field(
+        False, description="what is below target_start_offset is content of others, not fillers of the copy"
+    )
 
     @classmethod
     def of_plan(cls, topic: TopicPlan, item: PartitionPlan) -> CopyPartition:
@@ -44,6 +49,7 @@ class CopyPartition(Part):
             target_start_offset=item.target_start_offset,
             verdict=item.verdict,
             size_bytes=item.size_bytes,
+            adopted=item.adopted is not None,
         )
 
     @property

@@ -1,0 +1,75 @@
+"""Where adopted partitions begin: behind content that is already on both clusters, with the proof of the boundary."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from airflow_provider_kafka_migration.documents.base import Document, Part
+
+
+class EarlierFindings(Part):
+    """What another copier did to the content below the boundary; each is -1 where it was not compared."""
+
+    duplicates: int = Field(-1, description="records that are on the target more than once")
+    aborted_records: int = Field(-1, description="records of aborted transactions that are on the target")
+    missing: int = Field(-1, description="records that the source still has and the target lacks")
+
+
+class AdoptedStart(Part):
+    """Where the copy of one adopted partition begins: the first source offset to copy, and where it goes."""
+
+    source_offset: int = Field(description="first source offset that is not on the target yet")
+    target_offset: int = Field(description="log end of the target: source_offset goes there")
+    source_topic_id: str = Field("", description="topic id when the boundary was found; empty before 2.8")
+    target_topic_id: str = Field("", description="topic id on the target")
+    proof: Literal["boundary", "content", "offset_sync"] = Field(
+        description="boundary: the end of a finished migration; content: records compared on both sides; offset_sync: "
+        "counted from a position that another tool recorded"
+    )
+    compared_records: int = Field(0, description="records before the boundary that were compared on both sides")
+    earlier: EarlierFindings = Field(default_factory=EarlierFindings)
+    note: str = Field("", description="for people: what differs from the expectation, and why it does no harm")
+
+
+class AdoptedPartition(Part):
+    """The start of one partition."""
+
+    topic: str = Field(description="source topic")
+    partition: int
+    target_topic: str
+    start: AdoptedStart
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(source topic, partition)."""
+        return (self.topic, self.partition)
+
+
+class RefusedPartition(Part):
+    """A partition that cannot be adopted, and why."""
+
+    topic: str = Field(description="source topic")
+    partition: int
+    reason: str
+
+
+class Adoption(Document):
+    """``plan/adoption.json``: all adopted partitions of a migration, and those that cannot be adopted."""
+
+    version: int = 1
+    migration_id: str
+    adopted_from: str = Field(description="adopt.from of the spec")
+    boundary_of: str = Field("", description="migration whose end is the boundary; empty: none")
+    boundary_digest: str = Field("", description="hash of the last journal entry of that migration")
+    partitions: list[AdoptedPartition] = Field(default_factory=list, description="ascending by topic and partition")
+    refused: list[RefusedPartition] = Field(default_factory=list, description="ascending by topic and partition")
+
+    def start(self, topic: str, partition: int) -> AdoptedStart | None:
+        """Return where a source partition begins; None: it is not adopted."""
+        return self.starts().get((topic, partition))
+
+    def starts(self) -> dict[tuple[str, int], AdoptedStart]:
+        """Return all starts by (source topic, partition)."""
+        return {item.key: item.start for item in self.partitions}
