@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from simulated import apis
@@ -196,6 +197,62 @@ def test_where_markers_are_refused_empty_transactions_fill_the_first_hole(worlds
     assert copy.slice()["t"].done
     copy.assert_equal("t")
     assert copy.producers.data_producer_id not in {number for _, number in control_ids(copy)}
+
+
+# -- what the source has deleted since the boundary -------------------------------------------------------------------
+
+
+def test_a_source_that_has_deleted_only_the_fence_has_lost_nothing(worlds: Worlds) -> None:
+    copy = way_back(worlds, adopted_fields={"source_hole_end_offset": END + 1})
+    copy.source.log(KEY).delete_until(END + 1)
+    result = copy.slice()["t"]
+    assert (result.done, result.gaps) == (True, [])
+    assert copy.target.log(KEY).log_end == copy.source.log(KEY).log_end
+    assert control_ids(copy)[0] == (END, copy.producers.data_producer_id)
+
+
+@pytest.mark.parametrize("hole_end", [-1, END + 1])
+def test_records_that_the_source_has_deleted_since_are_a_gap(worlds: Worlds, hole_end: int) -> None:
+    """A copy that begins on an empty partition just starts later; here clients would miss what they had written."""
+    copy = way_back(worlds, adopted_fields={"source_hole_end_offset": hole_end})
+    copy.source.log(KEY).delete_until(END + 3)
+    before = list(copy.target.log(KEY).batches)
+    assert error_code(copy.slice()["t"]) == "SOURCE_GAP"
+    assert copy.target.log(KEY).batches == before
+
+
+def test_a_gap_is_recorded_where_the_policy_says_so(worlds: Worlds) -> None:
+    copy = way_back(worlds, job_fields={"on_mismatch": "fail", "on_source_gap": "record"})
+    copy.source.log(KEY).delete_until(END + 3)
+    result = copy.slice()["t"]
+    assert (result.done, result.gaps) == (True, [(END, END + 3)])
+
+
+def tombstones(worlds: Worlds, caught_up_at: float, on_overtaken: str) -> SimulatedCopy:
+    """A way back of a compacted topic that has lost a record behind the boundary; it keeps tombstones for an hour."""
+    settings = {"retention_ms": {"t": 3_600_000}, "on_overtaken": on_overtaken}
+    copy = way_back(
+        worlds,
+        adopted_fields={"caught_up_at": caught_up_at},
+        job_fields={"on_mismatch": "fail", "tombstones": settings},
+    )
+    copy.source.log(KEY).compact([END + 2])
+    return copy
+
+
+@pytest.mark.parametrize(("hours", "codes"), [(2.0, "TOMBSTONES_OVERTAKEN"), (0.5, None)])
+def test_a_way_back_that_begins_late_may_miss_tombstones(worlds: Worlds, hours: float, codes: str | None) -> None:
+    """Its copy has begun at the switch, not when its first slice ran."""
+    copy = tombstones(worlds, time.time() - hours * 3600, "fail")
+    result = copy.slice()["t"]
+    assert (None if result.error is None else result.error["code"]) == codes
+    assert result.done == (codes is None)
+
+
+def test_an_unknown_time_of_the_boundary_is_named(worlds: Worlds) -> None:
+    copy = tombstones(worlds, -1.0, "fail")
+    result = copy.slice()["t"]
+    assert (result.done, result.overtaken) == (True, [END])
 
 
 @pytest.mark.no_cover

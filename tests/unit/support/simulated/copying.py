@@ -37,6 +37,7 @@ class SimulatedCopy:
     :param verdicts: by topic; default: equal.
     :param target_starts: by topic: where a shifted copy begins on the target; default: its log end.
     :param adopted: by topic: (source offset, target offset) of the boundary behind which the copy begins.
+    :param adopted_fields: laid over each adopted partition.
     :param job_fields: laid over the job document.
     """
 
@@ -47,6 +48,7 @@ class SimulatedCopy:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     target_starts: dict[str, int] = field(default_factory=dict)
     adopted: dict[str, tuple[int, int]] = field(default_factory=dict)
+    adopted_fields: dict[str, Any] = field(default_factory=dict)
     job_fields: dict[str, Any] = field(default_factory=dict)
     target_limits: dict[str, int] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class SimulatedCopy:
             source_start_offset=source_start,
             target_start_offset=start,
             verdict=verdict,
-            adopted=name in self.adopted,
+            **({"adopted": True, **self.adopted_fields} if name in self.adopted else {}),
         )
 
     def clients(self) -> Clients:
