@@ -148,7 +148,8 @@ def _doc(model: type[BaseModel]) -> str:
 
 
 def _section_of(field: FieldInfo) -> type[BaseModel] | None:
-    kind = field.annotation
+    kinds = [item for item in typing.get_args(field.annotation) if item is not type(None)]
+    kind = kinds[0] if len(kinds) == 1 and typing.get_origin(field.annotation) is not list else field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
@@ -170,10 +171,10 @@ def _table(model: type[BaseModel]) -> str:
         section = _section_of(field)
         if section is not None:
             shown = "required" if field.is_required() else ""
-            rows.append(f"| `{name}` | section | {shown} | {_cell(_first_line(section))} |\n")
+            rows.append(f"| `{field.alias or name}` | section | {shown} | {_cell(_first_line(section))} |\n")
             continue
         rows.append(
-            f"| `{name}` | {_cell(_kind(hints[name]))} | {_default(field, hints[name])} | "
+            f"| `{field.alias or name}` | {_cell(_kind(hints[name]))} | {_default(field, hints[name])} | "
             f"{_cell(field.description or '')} |\n"
         )
     return "".join(rows) + "\n"

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any, ClassVar, TypeVar
 
 import rfc8785
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 _D = TypeVar("_D", bound="Document")
 
@@ -15,6 +15,24 @@ class Part(BaseModel):
     """A part of a document. Unknown keys are never written, but tolerated when reading."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class GrownPart(Part):
+    """A part that has gained fields since documents with it were first journaled.
+
+    A field of ``LATER_FIELDS`` is written only where it differs from its default, so earlier documents keep their
+    digests.
+    """
+
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        for name in self.LATER_FIELDS:
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
+                data.pop(name, None)
+        return data
 
 
 class Document(Part):

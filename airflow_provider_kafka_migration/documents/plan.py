@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.adoption import AdoptedStart
+from airflow_provider_kafka_migration.documents.base import Document, GrownPart, Part
 from airflow_provider_kafka_migration.documents.schemas import TopicIds
 
 # -- measured rates ---------------------------------------------------------------------------------------------------
@@ -143,8 +144,10 @@ class ClusterFacts(Part):
     authorizer: bool = True
 
 
-class PartitionPlan(Part):
+class PartitionPlan(GrownPart):
     """One partition: the bounds of its log, and how its offsets are kept."""
+
+    LATER_FIELDS = ("adopted",)
 
     partition: int
     log_start_offset: int
@@ -153,15 +156,20 @@ class PartitionPlan(Part):
     size_bytes: int = Field(-1, description="bytes on the leader's disk; -1 where the broker does not report them")
     verdict: Verdict
     reason: str = Field("", description="reason for this verdict, for people")
-    source_start_offset: int = Field(description="first copied source offset (= log_start_offset)")
+    source_start_offset: int = Field(
+        description="first copied source offset: log_start_offset, or that of an adopted partition"
+    )
     target_start_offset: int = Field(description="target offset of source_start_offset; the same for verdict equal")
     estimated_holes: int = 0
     estimated_records: int = -1
+    adopted: AdoptedStart | None = Field(
+        None, description="the partition begins behind content that is on both clusters; null: on an empty partition"
+    )
 
     @property
     def filler_offsets(self) -> int:
         """Offsets to fill and delete before the first record (verdict equal and a log start above 0)."""
-        return self.target_start_offset
+        return 0 if self.adopted else self.target_start_offset
 
 
 class TopicPlan(Part):
@@ -276,10 +284,21 @@ class SchemaPlanSummary(Part):
     unread: int = Field(0, description="what could not be read; the schema plan names it")
 
 
+class AdoptionSummary(Part):
+    """Which partitions are adopted, in figures. Its digest is part of the plan, so an approval covers the starts."""
+
+    document: str = Field(description="key of the document, relative to the migration")
+    digest: str = Field(description="SHA-256 of the document")
+    adopted_from: str = Field(description="adopt.from of the spec")
+    boundary_of: str = Field("", description="migration whose end is the boundary; empty: none")
+    partitions: int = 0
+    refused: int = Field(0, description="partitions that cannot be adopted; the document and precheck name them")
+
+
 class Plan(Document):
     """The plan. An approval refers to it and its digest (:meth:`Document.digest`)."""
 
-    LATER_FIELDS = ("excluded_groups", "schemas")
+    LATER_FIELDS = ("excluded_groups", "schemas", "adoption")
 
     version: int = 1
     migration_id: str
@@ -308,6 +327,7 @@ class Plan(Document):
     schemas: SchemaPlanSummary | None = Field(
         None, description="null: no schema registry is configured, or it is unknown"
     )
+    adoption: AdoptionSummary | None = Field(None, description="null: the spec adopts nothing")
     spec_digest: str = ""
 
     def topic(self, name: str) -> TopicPlan:

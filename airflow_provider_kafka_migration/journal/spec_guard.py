@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED, JournalEntry
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, JournalConflict, Where
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.spec import OPTIONAL_SECTIONS
 from airflow_provider_kafka_migration.state import FORWARD, State
 
 #: The last state in which a field, or all fields of a section, may change. The longest matching path applies;
@@ -149,7 +150,17 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, dic
     them.
     """
     kept = {path: _hashed_now(path, old[path]) for path in old.keys() & new.keys()}
-    return {path: {"old": kept[path], "new": new[path]} for path in sorted(kept) if new[path] != kept[path]}
+    changed = {path: {"old": kept[path], "new": new[path]} for path in kept if new[path] != kept[path]}
+    for section in OPTIONAL_SECTIONS:
+        # Whole sections appear and vanish by a person's hand only: no release adds one by itself.
+        before, after = _has_section(old, section), _has_section(new, section)
+        if before != after:
+            changed[section] = {"old": "present" if before else None, "new": "present" if after else None}
+    return dict(sorted(changed.items()))
+
+
+def _has_section(fields: Mapping[str, Any], section: str) -> bool:
+    return any(path.startswith(f"{section}.") for path in fields)
 
 
 def _kept(path: str, value: Any) -> Any:
@@ -239,7 +250,11 @@ def recorded_spec(journal: Journal) -> dict[str, Any]:
     spec: dict[str, Any] = copy.deepcopy(first)
     last = last_spec(journal)
     started = flatten(first)
-    for path, value in sorted((last.details["fields"] if last is not None else {}).items()):
+    fields = last.details["fields"] if last is not None else started
+    for section in OPTIONAL_SECTIONS:
+        if not _has_section(fields, section):
+            spec.pop(section, None)
+    for path, value in sorted(fields.items()):
         if value == started.get(path):
             continue
         if isinstance(value, str) and value.startswith("sha256:"):

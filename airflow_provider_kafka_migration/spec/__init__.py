@@ -1,7 +1,14 @@
 """The spec of one migration, as YAML or DAG Params. One error reports all its mistakes."""
 
+from airflow_provider_kafka_migration.spec.adoption import (
+    AdoptFrom,
+    AdoptSection,
+    MirrorMaker2Section,
+    RedpandaMigratorSection,
+)
 from airflow_provider_kafka_migration.spec.load import (
     MIGRATION_ID_PATTERN,
+    OPTIONAL_SECTIONS,
     MigrationSpec,
     json_schema,
     load_spec,
@@ -47,7 +54,10 @@ from airflow_provider_kafka_migration.spec.types import (
 
 __all__ = [
     "MIGRATION_ID_PATTERN",
+    "OPTIONAL_SECTIONS",
     "AclsSection",
+    "AdoptFrom",
+    "AdoptSection",
     "ApprovalsSection",
     "ByteSize",
     "ClusterSection",
@@ -58,9 +68,11 @@ __all__ = [
     "GroupsSection",
     "Location",
     "MigrationSpec",
+    "MirrorMaker2Section",
     "NotificationsSection",
     "OffsetsMode",
     "OffsetsSection",
+    "RedpandaMigratorSection",
     "Regex",
     "RenameSection",
     "RewriteMode",

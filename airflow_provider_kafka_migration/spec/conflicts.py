@@ -70,6 +70,7 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
             _translate,
             _subject_renames,
         ),
+        *(_adopt_keys, _adopt_prefix, _adopt_and_copy),
     )
     for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
         with contextlib.suppress(KeyUnknownError):
@@ -233,11 +234,61 @@ def _subject_renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             yield "schemas.rename.subjects", f"{' and '.join(names)} would both become {target}"
 
 
-def _differs(section: Any, key: str) -> bool:
-    """Return whether a key of a section is not at its default; wrong keys below it count as their defaults."""
+def _adopt_keys(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find keys of ``adopt`` that are missing for, or have no effect with, what is taken over."""
+    adopt = _section(sections, "adopt")
+    if adopt.from_ == "way_back":
+        if not adopt.migration_id:
+            yield "adopt.migration_id", "from: way_back needs the migration whose end is the boundary"
+    elif adopt.migration_id:
+        yield "adopt.migration_id", f"has no effect with from: {adopt.from_}"
+    for key in ("mirrormaker2", "redpanda_migrator"):
+        if adopt.from_ != key and _differs(adopt, key, from_=adopt.from_):
+            yield f"adopt.{key}", f"has no effect with from: {adopt.from_}"
+    if adopt.from_ == "redpanda_migrator" and not adopt.redpanda_migrator.group:
+        yield "adopt.redpanda_migrator.group", "needed: where it stopped is what this group has committed"
+    if adopt.from_ != "mirrormaker2" and adopt.map_below == "offset_syncs":
+        yield "adopt.map_below", "offset_syncs needs from: mirrormaker2, which writes them"
+
+
+def _adopt_prefix(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a custom policy of MirrorMaker 2 without its prefix, and a prefix without such a policy."""
+    adopt = _section(sections, "adopt")
+    if adopt.from_ != "mirrormaker2":
+        return
+    mirror = adopt.mirrormaker2
+    if mirror.replication_policy == "prefix" and not mirror.prefix:
+        yield "adopt.mirrormaker2.prefix", "replication_policy: prefix needs it"
+    if mirror.replication_policy != "prefix" and mirror.prefix:
+        yield "adopt.mirrormaker2.prefix", f"has no effect with replication_policy: {mirror.replication_policy}"
+
+
+def _adopt_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find ways of copying that would overwrite, delete or ignore the content that is taken over."""
+    _section(sections, "adopt")
+    offsets = _section(sections, "offsets")
+    for key in ("on_overtaken_tombstones", "on_source_truncation"):
+        if getattr(offsets, key) == "recopy":
+            yield f"offsets.{key}", "recopy deletes target topics: not with adopt, whose topics have content of others"
+    if offsets.on_foreign_writer == "transactional":
+        yield "offsets.on_foreign_writer", "transactional contradicts adopt: nobody else may write to adopted topics"
+    if offsets.mode == "transactional":
+        yield "offsets.mode", "transactional contradicts adopt: positions of adopted partitions are log ends"
+    for index, item in enumerate(offsets.by_topic):
+        if item.mode == "transactional":
+            yield f"offsets.by_topic[{index}].mode", "transactional contradicts adopt"
+    if _section(sections, "seed").via == "split":
+        yield "seed.via", "split is not possible with adopt: its copiers cannot compare the two clusters"
+
+
+def _differs(section: Any, key: str, **required: Any) -> bool:
+    """Return whether a key of a section is not at its default; wrong keys below it count as their defaults.
+
+    :param required: keys of the section that have no default.
+    """
     value = getattr(section, key)
     kind = type(section.model if isinstance(section, ValidKeys) else section)
-    return bool((value.model if isinstance(value, ValidKeys) else value) != getattr(kind(), key))
+    return bool((value.model if isinstance(value, ValidKeys) else value) != getattr(kind(**required), key))
 
 
 def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:

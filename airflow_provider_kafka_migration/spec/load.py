@@ -6,12 +6,20 @@ import contextlib
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.spec.adoption import AdoptSection
 from airflow_provider_kafka_migration.spec.conflicts import Mistake, ValidKeys, conflicts
 from airflow_provider_kafka_migration.spec.schemas import SchemasSection
 from airflow_provider_kafka_migration.spec.sections import (
@@ -33,6 +41,10 @@ from airflow_provider_kafka_migration.spec.sections import (
     TopologySection,
     ValidationSection,
 )
+
+#: Sections that not every spec has. Those that are absent are not written, so a spec that was digested or journaled
+#: before a section existed stays the same.
+OPTIONAL_SECTIONS = ("adopt",)
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 
@@ -63,10 +75,16 @@ class MigrationSpec(Section):
     evidence: EvidenceSection = Field(default_factory=lambda: EvidenceSection())
     spark: SparkSection = Field(default_factory=lambda: SparkSection())
     notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
+    adopt: AdoptSection | None = Field(None, description="Take logs over that are already on both clusters.")
     waive: list[str] | dict[str, str] = Field(
         default_factory=list,
         description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",
     )
+
+    @model_serializer(mode="wrap")
+    def _without_absent_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        return {name: value for name, value in data.items() if value is not None or name not in OPTIONAL_SECTIONS}
 
     @model_validator(mode="after")
     def _keys_go_together(self, info: ValidationInfo) -> MigrationSpec:
@@ -138,8 +156,12 @@ def _valid_sections(data: Mapping[str, Any]) -> dict[str, Section | ValidKeys]:
     """Return all sections, with only the valid keys of a section with mistakes; leave out unreadable sections."""
     sections: dict[str, Section | ValidKeys] = {}
     for name, field in MigrationSpec.model_fields.items():
-        kind = field.annotation
+        kind: Any = field.annotation
         content = data.get(name, {})
+        if name in OPTIONAL_SECTIONS:
+            kind = next(item for item in get_args(kind) if item is not type(None))
+            if content is None or name not in data:
+                continue
         if isinstance(kind, type) and issubclass(kind, Section) and isinstance(content, Mapping):
             with contextlib.suppress(ValidationError):
                 sections[name] = _valid_keys(kind, content)

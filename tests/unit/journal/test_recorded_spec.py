@@ -57,6 +57,18 @@ def test_as_started_and_with_all_changes_since(tmp_path: Path) -> None:
         assert parse_spec(recorded_spec(journal)) == changed
 
 
+def test_a_section_that_was_added_or_removed_since(tmp_path: Path) -> None:
+    journal = started(tmp_path, spec())
+    for changed in (
+        spec(adopt={"from": "comparison", "min_records": 5}),
+        spec(adopt={"from": "way_back", "migration_id": "m0"}),
+        spec(),
+        spec(adopt={"from": "comparison"}),
+    ):
+        guard_spec(journal, changed.model_dump(mode="json"))
+        assert parse_spec(recorded_spec(journal)) == changed
+
+
 def test_a_hashed_address_is_never_replaced_by_an_older_one(tmp_path: Path) -> None:
     old = "https://old.example/freeze"
     journal = started(tmp_path, spec(cutover={"freeze": "webhook", "producer_freeze_webhook": old}))

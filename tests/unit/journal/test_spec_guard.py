@@ -224,6 +224,17 @@ def test_an_upgrade_that_brings_or_drops_fields_changes_nothing(open_local: Open
     assert journal.steps("spec_changed") == []
 
 
+def test_a_section_that_appears_or_vanishes_is_a_change(open_local: OpenJournal) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    with_adopt = copy.deepcopy(SPEC) | {"adopt": {"from": "comparison"}}
+    assert guard_spec(journal, with_adopt) == {"adopt": {"old": None, "new": "present"}}
+    assert guard_spec(journal, SPEC) == {"adopt": {"old": "present", "new": None}}
+    go_to(journal, State.TOPOLOGY_COPY)
+    with pytest.raises(FingerprintChanged, match="adopt"):
+        guard_spec(open_local(), with_adopt)
+
+
 def _mappings(model: Any, above: str = "") -> set[str]:
     """Paths of all fields that are mappings."""
     found = set()
