@@ -1,1 +1,1 @@
-"""Takes over logs that hold content on both sides: where the copy begins, and the proof of it."""
+"""Adopted logs: partitions whose copy begins behind content that is already on both clusters."""
