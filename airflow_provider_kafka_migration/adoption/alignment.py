@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from airflow_provider_kafka_migration.adoption.contents import NO_KEY, Contents
+from airflow_provider_kafka_migration.offset_map.below import BelowRange
 
 #: How many places of a repeated record are tried when a run of an earlier life is looked up.
 _MAX_PLACES = 64
@@ -49,19 +50,12 @@ class Block(NamedTuple):
     length: int
 
 
-class MappedRange(NamedTuple):
-    """Consecutive offsets that correspond on both sides."""
-
-    source_first: int
-    target_first: int
-    length: int
-
-
 @dataclass(frozen=True)
 class Rules:
     """What is known of the two logs and of the tool.
 
-    :param committed: last source offset that the tool has committed as copied; -1: none.
+    :param committed: last source offset that the tool has committed as copied; -1: none, so that each of its lives
+        began at the log start; None: the tool is unknown, and ``min_records`` equal records are the proof.
     :param syncs: ascending by target offset.
     :param min_records: records before the boundary that are compared, as far as they exist.
     :param down_to: the map must have all source records from this offset on; None: the map is not wanted.
@@ -74,7 +68,7 @@ class Rules:
     :param target_cleaned: the target's topic is compacted.
     """
 
-    committed: int = -1
+    committed: int | None = -1
     syncs: Sequence[OffsetSync] = ()
     min_records: int = 64
     down_to: int | None = None
@@ -122,7 +116,7 @@ class Alignment:
     source_offset: int
     proof: Literal["content", "offset_sync"]
     compared_records: int
-    ranges: Sequence[MappedRange] = ()
+    ranges: Sequence[BelowRange] = ()
     duplicates: int = 0
     aborted: int = 0
     missing: int = 0
@@ -174,17 +168,14 @@ def common_suffixes(source: array[int], target: array[int]) -> array[int]:
 
 def _align_kept(source: Contents, target: Contents, rules: Rules) -> Outcome:
     lengths = common_suffixes(source.bodies, target.bodies)
-    beyond = source.index_of(rules.committed + 1)
+    beyond = 0 if rules.committed is None else source.index_of(rules.committed + 1)
     possible, unsure = [], NeedsOlder()
     for index in range(max(beyond - 1, 0), len(source)):
         length = lengths[index]
-        required = max(1, index + 1 - beyond)
         if length == 0:
             continue
-        if length == len(target) and rules.target_whole and rules.target_start_offset > 0:
-            required = min(required, length)  # the target has deleted what was before
-        wanted = max(required, rules.min_records)
-        if length < wanted:
+        required = _required(rules, length, index, beyond, len(target))
+        if length < max(required, rules.min_records):
             older = NeedsOlder(
                 source=length == index + 1 and not rules.source_whole,
                 target=length == len(target) and not rules.target_whole,
@@ -202,8 +193,21 @@ def _align_kept(source: Contents, target: Contents, rules: Rules) -> Outcome:
     return _with_runs(source, target, rules, chosen, lengths[chosen.index])
 
 
+def _required(rules: Rules, length: int, index: int, beyond: int, target_records: int) -> int:
+    """Return how many records before a candidate must be equal: those beyond the committed position."""
+    required = min(rules.min_records, index + 1) if rules.committed is None else max(1, index + 1 - beyond)
+    if length == target_records and rules.target_whole:
+        return min(required, length)  # all that the target has is equal
+    return required
+
+
 def _nothing_fits(source: Contents, target: Contents, rules: Rules, lengths: array[int], beyond: int) -> Outcome:
     last = target.offsets[-1]
+    if rules.committed is None:
+        return Refusal(
+            f"the records before the target's end (offset {last}) are nowhere on the source: "
+            f"{max(lengths, default=0)} consecutive ones at most, and {rules.min_records} are wanted"
+        )
     best = max(range(len(lengths)), key=lengths.__getitem__, default=-1)
     if best >= 0 and lengths[best]:
         place = source.offsets[best]
@@ -228,7 +232,7 @@ def _nothing_fits(source: Contents, target: Contents, rules: Rules, lengths: arr
 def _source_deleted_it(source: Contents, target: Contents, rules: Rules) -> Outcome:
     """Everything that the source has is above the committed position, and the target has none of it."""
     start = source.offsets[0]
-    if rules.committed < 0 or start > rules.committed + 1:
+    if rules.committed is None or rules.committed < 0 or start > rules.committed + 1:
         return Refusal(
             f"the source's records begin at offset {start} and the committed position is {rules.committed}: the source "
             "has deleted the records between them, and nothing shows that they were copied"
@@ -301,6 +305,8 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
         first = runs.blocks[-1].source_index
         if first == 0 and not runs.wants_more():
             break
+        if first == 0 and not rules.source_whole:
+            return NeedsOlder(source=True)  # the run may go on below what was read
         block = _earlier_run(source, target, at, first)
         if block is not None:
             runs.add(block)
@@ -422,7 +428,7 @@ def _common_length(source: Contents, target: Contents, index: int, at: int) -> i
     return length
 
 
-def ranges_of(source: Contents, target: Contents, blocks: Iterable[Block]) -> list[MappedRange]:
+def ranges_of(source: Contents, target: Contents, blocks: Iterable[Block]) -> list[BelowRange]:
     """Turn blocks of records into ranges of offsets, ascending by target offset."""
     return _joined(
         (source.offsets[block.source_index + step], target.offsets[block.target_index + step])
@@ -431,18 +437,18 @@ def ranges_of(source: Contents, target: Contents, blocks: Iterable[Block]) -> li
     )
 
 
-def _joined(pairs: Iterable[tuple[int, int]]) -> list[MappedRange]:
-    found: list[MappedRange] = []
+def _joined(pairs: Iterable[tuple[int, int]]) -> list[BelowRange]:
+    found: list[BelowRange] = []
     first, there, count = 0, 0, 0
     for source_offset, target_offset in pairs:
         if count and source_offset == first + count and target_offset == there + count:
             count += 1
             continue
         if count:
-            found.append(MappedRange(first, there, count))
+            found.append(BelowRange(first, there, count))
         first, there, count = source_offset, target_offset, 1
     if count:
-        found.append(MappedRange(first, there, count))
+        found.append(BelowRange(first, there, count))
     return found
 
 
@@ -460,12 +466,9 @@ def _align_cleaned(source: Contents, target: Contents, rules: Rules) -> Outcome:
     refused = _not_cleaned(source, target, rules, gone)
     if refused is not None:
         return refused
-    end = target.offsets[-1]
-    recorded = [sync.source_offset for sync in rules.syncs if sync.target_offset <= end]
-    known = max([rules.committed, *recorded])
-    if not pairs and known < 0:
-        return Refusal("none of the target's records is left on the source, and the copier recorded no position")
-    position = max(known, source.offsets[pairs[0][0]] if pairs else -1) + 1
+    position, proof = _cleaned_position(source, target, rules, pairs)
+    if position < 0:
+        return Refusal("none of the target's last records is left on the source, and the copier recorded no position")
     covered = bytearray(len(source))
     for index, _ in pairs:
         covered[index] = 1
@@ -474,7 +477,7 @@ def _align_cleaned(source: Contents, target: Contents, rules: Rules) -> Outcome:
     copied_again = covered.count(1, below)
     return Alignment(
         position,
-        "content" if pairs and position == source.offsets[pairs[0][0]] + 1 else "offset_sync",
+        proof,
         len(target),
         _joined((source.offsets[index], target.offsets[at]) for index, at in reversed(pairs)),
         duplicates=len(pairs) - covered.count(1) + copied_again,
@@ -484,6 +487,27 @@ def _align_cleaned(source: Contents, target: Contents, rules: Rules) -> Outcome:
         whole=True,
         note=f"{len(gone)} records of the target were compacted away on the source" if gone else "",
     )
+
+
+def _cleaned_position(
+    source: Contents, target: Contents, rules: Rules, pairs: list[tuple[int, int]]
+) -> tuple[int, Literal["content", "offset_sync"]]:
+    """(first source offset that is not on the target, proof); -1: nothing is known.
+
+    Each life records an offset sync where it begins. So a pair behind the newest sync belongs to the last life. Records
+    that the source has compacted away may follow the newest pair, and then an earlier life may have written the pair.
+    """
+    found = source.offsets[pairs[0][0]] if pairs else -1
+    place = target.offsets[pairs[0][1]] if pairs else -1
+    if pairs and pairs[0][1] == len(target) - 1:
+        return max(found, -1 if rules.committed is None else rules.committed) + 1, "content"
+    known = [] if rules.committed is None else [rules.committed]
+    newest = next((sync for sync in reversed(rules.syncs) if sync.target_offset <= target.offsets[-1]), None)
+    if newest is not None:
+        known.append(newest.source_offset)
+        if newest.target_offset <= place:
+            known.append(found)
+    return max(known, default=-2) + 1, "offset_sync"
 
 
 def _looked_up(target: Contents, places: dict[int, list[int]]) -> tuple[list[tuple[int, int]], list[int]]:
