@@ -111,6 +111,7 @@ class Alignment:
     :param older: target records that the source does not have any more.
     :param whole: all records of the target were compared.
     :param note: for people.
+    :param doubt: why records may be missing, although nothing shows it; empty: there is no such reason.
     """
 
     source_offset: int
@@ -123,6 +124,7 @@ class Alignment:
     older: int = 0
     whole: bool = False
     note: str = ""
+    doubt: str = ""
 
 
 Outcome = Alignment | NeedsOlder | Refusal
@@ -220,7 +222,7 @@ def _nothing_fits(source: Contents, target: Contents, rules: Rules, lengths: arr
             f"the last {lengths[best]} records of the target equal those of the source up to offset {place}, but not "
             f"down to the committed position {rules.committed}: records are missing, or others write to the target"
         )
-    if beyond == 0 and source.offsets and rules.source_whole:
+    if beyond == 0 and rules.source_whole and rules.source_start_offset > 0:
         return _source_deleted_it(source, target, rules)
     return Refusal(
         f"the last record of the target (offset {last}) is not on the source at or above the committed position "
@@ -231,20 +233,22 @@ def _nothing_fits(source: Contents, target: Contents, rules: Rules, lengths: arr
 
 def _source_deleted_it(source: Contents, target: Contents, rules: Rules) -> Outcome:
     """Everything that the source has is above the committed position, and the target has none of it."""
-    start = source.offsets[0]
-    if rules.committed is None or rules.committed < 0 or start > rules.committed + 1:
-        return Refusal(
-            f"the source's records begin at offset {start} and the committed position is {rules.committed}: the source "
-            "has deleted the records between them, and nothing shows that they were copied"
-        )
+    start = source.offsets[0] if source.offsets else rules.source_start_offset
+    committed = -1 if rules.committed is None else rules.committed
     if not set(source.bodies).isdisjoint(target.bodies):
         return Refusal("the target has records of the source above the committed position, but not at its end")
+    doubt = ""
+    if start > committed + 1:
+        doubt = (
+            f"the committed position is {committed}, and the source has deleted all up to offset {start - 1}: nothing "
+            "shows that what it deleted was copied before"
+        )
     return Alignment(
-        rules.committed + 1,
+        max(committed + 1, rules.source_start_offset),
         "offset_sync",
         0,
-        note="the source has deleted all that was copied: the position is the committed one, and the target has none "
-        "of the source's records",
+        doubt=doubt,
+        note="the source has deleted all that was copied, and the target has none of what is left there",
     )
 
 
@@ -543,7 +547,8 @@ def _not_cleaned(source: Contents, target: Contents, rules: Rules, gone: list[in
         if not (rules.source_cleaned and explained):
             return Refusal(
                 f"the record at target offset {target.offsets[at]} is not on the source, and no later record of its "
-                "key is: others write to the target, or the copier's isolation.level is another one"
+                "key is: a tombstone that is compacted away by now has deleted it (the target would keep it for "
+                "ever), others write to the target, or the copier's isolation.level is another one"
             )
     return None
 
@@ -552,7 +557,8 @@ def _missing(source: Contents, covered: bytearray, below: int, rules: Rules) -> 
     """Count the source records below the position that the target lacks, without those that it has compacted away."""
     if not rules.target_cleaned:
         return covered.count(0, 0, below)
-    later: set[int] = set()
+    # An earlier life may have copied records above the position: they compact away what is below it, too.
+    later = {source.keys[index] for index in range(below, len(source)) if covered[index]}
     missing = 0
     for index in range(below - 1, -1, -1):
         key = source.keys[index]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
 from hashlib import blake2b
 
 from airflow_provider_kafka_migration.compare.logs import key_of_body, read_columns
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
-from airflow_provider_kafka_migration.errors import OutsideOfLog, RecordsWithheld, Where
+from airflow_provider_kafka_migration.errors import RecordsWithheld, Where
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, RawBatch, decode_body
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
@@ -48,6 +47,15 @@ class Contents:
         self.bodies.append(body)
         self.keys.append(key)
         self._flags.append((_TOMBSTONE if tombstone else 0) | (_ABORTED if aborted else 0))
+
+    def followed_by(self, newer: Contents) -> Contents:
+        """Return these records and then newer ones."""
+        found = Contents()
+        found.offsets = self.offsets + newer.offsets
+        found.bodies = self.bodies + newer.bodies
+        found.keys = self.keys + newer.keys
+        found._flags = self._flags + newer._flags
+        return found
 
     def is_tombstone(self, index: int) -> bool:
         """Whether a record has a key and no value: the cleaner removes it without a later record of its key."""
@@ -120,24 +128,3 @@ def _add_batch(
 
 def _is_tombstone(body: bytes) -> bool:
     return decode_body(body, 0, len(body))[1] is None
-
-
-def first_batch(wire: Wire, key: TopicPartition, start_offset: int, stop_offset: int) -> AnyBatch | None:
-    """Return the first data batch of a range; None if it has none."""
-    for batch in _batches(wire, key, start_offset, stop_offset):
-        if not batch.is_control and (isinstance(batch, LegacyBatch) or batch.record_count):
-            return batch
-    return None
-
-
-def _batches(wire: Wire, key: TopicPartition, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-    position = start_offset
-    while position < stop_offset:
-        try:
-            span = fetch_span(wire, key, position, isolation=READ_COMMITTED)
-        except OutsideOfLog:
-            return
-        if span.until_offset <= position:
-            return
-        yield from span.batches
-        position = span.until_offset
