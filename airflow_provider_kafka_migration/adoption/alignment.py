@@ -8,8 +8,8 @@ beyond its last commit is on the target twice. The rules, seen with MirrorMaker 
   record with equal key, value, headers and timestamp.
 * Whatever run a candidate ends, everything between N and it was written in the tool's last life. So the records before
   the target's end must equal those of the source down to N; further equal records only add evidence.
-* If several candidates are left, the newest offset sync and a count from there decide, and then the longest run of
-  equal records. If neither does, the partition is refused.
+* If several candidates are left, the newest offset sync and a count from there decide; then the longest run of equal
+  records, if a comparison of everything shows that the target lacks nothing below it. Else the partition is refused.
 * Before a run, the target must continue with a record of the run before it, which ends at or above the beginning of
   this one. Otherwise records are missing, or somebody else has written.
 * Compaction on either side takes records away. A record may be missing on one side if its key has a later record, or
@@ -24,7 +24,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from airflow_provider_kafka_migration.adoption.contents import NO_KEY, Contents
@@ -189,16 +189,26 @@ def _align_kept(source: Contents, target: Contents, rules: Rules) -> Outcome:
         return unsure
     if not possible:
         return _nothing_fits(source, target, rules, lengths, beyond)
+    if rules.committed == -1 and len(possible) > 1:
+        # A tool that began at the log start explains more than one that began somewhere.
+        from_start = [index for index in possible if lengths[index] == index + 1 and rules.source_whole]
+        possible = from_start or possible
     chosen = _choose(source, target, rules, lengths, possible)
     if not isinstance(chosen, _Chosen):
         return chosen
-    return _with_runs(source, target, rules, chosen, lengths[chosen.index])
+    if chosen.is_only_likely:
+        rules = replace(rules, everything=True)
+    outcome = _with_runs(source, target, rules, chosen, lengths[chosen.index])
+    if chosen.is_only_likely and isinstance(outcome, Alignment) and outcome.missing:
+        return _ambiguous(source, possible)
+    return outcome
 
 
 def _required(rules: Rules, length: int, index: int, beyond: int, target_records: int) -> int:
     """Return how many records before a candidate must be equal: those beyond the committed position."""
     required = min(rules.min_records, index + 1) if rules.committed is None else max(1, index + 1 - beyond)
-    if length == target_records and rules.target_whole:
+    has_begun_here = rules.target_start_offset > 0 or rules.committed is None or rules.committed < 0
+    if length == target_records and rules.target_whole and has_begun_here:
         return min(required, length)  # all that the target has is equal
     return required
 
@@ -256,6 +266,8 @@ def _source_deleted_it(source: Contents, target: Contents, rules: Rules) -> Outc
 class _Chosen:
     index: int
     proof: Literal["content", "offset_sync"]
+    #: the longest of several runs: right only if all that the source has below it is on the target
+    is_only_likely: bool = False
 
 
 def _choose(
@@ -264,6 +276,8 @@ def _choose(
     """Choose among the candidates: the only one, the one that the offset syncs name, or the longest run."""
     if len(possible) == 1:
         return _Chosen(possible[0], "content")
+    if not rules.source_whole and any(lengths[index] == index + 1 for index in possible):
+        return NeedsOlder(source=True)  # a run may go on below what was read
     anchored = _anchored(source, target, rules.syncs, set(possible))
     if anchored is not None:
         return _Chosen(anchored, "offset_sync")
@@ -272,7 +286,11 @@ def _choose(
     if lengths[best] == lengths[second] == len(target) and not rules.target_whole:
         return NeedsOlder(target=True)
     if lengths[best] > lengths[second] and lengths[best] >= min(rules.min_records, len(target)):
-        return _Chosen(best, "content")
+        return _Chosen(best, "content", is_only_likely=True)
+    return _ambiguous(source, possible)
+
+
+def _ambiguous(source: Contents, possible: list[int]) -> Refusal:
     places = ", ".join(str(source.offsets[index]) for index in sorted(possible)[:5])
     return Refusal(
         f"the target's last records are equal to those of the source before {len(possible)} positions ({places}"
@@ -330,6 +348,8 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
             )
     if at < 0 and not rules.target_whole and runs.wants_more():
         return NeedsOlder(target=True)
+    if at < 0 and rules.everything and not rules.source_whole and rules.target_start_offset == 0:
+        return NeedsOlder(source=True)  # what the target has from its first record on, the source may have before
     return runs.result(chosen.proof, whole=at < 0 and rules.target_whole)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -435,7 +436,7 @@ def test_last_copies_are_ascending_on_both_sides(pieces: list[tuple[int, int]]) 
         ranges.append(BelowRange(first, end, count))
         end += count
     got = last_copies(ranges)
-    for one, other in zip(got, got[1:], strict=False):
+    for one, other in pairwise(got):
         assert one.source_first + one.count <= other.source_first
         assert one.target_first + one.count <= other.target_first
 
