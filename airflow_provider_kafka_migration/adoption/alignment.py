@@ -171,28 +171,11 @@ def common_suffixes(source: array[int], target: array[int]) -> array[int]:
 def _align_kept(source: Contents, target: Contents, rules: Rules) -> Outcome:
     lengths = common_suffixes(source.bodies, target.bodies)
     beyond = 0 if rules.committed is None else source.index_of(rules.committed + 1)
-    possible, unsure = [], NeedsOlder()
-    for index in range(max(beyond - 1, 0), len(source)):
-        length = lengths[index]
-        if length == 0:
-            continue
-        required = _required(rules, length, index, beyond, len(target))
-        if length < max(required, rules.min_records):
-            older = NeedsOlder(
-                source=length == index + 1 and not rules.source_whole,
-                target=length == len(target) and not rules.target_whole,
-            )
-            unsure = NeedsOlder(unsure.source or older.source, unsure.target or older.target)
-        if length >= required:
-            possible.append(index)
-    if unsure.source or unsure.target:
-        return unsure
+    possible = _possible(target, rules, lengths, beyond)
+    if isinstance(possible, NeedsOlder):
+        return possible
     if not possible:
         return _nothing_fits(source, target, rules, lengths, beyond)
-    if rules.committed == -1 and len(possible) > 1:
-        # A tool that began at the log start explains more than one that began somewhere.
-        from_start = [index for index in possible if lengths[index] == index + 1 and rules.source_whole]
-        possible = from_start or possible
     chosen = _choose(source, target, rules, lengths, possible)
     if not isinstance(chosen, _Chosen):
         return chosen
@@ -202,6 +185,33 @@ def _align_kept(source: Contents, target: Contents, rules: Rules) -> Outcome:
     if chosen.is_only_likely and isinstance(outcome, Alignment) and outcome.missing:
         return _ambiguous(source, possible)
     return outcome
+
+
+def _possible(target: Contents, rules: Rules, lengths: array[int], beyond: int) -> list[int] | NeedsOlder:
+    """Return the indices of all source records that may be the last one on the target.
+
+    :param beyond: index of the first source record above the committed position.
+    """
+    possible, unsure = [], NeedsOlder()
+    for index in range(max(beyond - 1, 0), len(lengths)):
+        length = lengths[index]
+        if length == 0:
+            continue
+        required = _required(rules, length, index, beyond, len(target))
+        if length < max(required, rules.min_records):
+            unsure = NeedsOlder(
+                source=unsure.source or (length == index + 1 and not rules.source_whole),
+                target=unsure.target or (length == len(target) and not rules.target_whole),
+            )
+        if length >= required:
+            possible.append(index)
+    if unsure.source or unsure.target:
+        return unsure
+    if rules.committed == -1 and len(possible) > 1:
+        # A tool that began at the log start explains more than one that began somewhere.
+        from_start = [index for index in possible if lengths[index] == index + 1 and rules.source_whole]
+        return from_start or possible
+    return possible
 
 
 def _required(rules: Rules, length: int, index: int, beyond: int, target_records: int) -> int:
@@ -330,26 +340,23 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
         if first == 0 and not rules.source_whole:
             return NeedsOlder(source=True)  # the run may go on below what was read
         block = _earlier_run(source, target, at, first)
-        if block is not None:
-            runs.add(block)
-            at = block.target_index - 1
-            if not runs.wants_more():
-                break
-        elif not rules.source_whole:
-            return NeedsOlder(source=True)
-        elif first == 0 and rules.source_start_offset > 0:
-            runs.older += 1  # the source has deleted what was before its first record
+        if block is None:
+            refused = runs.pass_over(at, first)
+            if refused is not None:
+                return refused
             at -= 1
-        else:
-            return Refusal(
-                f"the record at target offset {target.offsets[at]} is not on the source, although the source has the "
-                f"records around it (before offset {source.offsets[first]}): others write to the target, or the "
-                "copier's isolation.level is another one"
-            )
-    if at < 0 and not rules.target_whole and runs.wants_more():
-        return NeedsOlder(target=True)
-    if at < 0 and rules.everything and not rules.source_whole and rules.target_start_offset == 0:
-        return NeedsOlder(source=True)  # what the target has from its first record on, the source may have before
+            continue
+        runs.add(block)
+        at = block.target_index - 1
+        if not runs.wants_more():
+            break
+    older = NeedsOlder(
+        # What the target has from its first record on, the source may have before.
+        source=at < 0 and rules.everything and not rules.source_whole and rules.target_start_offset == 0,
+        target=at < 0 and not rules.target_whole and runs.wants_more(),
+    )
+    if older.source or older.target:
+        return older
     return runs.result(chosen.proof, whole=at < 0 and rules.target_whole)
 
 
@@ -377,6 +384,23 @@ class _Runs:
         self.compared += block.length
         first = block.source_index
         self.covered[first : first + block.length] = b"\1" * block.length
+
+    def pass_over(self, at: int, first: int) -> NeedsOlder | Refusal | None:
+        """Pass over a target record that the source does not have.
+
+        :param first: index of the source record that follows it on the target.
+        :returns: why this is not possible; None: the source has deleted it.
+        """
+        if not self.rules.source_whole:
+            return NeedsOlder(source=True)
+        if first == 0 and self.rules.source_start_offset > 0:
+            self.older += 1
+            return None
+        return Refusal(
+            f"the record at target offset {self.target.offsets[at]} is not on the source, although the source has the "
+            f"records around it (before offset {self.source.offsets[first]}): others write to the target, or the "
+            "copier's isolation.level is another one"
+        )
 
     def wants_more(self) -> bool:
         """Whether more target records must be found on the source."""

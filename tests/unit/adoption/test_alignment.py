@@ -327,7 +327,7 @@ def check_map(world: World, got: Alignment) -> None:
             assert not Counter(wanted) - Counter(reads)
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(worlds(alphabet=0), st.booleans(), st.integers(1, 80))
 def test_different_records_give_the_true_position(world: World, everything: bool, window: int) -> None:
     got = found(by_windows(world, window, everything=everything, min_records=8))
@@ -339,7 +339,7 @@ def test_different_records_give_the_true_position(world: World, everything: bool
         assert got.aborted == sum(item.aborted for item in world.target)
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * settings.default.max_examples)
 @given(worlds(alphabet=0), st.integers(0, 200), st.integers(1, 80))
 def test_the_map_reaches_down_to_where_it_is_wanted(world: World, down_to: int, window: int) -> None:
     got = found(by_windows(world, window, down_to=down_to, min_records=4))
@@ -350,7 +350,7 @@ def test_the_map_reaches_down_to_where_it_is_wanted(world: World, down_to: int, 
     check_map(world, got)
 
 
-@settings(max_examples=400)
+@settings(max_examples=8 * settings.default.max_examples)
 @given(worlds(alphabet=2), st.booleans(), st.booleans(), st.integers(1, 80))
 def test_repeated_records_lose_nothing(world: World, everything: bool, with_syncs: bool, window: int) -> None:
     syncs = world.syncs if with_syncs else []
@@ -399,7 +399,7 @@ def cleaned(draw: st.DrawFn, items: list[Item]) -> list[Item]:
     ]
 
 
-@settings(max_examples=500)
+@settings(max_examples=10 * settings.default.max_examples)
 @given(compacted())
 def test_compacted_logs_lose_no_key(made: tuple[World, list[Item], list[tuple[int, Item]], bool, bool]) -> None:
     world, source, target, on_source, on_target = made
