@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.spec.sections import (
     EstimateSection,
     EvidenceSection,
     GroupsSection,
+    MetricsSection,
     NotificationsSection,
     OffsetsSection,
     Section,
@@ -63,6 +64,7 @@ class MigrationSpec(Section):
     evidence: EvidenceSection = Field(default_factory=lambda: EvidenceSection())
     spark: SparkSection = Field(default_factory=lambda: SparkSection())
     notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
+    metrics: MetricsSection = Field(default_factory=lambda: MetricsSection())
     waive: list[str] | dict[str, str] = Field(
         default_factory=list,
         description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",

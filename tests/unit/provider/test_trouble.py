@@ -86,16 +86,12 @@ def test_progress_without_figures_says_nothing() -> None:
     assert gauges == []
 
 
-def test_gauges() -> None:
+def test_the_only_gauge_is_the_silence() -> None:
+    """What the progress document has is written by the writer of metrics: test_metrics_writer.py."""
     gauges: list[tuple[str, float, dict[str, str]]] = []
     notices([], gauges)(said(failed=1, stuck=2, seconds=7.5))
-    tags = {"migration_id": "orders", "phase": "tail"}
-    assert gauges[3][0] == "kafka_migration.silent_seconds"
-    assert gauges[:3] == [
-        ("kafka_migration.partitions_failed", 1, tags),
-        ("kafka_migration.partitions_stuck", 2, tags),
-        ("kafka_migration.stuck_seconds", 7.5, tags),
-    ]
+    assert [name for name, _, _ in gauges] == ["kafka_migration.silent_seconds"]
+    assert gauges[0][2] == {"migration_id": "orders", "phase": "tail"}
 
 
 def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
