@@ -1,7 +1,7 @@
 """Replication latency of records, as a small histogram that can be merged. No I/O, no clock.
 
-A bucket is a range of whole milliseconds: one each below 8 ms, and four between two powers of two above, so a value read
-from it is at most 25 % too high. Adding a batch takes a few integer operations, whatever it contains.
+A bucket is a range of whole milliseconds: one each below 8 ms, and four between two powers of two above, so a value
+read from it is at most 25 % too high. Adding a batch takes a few integer operations, whatever it contains.
 """
 
 from __future__ import annotations

@@ -46,12 +46,12 @@ def lag_seconds(standing: PartitionStanding, now_ms: int) -> float | None:
 
     - No lag in records: 0, however old the last record is. So an idle partition shows 0.
     - A record is read and not acknowledged: now minus the timestamp of the oldest such record.
-    - Otherwise the oldest missing record was not read yet, and its timestamp is not known: now minus the newest timestamp
-      of the batch that was acknowledged last. That is too much by the time during which nothing was written.
+    - Otherwise the oldest missing record was not read yet, and its timestamp is not known: now minus the newest
+      timestamp of the batch that was acknowledged last. That is too much by the time during which nothing was written.
     - Nothing was acknowledged since the driver began: not known.
 
-    The timestamps are those of the records. A producer's clock that is ahead makes the lag too small, down to 0, and one
-    that is behind makes it too large; the lag in records does not depend on clocks.
+    The timestamps are those of the records. A producer's clock that is ahead makes the lag too small, down to 0, and
+    one that is behind makes it too large; the lag in records does not depend on clocks.
     """
     if standing.lag < 0:
         return None
@@ -249,7 +249,7 @@ def _worst_first(sums: Sums) -> tuple[float, ...]:
 
 
 def _level_samples(level: str, labels: dict[str, str], sums: Sums, count: int) -> Iterator[Sample]:
-    """Yield the samples that topics and partitions have in common; no lag where none of the partitions has a known one."""
+    """Yield the samples that topics and partitions have in common; no lag where no partition has a known one."""
     if sums.unknown < count:
         yield Sample(BY_NAME[f"{level}_lag_records"], labels, float(sums.lag))
     if sums.seconds is not None:

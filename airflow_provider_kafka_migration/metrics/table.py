@@ -1,4 +1,4 @@
-"""All metrics: names, units and what they mean. The documentation, the dashboard's test and all writers read this table.
+"""All metrics: names, units and what they mean. The documentation, the tests and all writers read this table.
 
 A name is ``kafka_migration.<name>`` in Airflow's metrics and ``kafka_migration_<name>`` for Prometheus, where counters
 end in ``_total``.
@@ -94,7 +94,14 @@ ALL: tuple[Metric, ...] = (
         "Source offsets between the last stable offset and the high watermark: open transactions hold them back.",
         "It stays above 0: a producer has left a transaction open.",
     ),
-    Metric("records", "counter", "records", "migration", "Records that the target has acknowledged, over all drivers."),
+    Metric(
+        "records",
+        "counter",
+        "records",
+        "migration",
+        "Records that the target has acknowledged, over all drivers. Where a slice ended before the answer came, they "
+        "are not counted.",
+    ),
     Metric("copied_bytes", "counter", "bytes", "migration", "The same in bytes of batches."),
     Metric("records_per_second", "gauge", "records/s", "migration", "Rate of the slices that run."),
     Metric(
@@ -126,8 +133,8 @@ ALL: tuple[Metric, ...] = (
         "counter",
         "records",
         "migration",
-        "Records that are not in the latency: older than 60 s when they were acknowledged, without a timestamp, or with "
-        "one in the future.",
+        "Records that are not in the latency: older than 60 s when they were acknowledged, without a timestamp, or "
+        "with one in the future.",
         "It grows while the lag is small: producers' clocks are wrong.",
     ),
     Metric("partitions", "gauge", "partitions", "verdict", "Partitions by how their offsets are kept."),

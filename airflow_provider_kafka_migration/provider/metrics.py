@@ -80,8 +80,13 @@ class MetricsWriter:
             self._window.take(earlier, self._clock())
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Write all metrics of a snapshot."""
-        now = self._clock()
+        """Write all metrics of a snapshot. Whatever is wrong with metrics, the migration goes on."""
+        try:
+            self._write(snapshot, self._clock())
+        except Exception:
+            log.exception("The metrics could not be written; the migration continues")
+
+    def _write(self, snapshot: Snapshot, now: float) -> None:
         self._latency = snapshot.latency
         recent = self._window.take(self._latency, now)
         written: dict[_Series, Sample] = {}
@@ -101,8 +106,5 @@ class MetricsWriter:
         if not gone:
             return []
         everything = self._settings.model_copy(update={"max_topics": 1 << 30, "max_partitions": 1 << 30})
-        found = []
-        for sample in snapshot.samples(everything, now, recent=None):
-            if (sample.metric.name, tuple(sorted(sample.labels.items()))) in gone:
-                found.append(sample)
-        return found
+        samples = snapshot.samples(everything, now, recent=None)
+        return [item for item in samples if (item.metric.name, tuple(sorted(item.labels.items()))) in gone]
