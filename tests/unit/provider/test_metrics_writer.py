@@ -162,9 +162,7 @@ def received(server: socket.socket) -> list[str]:
 
 @pytest.mark.slow
 def test_plain_statsd(statsd: socket.socket, tmp_path: Path) -> None:
-    write_in_a_process(
-        tmp_path, STATSD_ON="True", STATSD_HOST="127.0.0.1", STATSD_PORT=str(statsd.getsockname()[1])
-    )
+    write_in_a_process(tmp_path, STATSD_ON="True", STATSD_HOST="127.0.0.1", STATSD_PORT=str(statsd.getsockname()[1]))
     found = received(statsd)
     assert "airflow.kafka_migration.lag_records:11.0|g" in found
     assert not [line for line in found if "partition_lag" in line]
