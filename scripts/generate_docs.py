@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.cli.frame import MEANINGS
 from airflow_provider_kafka_migration.dag import operator_class
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
+from airflow_provider_kafka_migration.metrics.table import markdown
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration, json_schema, load_spec
 
@@ -44,6 +45,7 @@ def pages() -> dict[Path, str]:
         DOCS / "cli.md": cli_page(),
         DOCS / "errors.md": errors_page(),
         DOCS / "operators.md": with_tasks(DOCS / "operators.md"),
+        DOCS / "monitoring.md": with_metrics(DOCS / "monitoring.md"),
         **plan_pages(),
         DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
     }
@@ -328,6 +330,21 @@ def _tasks_table() -> str:
         module = operator.__module__.removeprefix("airflow_provider_kafka_migration.")
         rows.append(f"| `{row.id}` | `{operator.__name__}` | `{module}` | {_cell(row.summary)} |\n")
     return "".join(rows)
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+_METRICS_BEGIN = "<!-- metrics: made by scripts/generate_docs.py -->\n"
+_METRICS_END = "<!-- end of metrics -->\n"
+
+
+def with_metrics(page: Path) -> str:
+    """The page with the current table of metrics between the two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(_METRICS_BEGIN)
+    _, mark, after = rest.partition(_METRICS_END)
+    if not mark:
+        raise ValueError(f"{page} has no place for the table of metrics: {_METRICS_BEGIN.strip()}")
+    return f"{before}{_METRICS_BEGIN}\n{markdown()}\n{_METRICS_END}{after}"
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from airflow_provider_kafka_migration.freeze import open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
+from airflow_provider_kafka_migration.metrics.prometheus import endpoint
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
@@ -433,7 +434,8 @@ class InProcessRunner:
 
     def _copy(self, clients: Clients, job: CopyJob) -> None:
         try:
-            LocalRunner(clients, threads=self._threads, stop=self._stop.is_set).run(job)
+            with endpoint(job, clients.store(job.journal_location)):
+                LocalRunner(clients, threads=self._threads, stop=self._stop.is_set).run(job)
         finally:
             if self._stop.is_set():
                 raise interrupted(job.migration_id, job.name)

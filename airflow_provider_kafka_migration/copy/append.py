@@ -444,6 +444,7 @@ class Appender(TargetWriter):
         channel.unanswered.subtract(copy for copy, _, _ in sent.values())
         channel.unanswered += Counter()
         answer = produce.decode(frame[4:], version)
+        now_ms = time.time_ns() // 1_000_000
         if answer.throttle_time_ms > 0:
             channel.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
         for item in answer.partitions:
@@ -455,7 +456,7 @@ class Appender(TargetWriter):
             elif item.base_offset != waiting.target_offset:
                 self._report(copy, unexpected_offset(copy, waiting, item.base_offset))
             else:
-                copy.confirm_append()
+                copy.confirm_append(now_ms)
                 self._events.append(Confirmed(copy))
 
     def _append_error(self, copy: PartitionCopy, item: produce.ProducedPartition) -> MigrationError:

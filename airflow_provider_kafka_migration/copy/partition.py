@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
 from airflow_provider_kafka_migration.copy.transform import Append, Chunk, CopyOp, Hole
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -53,16 +54,22 @@ class Sent(NamedTuple):
     size_bytes: int
     #: (source offset, records before it) of each stretch of consecutive source offsets
     runs: Sequence[tuple[int, int]]
+    #: of the batch, in milliseconds since 1970; -1: none
+    first_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1
 
     @classmethod
     def of(cls, step: Append, target_offset: int) -> Sent:
         """Describe a step that is sent to be written at an offset (-1: the leader chooses)."""
+        batch = step.batch
         return cls(
             target_offset,
             step.record_count,
             step.source_offset,
-            step.batch.size_bytes,
+            batch.size_bytes,
             step.runs,
+            batch.first_timestamp,
+            batch.max_timestamp,
         )
 
     def runs_at(self, base_offset: int) -> Iterator[OffsetRange]:
@@ -169,6 +176,22 @@ class WriteState:
     def is_idle(self) -> bool:
         """Whether nothing decided is left to send, and nothing sent is left to be answered."""
         return not self.pending and not self.in_flight and not self.filling and not self.owes_position
+
+    @property
+    def waiting_ms(self) -> int:
+        """The timestamp of the oldest record that is read, and not known to be on the target; -1: not known.
+
+        Another thread than the lane's may ask: a queue that changes meanwhile gives an answer of a moment ago.
+        """
+        try:
+            if self.in_flight:
+                return self.in_flight[0].first_timestamp_ms
+            step = self.pending[0]
+            # Behind a hole there usually is an append; behind two, it is not worth a search.
+            step = self.pending[1] if isinstance(step, Hole) else step
+        except IndexError:
+            return -1
+        return step.batch.first_timestamp if isinstance(step, Append) else -1
 
     @property
     def excess_markers(self) -> int:
@@ -284,11 +307,37 @@ class Figures:
     gaps: list[tuple[int, int]] = field(default_factory=list)
     #: source offsets where compaction may have removed tombstones before they were read
     overtaken: list[int] = field(default_factory=list)
+    #: newest timestamp of the batch that the target has acknowledged last (ms since 1970); -1: none in this slice
+    mirrored_ms: int = -1
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
 
-    def add_sent(self, sent: Sent) -> None:
-        """Count what the target has accepted."""
+    def add_sent(self, sent: Sent, now_ms: int) -> None:
+        """Count what the target has accepted.
+
+        :param now_ms: this machine's clock at the acknowledgement, in milliseconds since 1970.
+        """
         self.records += sent.record_count
         self.copied_bytes += sent.size_bytes
+        timestamp_ms = sent.max_timestamp_ms
+        if timestamp_ms >= 0:
+            self.mirrored_ms = timestamp_ms
+            self.latency.add(now_ms - timestamp_ms, sent.record_count)
+        else:
+            self.latency.untimed += sent.record_count
+
+
+class Standing(NamedTuple):
+    """Where the copy of a partition stands, for metrics: figures only, no decision depends on them."""
+
+    #: next source offset that the target does not have yet
+    source_offset: int
+    #: source offsets up to the last stable offset that the target lacks; -1: not known, or the copy is not running
+    lag: int
+    held_back: int
+    #: timestamp of the oldest record that is read and not acknowledged; -1: not known, or nothing waits
+    waiting_ms: int
+    #: newest timestamp of the batch that was acknowledged last; -1: none in this slice
+    mirrored_ms: int
 
 
 @dataclass(eq=False)
@@ -403,12 +452,15 @@ class PartitionCopy:
         self.retries = 0
         self.stuck_since = None
 
-    def confirm_append(self) -> Sent:
-        """Confirm the oldest append: it was answered as expected."""
+    def confirm_append(self, now_ms: int = -1) -> Sent:
+        """Confirm the oldest append: it was answered as expected.
+
+        :param now_ms: this machine's clock, in milliseconds since 1970; -1: read it here.
+        """
         sent = self.write.in_flight.popleft()
         self.write.confirmed_offset = sent.target_offset + sent.record_count
         self.write.has_appended = True
-        self.figures.add_sent(sent)
+        self.figures.add_sent(sent, now_ms if now_ms >= 0 else time.time_ns() // 1_000_000)
         self.note_progress()
         return sent
 
@@ -444,10 +496,27 @@ class PartitionCopy:
             next_step="none at first: the next slice tries again; if it lasts, check that both clusters answer",
         )
 
+    @property
+    def standing(self) -> Standing:
+        """Where the copy stands. Another thread than the lane's may ask.
+
+        :raises IndexError: a queue has changed meanwhile; ask again.
+        """
+        # The last stable offset is read first: it only grows, so a race never makes a lag too large.
+        stable_offset = self.read.last_stable_offset if self.state is CopyState.RUNNING else -1
+        copied_until = self.write.confirmed_source_offset
+        return Standing(
+            source_offset=copied_until,
+            lag=-1 if stable_offset < 0 else max(stable_offset - copied_until, 0),
+            held_back=self.read.held_back,
+            waiting_ms=self.write.waiting_ms,
+            mirrored_ms=self.figures.mirrored_ms,
+        )
+
     def result(self, *, done: bool) -> PartitionResult:
         """Return what happened in this slice."""
         trouble = None if done else self.open_trouble()
-        copied_until, figures = self.write.confirmed_source_offset, self.figures
+        copied_until, figures, standing = self.write.confirmed_source_offset, self.figures, self.standing
         return PartitionResult(
             lane=self.lane,
             topic=self.spec.topic,
@@ -463,7 +532,7 @@ class PartitionCopy:
             verdict=self.verdict,
             gaps=list(figures.gaps),
             overtaken=list(figures.overtaken),
-            held_back=self.read.held_back,
+            held_back=standing.held_back,
             resumed_offset=figures.resumed_offset,
             went_back=list(figures.went_back),
             error=None if self.error is None else self.error.as_dict(),
@@ -474,6 +543,9 @@ class PartitionCopy:
             if trouble is None or self.stuck_since is None
             else round(time.monotonic() - self.stuck_since, 3),
             lag=-1 if self.read.last_stable_offset < 0 else max(self.read.last_stable_offset - copied_until, 0),
+            waiting_ms=standing.waiting_ms,
+            mirrored_ms=standing.mirrored_ms,
+            latency=figures.latency.flat(),
         )
 
     @property

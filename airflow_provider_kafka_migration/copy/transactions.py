@@ -258,8 +258,9 @@ class ProducerSession:
         assert self.next_position is not None
         self.position = self.next_position
         self.next_position = None
+        now_ms = time.time_ns() // 1_000_000
         for sent in copy.write.in_flight:
-            copy.figures.add_sent(sent)
+            copy.figures.add_sent(sent, now_ms)
         copy.write.in_flight.clear()
         copy.write.confirmed_offset = self.position.target_offset
         copy.write.has_appended = True

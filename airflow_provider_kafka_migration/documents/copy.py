@@ -125,10 +125,20 @@ class TombstoneSettings(Part):
     )
 
 
+class MetricsSettings(Part):
+    """Which metrics a job's long-running process offers, and how many series they may have."""
+
+    max_topics: int = 50
+    max_partitions: int = 100
+    prometheus_host: str | None = Field(None, description="None: no Prometheus endpoint")
+    prometheus_port: int = 9464
+    flow: str = Field("", description="name of the flow, for jobs that belong to one of several; empty: no such tag")
+
+
 class CopyJob(Document):
     """What to copy, from where, to where, and within which limits."""
 
-    LATER_FIELDS = ("schema_ids",)
+    LATER_FIELDS = ("schema_ids", "metrics")
 
     version: int = 1
     migration_id: str
@@ -158,6 +168,7 @@ class CopyJob(Document):
     max_bytes_per_second: int | None = None
     proof: ProofSettings | None = Field(None, description="compare in the background; None: no comparison")
     schema_ids: SchemaIdSettings | None = Field(None, description="None: no record's schema ids matter to the copy")
+    metrics: MetricsSettings | None = Field(None, description="None: as MetricsSettings() has it")
     stop_key: str | None = Field(
         None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )
@@ -239,6 +250,15 @@ class PartitionResult(Part):
         0.0, description="how long the source's quotas have throttled the lane; in the lane's first result only"
     )
     target_throttled_seconds: float = Field(0.0, description="the same for the target's quotas")
+    waiting_ms: int = Field(
+        -1, description="timestamp (ms since 1970) of the oldest record that was read and not acknowledged; -1: unknown"
+    )
+    mirrored_ms: int = Field(
+        -1, description="newest timestamp of the batch that the target acknowledged last in this slice; -1: none"
+    )
+    latency: list[int] = Field(
+        default_factory=list, description="histogram of the slice's replication latency; its form: copy/latency.py"
+    )
 
 
 # -- source gap -------------------------------------------------------------------------------------------------------

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProofSettings, halves
+from airflow_provider_kafka_migration.documents.copy import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    MetricsSettings,
+    ProofSettings,
+    halves,
+)
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.documents.proof import topic_rules
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
 from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.job_progress import failure_kind
 from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
+from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
 from airflow_provider_kafka_migration.record import keys, producer_ids
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
@@ -93,6 +100,18 @@ def build_job(
         stop_key=record.key(keys.TAIL_STOP) if name == "tail" else None,
         proof=proof_settings(record, source, record.plan()) if name == "tail" else None,
         schema_ids=schema_id_settings(record),
+        metrics=metrics_settings(spec),
+    )
+
+
+def metrics_settings(spec: MigrationSpec) -> MetricsSettings:
+    """Return what the spec says about metrics, as the process that drives a job needs it."""
+    section = spec.metrics
+    return MetricsSettings(
+        max_topics=section.max_topics,
+        max_partitions=section.max_partitions,
+        prometheus_host=section.prometheus.host if section.prometheus.enabled else None,
+        prometheus_port=section.prometheus.port,
     )
 
 
@@ -191,9 +210,10 @@ def job_failed(record: MigrationRecord, name: str, error: Exception) -> Migratio
 
 def read_progress(record: MigrationRecord, name: str) -> Progress | None:
     """Return the newest progress as a line for people; None before the first one."""
-    document = with_live_figures(record.journal_store, record.job_progress(name))
-    if not document:
+    snapshot = Snapshot.of(record.journal_store, record.job_progress(name))
+    if snapshot is None:
         return None
+    document = snapshot.document
     everything = document.get("all_runs") or document
     done_bytes, total_bytes = int(everything["copied_bytes"]), int(document["total_bytes"])
     seconds = float(everything["seconds"])
@@ -215,16 +235,17 @@ def read_progress(record: MigrationRecord, name: str) -> Progress | None:
         stuck=int(document.get("partitions_stuck", 0)),
         stuck_seconds=float(document.get("stuck_seconds", 0.0)),
         heartbeat=f"{document.get('run')} {document.get('seconds')} {document.get('at')}",
+        snapshot=snapshot,
     )
 
 
-def _troubled(document: dict[str, Any]) -> str:
+def _troubled(document: Mapping[str, Any]) -> str:
     """Partitions that are not being copied, for people; empty if there are none."""
     text = describe_troubles(document)
     return f"; {text}" if text else ""
 
 
-def _overtaken(document: dict[str, Any]) -> str:
+def _overtaken(document: Mapping[str, Any]) -> str:
     found = int(document.get("partitions_overtaken", 0))
     return f", tombstones may have been removed before they were read in {_count(found)}" if found else ""
 
@@ -233,7 +254,7 @@ def _count(partitions: int) -> str:
     return "1 partition" if partitions == 1 else f"{partitions} partitions"
 
 
-def describe_troubles(document: dict[str, Any]) -> str:
+def describe_troubles(document: Mapping[str, Any]) -> str:
     """``2 partitions FAILED, 3 stuck for up to 40 s, the first is orders-1: [CODE] what``; empty if all are copied."""
     failed, stuck = int(document.get("partitions_failed", 0)), int(document.get("partitions_stuck", 0))
     parts = [f"{_count(failed)} FAILED"] if failed else []
@@ -247,7 +268,7 @@ def describe_troubles(document: dict[str, Any]) -> str:
     return ", ".join(parts) + example
 
 
-def _throttled(document: dict[str, Any]) -> str:
+def _throttled(document: Mapping[str, Any]) -> str:
     """Which brokers' quotas slow the copy down, for people; empty if none does."""
     seconds = {side: float(document.get(f"{side}_throttled_seconds", 0)) for side in ("source", "target")}
     return "".join(f", {side} throttles ({value:.0f} s so far)" for side, value in seconds.items() if value >= 1)

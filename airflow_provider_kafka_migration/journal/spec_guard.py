@@ -55,6 +55,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "evidence": State.VALIDATING,
     "spark": State.VALIDATING,
     "notifications": State.VALIDATING,
+    "metrics": State.VALIDATING,
     "waive": State.VALIDATING,
 }
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 
 WRITE_SECONDS = 2.0
+#: The document names every partition of the lane: with many, it is written less often.
+_WRITE_SECONDS_PER_PARTITION = 0.005
+_LONGEST_WRITE_SECONDS = 10.0
 #: How many slices of a lane are kept; the driver may not have merged them yet.
 _KEPT_SLICES = 3
 #: Up to so many lanes are read one after the other.
@@ -46,14 +50,45 @@ class SliceFigures(Part):
     source_bytes: int = 0
     holes: int = 0
     seconds: float = 0.0
+    latency: list[int] = Field(default_factory=list, description="histogram; its form: copy/latency.py")
+
+
+#: Numbers of one partition in :attr:`LaneFigures.standing`: the partition's, then those of ``copy.partition.Standing``.
+_NUMBERS = 6
+
+
+class PartitionStanding(NamedTuple):
+    """Where the copy of a partition stands, as its lane or its driver has reported it. See ``copy.partition.Standing``.
+
+    -1 in any field: not known.
+    """
+
+    source_offset: int = -1
+    lag: int = -1
+    held_back: int = 0
+    waiting_ms: int = -1
+    mirrored_ms: int = -1
 
 
 class LaneFigures(Document):
     """The last slices of a lane, ascending."""
 
+    LATER_FIELDS = ("standing",)
+
     version: int = 1
     lane: int
     slices: list[SliceFigures]
+    standing: dict[str, list[int]] = Field(
+        default_factory=dict,
+        description="by topic, six numbers per partition that the last slice has read: partition, source offset, lag, "
+        "held back, waiting_ms, mirrored_ms",
+    )
+
+    def partitions(self) -> Iterator[tuple[tuple[str, int], PartitionStanding]]:
+        """Yield ((topic, partition), its standing in the last slice)."""
+        for topic, numbers in self.standing.items():
+            for at in range(0, len(numbers) - _NUMBERS + 1, _NUMBERS):
+                yield (topic, numbers[at]), PartitionStanding(*numbers[at + 1 : at + _NUMBERS])
 
 
 def _prefix(migration_id: str, job_name: str) -> str:
@@ -95,16 +130,18 @@ class FiguresWriter:
 
     def _run(self, copies: Sequence[PartitionCopy]) -> None:
         former: list[SliceFigures] | None = None
-        written: dict[str, int] | None = None
+        written: tuple[object, ...] | None = None
+        seconds = max(WRITE_SECONDS, min(len(copies) * _WRITE_SECONDS_PER_PARTITION, _LONGEST_WRITE_SECONDS))
         while True:
-            ended = self._stop.wait(WRITE_SECONDS)
+            ended = self._stop.wait(seconds)
             sums = {name: sum(getattr(copy.figures, name) for copy in copies) for name in self._names}
+            standing = _standing_of(copies) if self._names is SUMS else {}
             try:
                 if former is None:
                     former = self._former()
-                if sums != written:
-                    self._write(former, sums)
-                    written = sums
+                if (sums, standing) != written:
+                    self._write(former, sums, _latency_of(copies), standing)
+                    written = (sums, standing)
             except MigrationError as error:
                 log.debug("figures of lane %s could not be written: %s", self._lane, error)
             if ended:
@@ -115,10 +152,37 @@ class FiguresWriter:
         slices = [] if found is None else found.slices
         return [item for item in slices if item.slice_number < self._number][-(_KEPT_SLICES - 1) :]
 
-    def _write(self, former: list[SliceFigures], sums: Mapping[str, int]) -> None:
+    def _write(
+        self,
+        former: list[SliceFigures],
+        sums: Mapping[str, int],
+        latency: list[int],
+        standing: dict[str, list[int]],
+    ) -> None:
         seconds = round(time.monotonic() - self._began, 3)
-        now = SliceFigures(slice_number=self._number, seconds=seconds, **sums)
-        self._store.put(self._key, LaneFigures(lane=self._lane, slices=[*former, now]).canonical())
+        now = SliceFigures(slice_number=self._number, seconds=seconds, latency=latency, **sums)
+        self._store.put(self._key, LaneFigures(lane=self._lane, slices=[*former, now], standing=standing).canonical())
+
+
+def _standing_of(copies: Sequence[PartitionCopy]) -> dict[str, list[int]]:
+    """Return the standing of the partitions of which the source has said something, by topic."""
+    found: dict[str, list[int]] = {}
+    for copy in copies:
+        try:
+            standing = copy.standing
+        except IndexError:
+            # The lane has taken the last entry of a queue meanwhile: the next document has the partition again.
+            continue
+        if standing.lag >= 0:
+            found.setdefault(copy.spec.topic, []).extend((copy.spec.partition, *standing))
+    return found
+
+
+def _latency_of(copies: Sequence[PartitionCopy]) -> list[int]:
+    total = LatencyHistogram()
+    for copy in copies:
+        total.merge(copy.figures.latency.flat())
+    return total.flat()
 
 
 def _read(store: ObjectStore, key: str) -> LaneFigures | None:
@@ -147,12 +211,23 @@ def not_merged(lanes: Sequence[LaneFigures], merged: Mapping[str, int]) -> list[
     return [item for lane in lanes for item in lane.slices if item.slice_number > merged.get(str(lane.lane), 0)]
 
 
+def lanes_under_way(store: ObjectStore, document: Mapping[str, Any]) -> list[LaneFigures]:
+    """Read the figures of the lanes of an unfinished job; none if its progress document cannot be completed by them."""
+    if not document or document.get("finished") or "slices" not in document:
+        return []
+    return live_lanes(store, str(document["migration_id"]), str(document["job"]))
+
+
 def with_live_figures(store: ObjectStore, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a progress document whose sums include what the running slices have moved so far."""
+    return with_lanes(document, lanes_under_way(store, document))
+
+
+def with_lanes(document: Mapping[str, Any], lanes: Sequence[LaneFigures]) -> dict[str, Any]:
+    """Return a progress document whose sums include what these lanes have moved since it was written."""
     shown = dict(document)
-    if not document or document.get("finished") or "slices" not in document:
+    if not lanes:
         return shown
-    lanes = live_lanes(store, str(document["migration_id"]), str(document["job"]))
     slices = not_merged(lanes, document["slices"])
     if not slices:
         return shown
@@ -162,6 +237,10 @@ def with_live_figures(store: ObjectStore, document: Mapping[str, Any]) -> dict[s
         shown[name] = document.get(name, 0) + more
         everything[name] = everything.get(name, 0) + more
     shown["all_runs"] = everything
+    latency = LatencyHistogram()
+    for flat in (document.get("latency") or [], *(item.latency for item in slices)):
+        latency.merge(flat)
+    shown["latency"] = latency.flat()
     latest = not_merged([lane.model_copy(update={"slices": lane.slices[-1:]}) for lane in lanes], document["slices"])
     rates = [item.records / item.seconds for item in latest if item.seconds > 0]
     if rates:

@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
 from airflow_provider_kafka_migration.documents.copy import BACKUP_LANES, CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import (
     CopyFailed,
@@ -96,6 +97,8 @@ class _Standing:
     #: of all runs, according to the target's log; -1: not known yet
     total_records: int = -1
     total_holes: int = -1
+    #: newest timestamp of the batch that the target has acknowledged last, over all slices; -1: none yet
+    mirrored_ms: int = -1
     #: its stop lies where it begins: there is nothing to copy
     empty: bool = False
 
@@ -133,6 +136,7 @@ class JobProgress:
         self._lines = TroubleLines(job.name)
         self._asked_stop_at = 0.0
         self._refreshed_at = time.monotonic()
+        self._latency = LatencyHistogram()
         self._throttled = {"source": 0.0, "target": 0.0}
         self._read_earlier_ends()
         self._earlier = EarlierRuns.read(store, job.migration_id, job.name)
@@ -297,6 +301,7 @@ class JobProgress:
             self._slices[lane] = max(self._slices.get(lane, 0), result.slice_number)
             self._throttled["source"] += result.source_throttled_seconds
             self._throttled["target"] += result.target_throttled_seconds
+            self._latency.merge(result.latency)
             standing = self._standing.get((result.topic, result.partition, result.lane in backups))
             if standing is None:
                 continue
@@ -311,6 +316,8 @@ class JobProgress:
             standing.overtaken += tuple(result.overtaken)
             if result.total_records >= 0:
                 standing.total_records, standing.total_holes = result.total_records, result.total_holes
+            if result.mirrored_ms >= 0:
+                standing.mirrored_ms = result.mirrored_ms
             standing.done = result.done
             self._judge(standing, result)
             self._changed(result.lane)
@@ -409,6 +416,8 @@ class JobProgress:
             "transaction_holes": sum(item.transaction_holes for item in own),
             "seconds": round(seconds, 3),
             "records_per_second": round(records / seconds, 1),
+            # Of this driver's slices: copy/latency.py has the form.
+            "latency": self._latency.flat(),
             "slices": dict(sorted(self._slices.items())),
             "partitions": [self._partition(key) for key in keys],
         }
@@ -434,6 +443,8 @@ class JobProgress:
             "target_offset": standing.end_offset if last is None else last.target_offset,
             "lag": -1 if last is None else last.lag,
             "held_back": 0 if last is None else last.held_back,
+            "waiting_ms": -1 if last is None else last.waiting_ms,
+            "mirrored_ms": standing.mirrored_ms,
             "went_back": [list(item) for item in standing.went_back],
             "verdict": "" if last is None else str(last.verdict),
             "failed": troubled is not None and troubled.failed,

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.provider.connections import (
     public_sealing_key,
 )
 from airflow_provider_kafka_migration.provider.job_references import remove_directory
+from airflow_provider_kafka_migration.provider.metrics import MetricsWriter
 from airflow_provider_kafka_migration.provider.progress import (
     Callback,
     ProgressWatcher,
@@ -208,7 +209,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             with self._renewed(runner, migration, submission):
                 progress = migration.follow_job(self.phase, submission, memory)
             if progress is not None:
-                self.progress_taker(context, migration.spec.migration_id, memory)(progress)
+                self.progress_taker(context, migration.spec, memory)(progress)
             return runner.has_ended(migration.context.record, submission)
         except (Transient, *CREDENTIALS_REFUSED) as error:
             self.log.warning("What runs beside the job has failed this time, the next part tries again: %s", error)
@@ -230,16 +231,24 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
                 self.log.warning("The job's connections could not be renewed, the next part tries again: %s", error)
             yield
 
-    def progress_taker(self, context: Context, migration_id: str, memory: dict[str, Any]) -> Callable[[Progress], None]:
-        """Return what shows progress and notifies people, as the parts before left it."""
+    def progress_taker(
+        self, context: Context, spec: MigrationSpec, memory: dict[str, Any]
+    ) -> Callable[[Progress], None]:
+        """Return what shows progress, notifies people and writes metrics, as the parts before left it."""
+        from airflow_provider_kafka_migration.jobs.copy_jobs import metrics_settings
+
         show = self.progress_sink(context)
-        notices = TroubleNotices(migration_id, lambda text: call_all(self.on_trouble, context, text))
+        metrics = MetricsWriter(metrics_settings(spec))
+        metrics.recall(memory.get("metrics") or {})
+        notices = TroubleNotices(spec.migration_id, lambda text: call_all(self.on_trouble, context, text))
         notices.recall(memory.get("notices") or {})
 
         def take(progress: Progress) -> None:
             show(progress)
             notices(progress)
-            memory["notices"] = notices.remembered()
+            if progress.snapshot is not None:
+                metrics(progress.snapshot)
+            memory["notices"], memory["metrics"] = notices.remembered(), metrics.remembered()
 
         return take
 
@@ -284,9 +293,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         )
 
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
-            return ProgressWatcher(
-                read, self.progress_taker(context, spec.migration_id, {}), every_seconds=interval_seconds()
-            )
+            return ProgressWatcher(read, self.progress_taker(context, spec, {}), every_seconds=interval_seconds())
 
         self._runner = EngineRunner(engine, make_job, pump=pump)
         return self._runner

@@ -180,6 +180,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         on_source_gap=spec.offsets.on_source_gap,
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
         stop_key=context.key(keys.TAIL_STOP) if follow else None,
+        metrics=copy_jobs.metrics_settings(spec),
     )
     context.journal_store.put(copy_jobs.job_key(context.record, PHASE), job.canonical())
     return job

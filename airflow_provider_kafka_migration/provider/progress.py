@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
+from airflow_provider_kafka_migration.metrics.table import BY_NAME
+from airflow_provider_kafka_migration.provider.metrics import Gauge, write_gauge
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -76,7 +77,7 @@ class ProgressSink:
         if self._store is None:
             return
         try:
-            self._store.set(STORE_KEY, asdict(progress))
+            self._store.set(STORE_KEY, progress.figures())
         except Exception as error:  # an unreachable state store must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
 
@@ -146,7 +147,6 @@ TROUBLE = "migration_trouble"
 SILENT_NOTICE_SECONDS = 120.0
 
 Callback = Callable[[Any], object]
-Gauge = Callable[[str, float, dict[str, str]], None]
 
 
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
@@ -182,7 +182,7 @@ class TroubleNotices:
     ) -> None:
         self._migration_id = migration_id
         self._notify = notify
-        self._gauge = gauge or _write_gauge
+        self._gauge = gauge or write_gauge
         self._failed = 0
         self._told_stuck = self._told_silent = False
         self._clock = clock
@@ -211,12 +211,6 @@ class TroubleNotices:
         if progress.failed < 0:
             return
         tags = {"migration_id": self._migration_id, "phase": progress.phase}
-        for name, value in (
-            ("partitions_failed", progress.failed),
-            ("partitions_stuck", progress.stuck),
-            ("stuck_seconds", max(progress.stuck_seconds, 0.0)),
-        ):
-            self._gauge(f"kafka_migration.{name}", value, tags)
         has_news = progress.failed > self._failed
         is_long = progress.stuck > 0 and progress.stuck_seconds >= STUCK_NOTICE_SECONDS
         has_news = has_news or (is_long and not self._told_stuck)
@@ -234,17 +228,7 @@ class TroubleNotices:
         if progress.heartbeat != self._heartbeat:
             self._heartbeat, self._heard_at, self._told_silent = progress.heartbeat, now, False
         silent_seconds = now - self._heard_at
-        self._gauge("kafka_migration.silent_seconds", silent_seconds, tags)
+        self._gauge(BY_NAME["silent_seconds"].airflow_name, silent_seconds, tags)
         if silent_seconds >= SILENT_NOTICE_SECONDS and not self._told_silent:
             self._told_silent = True
             self._notify(f"the tail's driver has not been heard from for {silent_seconds:.0f} s: check that it runs")
-
-
-def _write_gauge(name: str, value: float, tags: dict[str, str]) -> None:
-    """Write a metric through Airflow; without a metrics backend nothing happens."""
-    try:
-        from airflow.sdk.observability.stats import gauge
-
-        gauge(name, value, tags=tags)
-    except Exception as error:  # an unreachable metrics server must not stop a migration
-        log.debug("The metric %s could not be written: %s", name, error)

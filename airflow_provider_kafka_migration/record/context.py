@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
     from airflow_provider_kafka_migration.record.registry_settings import Role
     from airflow_provider_kafka_migration.registry.client import Registry
 
@@ -90,6 +91,8 @@ class Progress:
     stuck_seconds: float = -1.0
     #: changes each time the job's driver writes
     heartbeat: str = ""
+    #: all that is known about a copy job, for metrics: not for people, and too large to be stored
+    snapshot: Snapshot | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         parts = [f"{self.phase}: {self.message}"]
@@ -103,7 +106,11 @@ class Progress:
 
     def as_dict(self) -> dict[str, Any]:
         """The progress as data; unknown figures are left out."""
-        return {key: value for key, value in asdict(self).items() if value not in (-1, -1.0, "")}
+        return {key: value for key, value in self.figures().items() if value not in (-1, -1.0, "")}
+
+    def figures(self) -> dict[str, Any]:
+        """All figures as data, except for the snapshot."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "snapshot"}
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ def _metadata() -> str:
         f"Requires-Python: {python}",
         *(f"Requires-Dist: {text}" for text in shipped_requirements()),
         *_extra("msk"),
+        *_extra("prometheus"),
         "Provides-Extra: connect",
         *(f'Requires-Dist: {required[name]} ; extra == "connect"' for name in sorted(CONNECT_LIBRARIES.values())),
     ]
@@ -105,7 +106,7 @@ def _metadata() -> str:
 
 
 def _extra(name: str) -> list[str]:
-    """Return the lines of an optional dependency that executors may need as well: MSK's login."""
+    """Return the lines of an optional dependency that Spark's machines may need: MSK's login, a driver's endpoint."""
     marker = f'extra == "{name}"'
     texts = [text for text in importlib.metadata.requires(OURS) or () if text.replace("'", '"').endswith(marker)]
     return [f"Provides-Extra: {name}", *(f"Requires-Dist: {text}" for text in texts)] if texts else []

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import SparkSettingsRefused
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.lanes.spark_conf import unsafe_settings
+from airflow_provider_kafka_migration.metrics.prometheus import endpoint
 from airflow_provider_kafka_migration.spark.launch import build_py_files
 from airflow_provider_kafka_migration.spark.main import JobArguments, spark_errors
 from airflow_provider_kafka_migration.spark.tasks import EXECUTOR_PACKAGES as EXECUTOR_PACKAGES
@@ -164,4 +165,6 @@ def _start(arguments: JobArguments) -> TaskRunner:
 def copy_job(arguments: JobArguments) -> Iterator[tuple[TaskRunner, CopyJob, JobProgress]]:
     """Open the copy job that the arguments name."""
     with job_and_runner(CopyJob, arguments) as (job, store, runner):
-        yield runner, job, JobProgress(job, store)
+        coordinator = JobProgress(job, store)
+        with endpoint(job, store):
+            yield runner, job, coordinator

@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.spec.sections import (
     EstimateSection,
     EvidenceSection,
     GroupsSection,
+    MetricsSection,
     NotificationsSection,
     OffsetsSection,
     Section,
@@ -76,6 +77,7 @@ class MigrationSpec(Section):
     spark: SparkSection = Field(default_factory=lambda: SparkSection())
     notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
     adopt: AdoptSection | None = Field(None, description="Take logs over that are already on both clusters.")
+    metrics: MetricsSection = Field(default_factory=lambda: MetricsSection())
     waive: list[str] | dict[str, str] = Field(
         default_factory=list,
         description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",

@@ -435,3 +435,25 @@ class NotificationsSection(Section):
         ["drain_ready", "approval_wanted", "trouble", "failed", "finalized"],
         description="When the notifier is called. trouble: seed or tail cannot copy some partitions.",
     )
+
+
+class PrometheusSection(Section):
+    """An endpoint with the metrics of a running copy job, for Prometheus to scrape. It has no login and no TLS."""
+
+    enabled: bool = Field(False, description="Serve /metrics in the process that drives seed or tail.")
+    host: str = Field(
+        "127.0.0.1", min_length=1, description="Address to listen on; by default only this machine can scrape it."
+    )
+    port: int = Field(9464, ge=0, le=65535, description="Port; 0: any free one, which the log names.")
+
+
+class MetricsSection(Section):
+    """Metrics of seed and tail: how many series they may have, and where they are offered beside Airflow's metrics."""
+
+    max_topics: int = Field(
+        50, ge=0, description="Topics with series of their own, worst lag first; others are summed."
+    )
+    max_partitions: int = Field(
+        100, ge=0, description="Partitions with series of their own, worst lag first; others are summed."
+    )
+    prometheus: PrometheusSection = Field(default_factory=lambda: PrometheusSection())

@@ -311,6 +311,8 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
+#: With one of them, ``base_timestamp`` is not the time of the first record.
+_NOT_FIRST = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
 
 NO_PRODUCER_ID = -1
 MAX_OFFSET = 2**63 - 1
@@ -408,6 +410,14 @@ class RawBatch:
     def codec(self) -> int:
         """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
         return self.attributes & CODEC_MASK
+
+    @property
+    def first_timestamp(self) -> int:
+        """The time of the first record (ms since 1970), as far as the header has it; -1: the format has no times.
+
+        ``max_timestamp`` if readers see that for each record, or if ``base_timestamp`` is a delete horizon (KIP-534).
+        """
+        return self.max_timestamp if self.attributes & _NOT_FIRST else self.base_timestamp
 
     @property
     def is_log_append_time(self) -> bool:

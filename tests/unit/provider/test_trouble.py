@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.notifications.migration import MigrationNo
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationTailOperator
 from airflow_provider_kafka_migration.provider.progress import TROUBLE, TroubleNotices
 from airflow_provider_kafka_migration.record.context import Progress
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
 def said(failed: int = 0, stuck: int = 0, seconds: float = 0.0) -> Progress:
@@ -86,16 +87,12 @@ def test_progress_without_figures_says_nothing() -> None:
     assert gauges == []
 
 
-def test_gauges() -> None:
+def test_the_only_gauge_is_the_silence() -> None:
+    """What the progress document has is written by the writer of metrics: test_metrics_writer.py."""
     gauges: list[tuple[str, float, dict[str, str]]] = []
     notices([], gauges)(said(failed=1, stuck=2, seconds=7.5))
-    tags = {"migration_id": "orders", "phase": "tail"}
-    assert gauges[3][0] == "kafka_migration.silent_seconds"
-    assert gauges[:3] == [
-        ("kafka_migration.partitions_failed", 1, tags),
-        ("kafka_migration.partitions_stuck", 2, tags),
-        ("kafka_migration.stuck_seconds", 7.5, tags),
-    ]
+    assert [name for name, _, _ in gauges] == ["kafka_migration.silent_seconds"]
+    assert gauges[0][2] == {"migration_id": "orders", "phase": "tail"}
 
 
 def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +100,8 @@ def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
     written: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stats, "gauge", lambda name, value, tags: written.append((name, value, tags)))
-    TroubleNotices("orders", lambda _text: None)(said(stuck=2))
-    assert ("kafka_migration.partitions_stuck", 2, {"migration_id": "orders", "phase": "tail"}) in written
+    TroubleNotices("orders", lambda _text: None, clock=lambda: 10.0)(said(stuck=2))
+    assert written == [("kafka_migration.silent_seconds", 0.0, {"migration_id": "orders", "phase": "tail"})]
 
 
 def test_the_task_calls_whoever_wants_to_hear(minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -115,15 +112,16 @@ def test_the_task_calls_whoever_wants_to_hear(minimal_spec: dict[str, Any], capl
 
     operator = KafkaMigrationTailOperator(task_id="tail", spec=minimal_spec, on_trouble=[broken, heard.append])
     memory: dict[str, Any] = {}
+    spec = MigrationSpec.model_validate(minimal_spec)
     context: Any = {"ti": SimpleNamespace(task_id="tail"), "params": {}}
-    operator.progress_taker(context, "orders", memory)(said(failed=1))
+    operator.progress_taker(context, spec, memory)(said(failed=1))
     assert heard[0][TROUBLE] == "1 failed, 0 stuck"
     assert heard[0]["ti"].task_id == "tail"
     assert "mail server down" in caplog.text
     # The next part of a deferred task, perhaps on another machine, knows that people were told.
-    operator.progress_taker(context, "orders", json.loads(json.dumps(memory)))(said(failed=1))
+    operator.progress_taker(context, spec, json.loads(json.dumps(memory)))(said(failed=1))
     assert len(heard) == 1
-    operator.progress_taker(context, "orders", memory)(said(failed=2))
+    operator.progress_taker(context, spec, memory)(said(failed=2))
     assert len(heard) == 2
 
 
