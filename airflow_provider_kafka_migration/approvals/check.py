@@ -7,7 +7,8 @@ import re
 from datetime import timedelta
 
 from airflow_provider_kafka_migration.approvals import proof
-from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_of, make_binding, proof_to_boundary
+from airflow_provider_kafka_migration.approvals.code import code_of
+from airflow_provider_kafka_migration.approvals.request import cannot_fit, make_binding, proof_to_boundary
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words

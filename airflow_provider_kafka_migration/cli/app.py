@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from airflow_provider_kafka_migration import __version__
-from airflow_provider_kafka_migration.cli import executor_package, inspect, migrate, plan, schemas, sealing_key
+from airflow_provider_kafka_migration.cli import (
+    executor_package,
+    inspect,
+    migrate,
+    plan,
+    schemas,
+    sealing_key,
+    way_back,
+)
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
 
 _EPILOG = "Exit status: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
@@ -40,6 +48,7 @@ def _main(
 for command in (*plan.COMMANDS, *migrate.COMMANDS, *sealing_key.COMMANDS):
     app.command()(command)
 app.add_typer(schemas.schemas_app, name="schemas")
+app.add_typer(way_back.way_back_app, name="way-back")
 app.add_typer(inspect.journal_app, name="journal")
 app.add_typer(inspect.offset_map_app, name="offset-map")
 app.command()(executor_package.executor_package)

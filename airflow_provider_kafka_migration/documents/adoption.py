@@ -30,7 +30,31 @@ class AdoptedStart(Part):
     )
     compared_records: int = Field(0, description="records before the boundary that were compared on both sides")
     earlier: EarlierFindings = Field(default_factory=EarlierFindings)
+    below_digest: str = Field(
+        "", description="digest of the map below the boundary, for groups that lag behind it; empty: there is none"
+    )
     note: str = Field("", description="for people: what differs from the expectation, and why it does no harm")
+
+
+class BelowMap(Document):
+    """Positions below the boundary of one partition: ``adoption/below/<topic>/<partition>-<digest>.json``.
+
+    Exact: every record below the boundary that is on both clusters is in a range, several times if it was copied
+    several times. Otherwise the ranges are the few positions that are known.
+    """
+
+    version: int = 1
+    migration_id: str
+    topic: str = Field(description="source topic")
+    partition: int
+    source_offset: int = Field(description="the boundary on the source")
+    target_offset: int = Field(description="the boundary on the target")
+    is_exact: bool
+    ranges: list[int] = Field(
+        default_factory=list,
+        description="flat, three numbers per range: first source offset, first target offset, count; ascending by "
+        "target offset",
+    )
 
 
 class AdoptedPartition(Part):

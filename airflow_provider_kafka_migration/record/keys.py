@@ -40,6 +40,19 @@ def schema_plan(digest: str) -> str:
     return f"schemas/plan-{digest[:16]}.json"
 
 
+def adoption(digest: str) -> str:
+    """Where adopted partitions begin; the digest makes each version a document of its own."""
+    return f"adoption/starts-{digest[:16]}.json"
+
+
+def map_below(topic: str, partition: int, digest: str) -> str:
+    """Positions below the boundary of an adopted partition.
+
+    :param topic: source topic, as a part of a key.
+    """
+    return f"adoption/below/{topic}/{partition}-{digest[:16]}.json"
+
+
 def schema_topics(digest: str) -> str:
     """Where records of topics carry schema ids, by a later sample than that of the plan."""
     return f"schemas/topics-{digest[:16]}.json"

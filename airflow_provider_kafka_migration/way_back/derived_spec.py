@@ -117,8 +117,7 @@ def _check_can_return(record: MigrationRecord) -> None:
             next_step="keep the new cluster, or move the clients back by a migration in the other direction into "
             "other topics",
         )
-    rename = spec.schemas.rename
-    if spec.schemas.copies and (rename.subjects or rename.model_dump() != type(rename)().model_dump()):
+    if spec.schemas.copies and spec.schemas.rename != type(spec.schemas.rename)():
         raise SpecInvalid(
             "there is no way back with schemas.rename: subjects have other names on the new registry",
             where=where,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from airflow_provider_kafka_migration.documents.adoption import AdoptedStart, Adoption
+from airflow_provider_kafka_migration.documents.adoption import AdoptedStart, Adoption, BelowMap
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Plan
 
@@ -44,3 +44,10 @@ def test_an_adopted_partition_has_no_fillers_and_says_that_it_is_adopted() -> No
     assert job.adopted
     assert job.model_dump()["adopted"] is True
     assert "adopted" not in CopyPartition.of_plan(topic, topic.partitions[0]).model_dump()
+
+
+def test_the_example_of_a_map_below_is_read_and_written_unchanged() -> None:
+    data = (CASES / "adoption" / "v1" / "below.json").read_bytes().strip()
+    document = BelowMap.parse(data)
+    assert document.canonical() == data
+    assert len(document.ranges) == 6

@@ -1,0 +1,1 @@
+"""Adopted logs: partitions whose copy begins behind content that is already on both clusters."""
