@@ -136,7 +136,7 @@ def test_settings_are_refused_by_policy_with_what_would_be_needed(world: World) 
     world.target.create("orders", 2, retention_ms="1000", cleanup_policy="compact")
     world.run("plan")
     context = _way_back(world, source_settings="refuse")
-    with pytest.raises(TopologyRefused, match="orders: cleanup.policy=delete") as refused:
+    with pytest.raises(TopologyRefused, match=r"orders: cleanup\.policy=delete") as refused:
         guard.check_settings(context.record, context.target, context.record.plan())
     assert refused.value.details["topics"]["orders"]["retention.ms"] == "-1"
     guard.check_settings(_way_back(world).record, context.target, context.record.plan())

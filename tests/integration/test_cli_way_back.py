@@ -1,0 +1,271 @@
+"""There and back by the command line on real brokers: after the switch clients write to the target, and then return."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
+from nacl.signing import SigningKey
+
+from harness.brokers import KafkaCluster
+from harness.clients import commit_offsets, committed_offsets, positions
+from harness.compare import Record, compare, read_records
+from harness.load import Kind, TopicLoad, load, tiny_topics
+from tests.integration.test_cli_migration import Command
+
+pytestmark = pytest.mark.integration
+
+_KEY = SigningKey(bytes(range(32)))
+_SEED = 15
+Place = tuple[str, int]
+
+
+@dataclass
+class Trip:
+    """Two clusters, the spec of the first migration, and what applications have committed where."""
+
+    command: Command
+    spec: Path
+    folder: Path
+    old: KafkaCluster
+    new: KafkaCluster
+    prefix: str
+    topics: list[TopicLoad]
+    random: random.Random
+
+    @property
+    def names(self) -> list[str]:
+        """All topics that exist on the new cluster."""
+        return sorted(name for name in self.new.admin().list_topics(timeout=10).topics if name.startswith(self.prefix))
+
+    @property
+    def compacted(self) -> list[str]:
+        return [topic.name for topic in self.topics if topic.kind is Kind.COMPACTED]
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}{name}"
+
+    def forward(self) -> None:
+        """The first migration, to its end."""
+        asked = self.command("run", self.spec, status=10)
+        switch = self.command("resume", self.spec, "--approve", asked["waiting"]["code"], status=10)
+        done = self.command("resume", self.spec, "--approve", switch["waiting"]["code"], status=0)
+        assert done["state"] == "finalized"
+
+    def back(self, *arguments: str | Path, status: int) -> dict[str, Any]:
+        return self.command("way-back", arguments[0], self.spec, *arguments[1:], status=status)
+
+    def live(self, cluster: KafkaCluster, label: str) -> int:
+        """Applications write: plain records, transactions of which a third is aborted, keys and tombstones."""
+        config = {**cluster.client_config(), "linger.ms": 5}
+        producer = Producer({**config, "enable.idempotence": True})
+        sent = 0
+        widths = {name: len(item.partitions) for name, item in cluster.admin().list_topics(timeout=10).topics.items()}
+        for topic in (self.topic("orders"), self.topic("customers"), self.topic("balances"), self.topic("metrics")):
+            for number in range(120):
+                key = b"key-%d" % self.random.randrange(40)
+                value = None if self.random.random() < 0.1 else f"{label}-{number}".encode() * 5
+                producer.produce(topic, value, key, self.random.randrange(widths[topic]), headers=[("life", label)])
+                sent += 1
+        assert producer.flush(30) == 0
+        writer = Producer({**config, "transactional.id": f"{self.prefix}{label}"})
+        writer.init_transactions()
+        for transaction in range(9):
+            writer.begin_transaction()
+            for number in range(7):
+                writer.produce(self.topic("payments"), f"{label}-{transaction}-{number}".encode(), b"paid", number % 3)
+            if transaction % 3 == 2:
+                writer.abort_transaction()
+            else:
+                writer.commit_transaction()
+                sent += 7
+        return sent
+
+    def group(self, name: str, cluster: KafkaCluster, share: float, topics: list[str]) -> str:
+        """A group that stands at a share of these topics."""
+        group = self.topic(name)
+        commit_offsets(cluster.client_config(), group, positions(cluster.client_config(), topics, share))
+        return group
+
+    def check_equal(self, source: KafkaCluster, target: KafkaCluster) -> None:
+        compare(
+            source.client_config(), target.client_config(), self.names, compacted=self.compacted, fenced=True
+        ).check()
+
+
+@pytest.fixture
+def trip(
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> Trip:
+    """A source with topics of all kinds, and a spec."""
+    prefix = f"{unique_name('wb')}."
+    topics = tiny_topics(prefix)
+    load(source_cluster, topics)
+    spec = tmp_path / "migration.yaml"
+    pattern = prefix.replace(".", r"\.") + ".*"
+    content = {
+        "migration_id": prefix.strip(".").lower().replace("_", "-"),
+        "source": {"conn_id": "env:CLI_SOURCE", "name": "the old one"},
+        "target": {"conn_id": "env:CLI_TARGET", "name": "the new one"},
+        "storage": {"journal": f"file://{tmp_path}/journal", "evidence": f"file://{tmp_path}/evidence"},
+        "topics": {"include": [pattern]},
+        "groups": {"include": [pattern]},
+        "acls": {"policy": "skip", "quotas": "skip"},
+        "tail": {"drain_stable_window": "2s", "slice_seconds": 2},
+        "cutover": {"freeze": "manual", "freeze_stable_window": "1s", "max_producer_freeze": "5m"},
+        "evidence": {"signing_key": "env:CLI_KEY"},
+        "way_back": {"keep_for": "1d"},
+    }
+    spec.write_text(yaml.safe_dump(content), encoding="utf-8")
+    environment = {
+        "CLI_SOURCE": json.dumps(source_cluster.client_config()),
+        "CLI_TARGET": json.dumps(target_cluster.client_config()),
+        "CLI_KEY": _KEY.encode().hex(),
+    }
+    made = random.Random(_SEED)
+    print(f"seed {_SEED}")
+    return Trip(Command(environment), spec, tmp_path, source_cluster, target_cluster, prefix, topics, made)
+
+
+def _grow(trip: Trip) -> None:
+    """On the new cluster a topic appears, and another one gets a partition."""
+    trip.new.create_topics({trip.topic("born"): (2, {"retention.ms": "86400000"})})
+    [future] = trip.new.admin().create_partitions([NewPartitions(trip.topic("orders"), 5)]).values()
+    future.result()
+    producer = Producer(trip.new.client_config())
+    for number in range(60):
+        producer.produce(trip.topic("born"), b"born-%d" % number, b"b", number % 2)
+        producer.produce(trip.topic("orders"), b"wide-%d" % number, b"w", 4)
+    assert producer.flush(30) == 0
+
+
+def _read_on(config: Mapping[str, Any], group: str, offsets: Mapping[Place, int]) -> dict[Place, list[Record]]:
+    """What a consumer of a group reads that goes on where it has committed, on whatever cluster."""
+    consumer = Consumer(
+        {**config, "group.id": group, "isolation.level": "read_committed", "enable.auto.commit": False,
+         "auto.offset.reset": "error", "enable.partition.eof": True}
+    )  # fmt: skip
+    found: dict[Place, list[Record]] = {place: [] for place in offsets}
+    try:
+        places = [TopicPartition(topic, number) for topic, number in offsets]
+        consumer.assign(
+            [TopicPartition(item.topic, item.partition, item.offset) for item in consumer.committed(places)]
+        )
+        waiting = set(offsets)
+        while waiting:
+            message = consumer.poll(30)
+            assert message is not None, f"{group} hangs at {sorted(waiting)}"
+            if message.error() is not None:
+                assert message.error().code() == -191, message.error()  # the end of a partition
+                waiting.discard((message.topic(), message.partition()))
+            else:
+                found[message.topic(), message.partition()].append(Record.of(message))
+    finally:
+        consumer.close()
+    return found
+
+
+def test_there_and_back_again(trip: Trip) -> None:
+    configs = trip.old.admin()
+    before = _overrides(trip.old, trip)
+    trip.forward()
+    offsets_of_first = {
+        name: {number: len(records) for number, records in read_records(trip.old.client_config(), name).items()}
+        for name in trip.names
+    }
+    assert configs is not None and offsets_of_first
+    lagging = trip.group("lagging", trip.new, 0.3, [trip.topic("orders"), trip.topic("payments")])
+
+    written = trip.live(trip.new, "second")
+    _grow(trip)
+    planned = trip.back("plan", status=0)
+    assert planned["migration_id"].endswith(".back")
+    assert (planned["new_topics"], planned["new_partitions"]) == ([trip.topic("born")], 3)
+    assert planned["adopted_partitions"] == sum(topic.partitions for topic in trip.topics)
+
+    asked = trip.back("run", status=10)
+    assert asked["waiting"]["approval"] == "cutover"
+    assert "way back" in asked["waiting"]["body"]
+    written += trip.live(trip.new, "third")
+    reading = trip.group("reading", trip.new, 0.9, [trip.topic("orders"), trip.topic("payments"), trip.topic("born")])
+    asked = trip.back("run", status=10)
+    assert trip.back("status", status=10)["state"] == "drain_ready"
+
+    ready = trip.back("return", "--approve", asked["waiting"]["code"], status=10)
+    assert ready["state"] == "awaiting_client_switch"
+    assert "ready_for_client_return" in ready["waiting"]["body"]
+    on_new = {name: committed_offsets(trip.new.client_config(), name, trip.names) for name in (lagging, reading)}
+    assert all(on_new.values())
+    for group, wanted in on_new.items():
+        assert committed_offsets(trip.old.client_config(), group, trip.names) == wanted, group
+    expected = {group: _read_on(trip.new.client_config(), group, wanted) for group, wanted in on_new.items()}
+    found = {group: _read_on(trip.old.client_config(), group, wanted) for group, wanted in on_new.items()}
+    assert found == expected, "0 read again, 0 skipped, the same records at the same offsets"
+    assert sum(len(records) for places in found.values() for records in places.values()) > 100
+
+    done = trip.back("return", "--approve", ready["waiting"]["code"], status=0)
+    assert done["state"] == "finalized"
+    trip.check_equal(trip.new, trip.old)
+    assert written == 2 * (4 * 120 + 6 * 7)
+    after = _overrides(trip.old, trip)
+    assert {name: after[name] for name in before} == before, "the old topics have their own settings back"
+    _check_evidence(trip)
+    assert trip.back("run", status=0)["state"] == "finalized"
+
+
+def _overrides(cluster: KafkaCluster, trip: Trip) -> dict[str, dict[str, str]]:
+    from confluent_kafka.admin import ConfigResource, ConfigSource
+
+    resources = [ConfigResource("topic", topic.name) for topic in trip.topics]
+    return {
+        resource.name: {
+            name: entry.value
+            for name, entry in future.result().items()
+            if ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        }
+        for resource, future in cluster.admin().describe_configs(resources).items()
+    }
+
+
+def _check_evidence(trip: Trip) -> None:
+    """The way back has signed evidence of its own, which names that of the first migration by its digest."""
+    key = trip.folder / "evidence.pub"
+    key.write_bytes(bytes(_KEY.verify_key))
+    first, back = sorted((trip.folder / "evidence").glob("*/evidence.json"))
+    assert back.parent.name == f"{first.parent.name}.back"
+    verified = trip.command("verify-evidence", back, "--public-key", key, status=0)
+    assert (verified["trusted"], verified["outcome"]) == (True, "PASSED")
+    import hashlib
+
+    bundle = json.loads(json.loads(back.read_text())["bundle_json"])
+    assert bundle["way_back"]["reverses"] == first.parent.name
+    assert bundle["way_back"]["evidence"]["sha256"] == hashlib.sha256(first.read_bytes()).hexdigest()
+    assert bundle["way_back"]["ready_for_client_return"]["returns_to"] == first.parent.name
+
+
+def test_the_new_cluster_is_kept(trip: Trip) -> None:
+    before = _overrides(trip.old, trip)
+    early = trip.back("run", status=1)["error"]
+    assert "no way back yet" in early["what"]
+    trip.forward()
+    assert trip.back("keep", status=1)["error"]["code"] == "ILLEGAL_TRANSITION", "nothing was begun"
+    trip.live(trip.new, "second")
+    trip.back("run", status=10)
+    assert _overrides(trip.old, trip) != before
+    asked = trip.back("keep", status=10)["waiting"]
+    assert asked["approval"] == "keep"
+    refused = trip.back("keep", "--approve", "00000000", status=1)["error"]
+    assert refused["code"] == "APPROVAL_REFUSED"
+    kept = trip.back("keep", "--approve", asked["code"], "--reason", "all is well", status=0)
+    assert "old_cluster_released" in kept["summary"]
+    assert _overrides(trip.old, trip) == before
+    assert trip.back("keep", status=0)["already_done"] is True
+    assert trip.back("status", status=0)["state"] == "rolled_back"
