@@ -41,10 +41,12 @@ def _derived(file: Path) -> MigrationSpec:
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.way_back.derived_spec import derive
 
-    speak_of_way_back()
     first = Migration.open(load_spec(file), identity(), resolver(), actor=person(), kind="cli")
     with first, first.reading() as context:
-        return derive(context.record)
+        spec = derive(context.record)
+    # From here on; before, what a text advises concerns the first migration.
+    speak_of_way_back()
+    return spec
 
 
 @way_back_app.command("plan")

@@ -22,8 +22,8 @@ from airflow_provider_kafka_migration.state import State
 SUFFIX = ".back"
 _LONGEST_ID = 100
 
-#: States in which the boundary stands still: the copiers are fenced, and clients were told to switch.
-SWITCHED = (State.AWAITING_CLIENT_SWITCH, State.VALIDATING, State.FINALIZED)
+#: States in which the boundary stands still: the copiers are fenced, and a person has acknowledged the switch.
+SWITCHED = (State.VALIDATING, State.FINALIZED)
 
 
 def way_back_id(migration_id: str) -> str:
@@ -52,28 +52,33 @@ def section_of(spec: MigrationSpec) -> WayBackSection:
 
 
 def check_switched(record: MigrationRecord) -> None:
-    """Check that clients were told to switch.
+    """Check that clients have switched.
 
-    :raises Terminal: before that there is no boundary to begin at, and a rollback is the way back.
+    :raises Terminal: before that, old clients may still write, and a rollback is the way back.
     """
+    record.journal.refresh()
     state = record.journal.working_state
-    if state in SWITCHED:
+    if state in SWITCHED or record.client_switch() is not None:
         return
     is_early = state is not None and state is not State.ROLLED_BACK
+    is_told = state is State.AWAITING_CLIENT_SWITCH
+    early = (
+        "acknowledge the client switch first (`kafka-migration resume FILE --approve CODE`)"
+        if is_told
+        else "before the client switch, `kafka-migration rollback FILE` abandons the migration, and clients stay"
+    )
     raise Terminal(
         f"there is no way back yet: the migration is in state {state or 'not started'}",
         where=record.where("way_back"),
-        next_step="before the client switch, `kafka-migration rollback FILE` abandons the migration, and clients stay"
-        if is_early
-        else "check migration_id and storage.journal in the spec",
+        next_step=early if is_early else "check migration_id and storage.journal in the spec",
     )
 
 
 def derive(record: MigrationRecord) -> MigrationSpec:
     """Return the spec of the way back of a migration.
 
-    :param record: of the migration whose clients were told to switch.
-    :raises Terminal: its clients were not told to switch yet.
+    :param record: of the migration whose clients have switched.
+    :raises Terminal: they have not, or nobody has acknowledged it.
     :raises SpecInvalid: this migration cannot go back, with the reason.
     """
     check_switched(record)

@@ -39,7 +39,7 @@ def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "f
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, "")})  # type: ignore[attr-defined]
-    monkeypatch.setattr(late_writes, "_read", lambda _wire, _key, since, until: LateWrites(until - since))
+    monkeypatch.setattr(late_writes, "_read", lambda _wire, _key, since, until, _ours: LateWrites(until - since))
     monkeypatch.setattr(commit, "failures_error", lambda *_: None)
     return context
 
