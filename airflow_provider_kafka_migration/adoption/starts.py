@@ -55,7 +55,7 @@ class FoundStarts:
     :param refused: partitions that cannot be adopted, and why; each is a blocker of the precheck.
     :param below: positions below the boundary, for groups that lag behind it.
     :param boundary_of: migration whose end is the boundary; empty: none.
-    :param boundary_digest: hash of the last journal entry of that migration.
+    :param boundary_digest: hash of its journal entry that told clients to switch.
     """
 
     starts: dict[TopicPartition, AdoptedStart] = field(default_factory=dict)

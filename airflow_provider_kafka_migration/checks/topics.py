@@ -44,8 +44,9 @@ def _one(spec: MigrationSpec, topic: TopicPlan, here: Presence) -> Iterator[Find
     if topic.shared:
         yield from _shared(topic, here)
         return
-    if not here.empty:
-        ends = [end for end in here.end_offsets.values() if end > 0]
+    foreign = target_topics.foreign_ends(topic, here)
+    if foreign:
+        ends = list(foreign.values())
         yield finding("B010", f"{sum(ends)} offsets in {len(ends)} partitions", subject=name)
     wanted = len(topic.partitions)
     counts = f"{here.partitions} on the target, {wanted} on the source"

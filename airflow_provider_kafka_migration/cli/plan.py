@@ -86,7 +86,7 @@ def plan(
     earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)
     view = make_view(quiet=True)
     with MigrationOpener(spec, view).open() as migration, migration.reading() as context:
-        made, schemas = make_plans(context)
+        made, schemas, _ = make_plans(context)
         measured = source_snapshot.measure(context, made) if measure or spec.estimate.measure else None
         beside = _documents(context, made, schemas, measured)
     if output is not None:

@@ -260,7 +260,7 @@ def _plan_now(context: PhaseContext, *, sample: bool) -> SchemaPlan:
         topics = {topic.name: topic.target_name for topic in context.record.plan().topics}
         made = make_schema_plan(context, topics, unknown, sample=sample)
     else:
-        plan, made = make_plans(context)
+        plan, made, _ = make_plans(context)
         unknown = plan.unknown
     if made is None:
         raise RegistryUnreachable(

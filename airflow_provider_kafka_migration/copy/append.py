@@ -345,16 +345,28 @@ class Appender(TargetWriter):
 
     def _send_markers(self, channel: Channel, copies: list[PartitionCopy], now: float) -> None:
         ready = [] if self._markers_refused else [copy for copy in copies if self._may_fill(copy)]
-        if not ready:
+        first = [copy for copy in ready if _registers(copy)]
+        if first:
+            data_id = MarkerIdentity(self._producers.data_producer_id, self._producers.data_producer_epoch)
+            for copy in first:
+                copy.write.registers = True
+            self._send_markers_of(channel, first, data_id, now)
+        others = [copy for copy in ready if not copy.write.registers]
+        if not others:
             return
         try:
             identity = self._marker_identity()
         except SliceExpired:
             raise
         except MigrationError as error:
-            for copy in ready:
+            for copy in others:
                 self._report(copy, error)
             return
+        self._send_markers_of(channel, others, identity, now)
+
+    def _send_markers_of(
+        self, channel: Channel, ready: list[PartitionCopy], identity: MarkerIdentity, now: float
+    ) -> None:
         counts: dict[TopicPartition, int] = {}
         sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         for copy in ready:
@@ -514,6 +526,15 @@ def _say_once(text: str) -> None:
         _said.add(text)
     if is_new:
         log.warning(text)
+
+
+def _registers(copy: PartitionCopy) -> bool:
+    """Return whether the next marker is the first one behind the boundary of an adopted partition.
+
+    It has the data id, and so registers it with the leader, which has no state of it there and would take any sequence
+    for its first one. From then on only sequence 0 gets in, also after the broker was killed.
+    """
+    return copy.spec.adopted and copy.write.confirmed_offset == copy.spec.target_start_offset
 
 
 def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:

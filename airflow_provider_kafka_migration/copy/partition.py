@@ -153,6 +153,8 @@ class WriteState:
     #: offsets of a marker request that waits for its answer; 0: none
     filling: int = 0
     has_filled: bool = False
+    #: the marker request that waits for its answer registers the data id
+    registers: bool = False
     #: since when the next step has been a hole (monotonic clock), and for how long in total in this slice
     hole_since: float | None = None
     fill_seconds: float = 0.0
@@ -188,6 +190,7 @@ class WriteState:
         self.pending_bytes = 0
         self.in_flight.clear()
         self.filling = 0
+        self.registers = False
         self.hole_since = None
 
     def resume(self, point: ResumePoint, start_offset: int) -> None:
@@ -253,7 +256,8 @@ class WriteState:
         if self.hole_since is not None:
             self.fill_seconds += now - self.hole_since
             self.hole_since = now if grown < step.count else None
-        self.has_filled = True
+        # A registering marker fences no markers of former incarnations, so the next one is sent alone, too.
+        self.has_filled, self.registers = not self.registers, False
         if grown == step.count:
             self.take()
         else:

@@ -86,7 +86,7 @@ class Adoption(Document):
     migration_id: str
     adopted_from: str = Field(description="adopt.from of the spec")
     boundary_of: str = Field("", description="migration whose end is the boundary; empty: none")
-    boundary_digest: str = Field("", description="hash of the last journal entry of that migration")
+    boundary_digest: str = Field("", description="hash of its journal entry ready_for_client_switch")
     partitions: list[AdoptedPartition] = Field(default_factory=list, description="ascending by topic and partition")
     refused: list[RefusedPartition] = Field(default_factory=list, description="ascending by topic and partition")
 

@@ -141,6 +141,8 @@ class Translation(StrEnum):
     RESET_TO_START = "reset_to_start"
     #: it was beyond the last copied record: the end of the copied range
     CLAMPED = "clamped"
+    #: it was below the boundary of an adopted partition, where only some positions are known: an earlier one
+    EARLIER = "earlier"
     #: nothing was committed; ``reason`` gives the cause
     SKIPPED = "skipped"
 

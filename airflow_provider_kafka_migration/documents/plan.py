@@ -284,10 +284,21 @@ class SchemaPlanSummary(Part):
     unread: int = Field(0, description="what could not be read; the schema plan names it")
 
 
+class AdoptionSummary(Part):
+    """Which partitions are adopted, in figures. Its digest is part of the plan, so an approval covers the starts."""
+
+    document: str = Field(description="key of the document, relative to the migration")
+    digest: str = Field(description="SHA-256 of the document")
+    adopted_from: str = Field(description="adopt.from of the spec")
+    boundary_of: str = Field("", description="migration whose end is the boundary; empty: none")
+    partitions: int = 0
+    refused: int = Field(0, description="partitions that cannot be adopted; the document and precheck name them")
+
+
 class Plan(Document):
     """The plan. An approval refers to it and its digest (:meth:`Document.digest`)."""
 
-    LATER_FIELDS = ("excluded_groups", "schemas")
+    LATER_FIELDS = ("excluded_groups", "schemas", "adoption")
 
     version: int = 1
     migration_id: str
@@ -316,6 +327,7 @@ class Plan(Document):
     schemas: SchemaPlanSummary | None = Field(
         None, description="null: no schema registry is configured, or it is unknown"
     )
+    adoption: AdoptionSummary | None = Field(None, description="null: the spec adopts nothing")
     spec_digest: str = ""
 
     def topic(self, name: str) -> TopicPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
@@ -36,6 +36,7 @@ from airflow_provider_kafka_migration.kafka.admin import groups as admin_groups
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
@@ -124,23 +125,28 @@ class Translator:
 
     partitions: Mapping[TopicPartition, CopyPartition]
     maps: Mapping[TopicPartition, PartitionMap]
+    below: Mapping[TopicPartition, BelowTranslator] = field(default_factory=dict)
 
     @classmethod
     def final(cls, record: MigrationRecord, target: Cluster) -> Translator:
         """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
         document = record.offset_map()
         maps = closed_maps(document) if document is not None else load_maps(record, target)
-        return cls(record.partitions(), maps)
+        return cls(record.partitions(), maps, _below(record))
 
     @classmethod
     def live(cls, record: MigrationRecord, target: Cluster) -> Translator:
         """With the open maps of the run log: for previews while the tail runs."""
         partitions = record.partitions()
-        return cls(partitions, load_maps(record, target, partitions))
+        return cls(partitions, load_maps(record, target, partitions), _below(record))
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
         """Translate all offsets of a group."""
-        return translate_group(group, self.partitions, self.maps)
+        return translate_group(group, self.partitions, self.maps, self.below)
+
+
+def _below(record: MigrationRecord) -> dict[TopicPartition, BelowTranslator]:
+    return {key: BelowTranslator(document) for key, document in record.maps_below().items()}
 
 
 def preview(record: MigrationRecord, source: Cluster, target: Cluster) -> list[GroupResult]:

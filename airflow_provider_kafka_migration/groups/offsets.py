@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, cast
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
@@ -24,6 +25,7 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets, is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -37,6 +39,8 @@ NO_STREAMS_GROUP = (
     "of another kind, which the application could not join. Start and stop the application on the target once, "
     "and the next refresh sets the offsets"
 )
+#: No partition is adopted.
+NOTHING_BELOW: Mapping[TopicPartition, BelowTranslator] = MappingProxyType({})
 OTHER_PROTOCOL = "its members speak a protocol other than the consumer's"
 
 
@@ -136,8 +140,13 @@ def translate_offset(
     committed: CommittedOffset,
     partitions: Mapping[TopicPartition, CopyPartition],
     maps: Mapping[TopicPartition, PartitionMap],
+    below: Mapping[TopicPartition, BelowTranslator] = NOTHING_BELOW,
 ) -> TranslatedOffset:
-    """Translate one offset; skipped with a reason if there is nothing to translate to."""
+    """Translate one offset; skipped with a reason if there is nothing to translate to.
+
+    :param below: positions below the boundary of adopted partitions. Without one, a group that lags behind the boundary
+        is skipped: the records that it has not read are on the target, but nobody knows where.
+    """
     key = (committed.topic, committed.partition)
     item, offset_map = partitions.get(key), maps.get(key)
     if item is None or offset_map is None:
@@ -157,6 +166,8 @@ def translate_offset(
         found = offset_map.translate(committed.offset)
         found_offset, how = found.target_offset, Translation(found.how.value)
         reason = "" if found_offset is not None else "the partition has no data on the target"
+        if item.adopted and how is Translation.RESET_TO_START:
+            found_offset, how, reason = _translate_below(committed.offset, below.get(key))
     return TranslatedOffset(
         topic=committed.topic,
         target_topic=item.target_topic,
@@ -170,14 +181,27 @@ def translate_offset(
     )
 
 
+def _translate_below(source_offset: int, below: BelowTranslator | None) -> tuple[int | None, Translation, str]:
+    """Translate an offset below the boundary of an adopted partition."""
+    position = None if below is None else below.translate(source_offset)
+    if position is None:
+        reason = "it lags behind the boundary of an adopted partition, and its position there is not known"
+        return None, Translation.SKIPPED, reason
+    if not position.is_exact:
+        return position.target_offset, Translation.EARLIER, ""
+    how = Translation.EQUAL if position.target_offset == source_offset else Translation.EXACT
+    return position.target_offset, how, ""
+
+
 def translate_group(
     group: GroupSnapshot,
     partitions: Mapping[TopicPartition, CopyPartition],
     maps: Mapping[TopicPartition, PartitionMap],
+    below: Mapping[TopicPartition, BelowTranslator] = NOTHING_BELOW,
 ) -> list[TranslatedOffset]:
     """All offsets of a group, ascending by topic and partition."""
     return [
-        translate_offset(item, partitions, maps)
+        translate_offset(item, partitions, maps, below)
         for item in sorted(group.offsets, key=lambda item: (item.topic, item.partition))
     ]
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from airflow_provider_kafka_migration.documents.adoption import BelowMap
 
 
-class BelowRange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BelowRange:
     """Consecutive source offsets that are at consecutive target offsets."""
 
     source_first: int
@@ -37,7 +39,8 @@ class BelowPosition(NamedTuple):
 
 def flat_ranges(ranges: Iterable[BelowRange]) -> list[int]:
     """Return ranges as ``BelowMap.ranges`` stores them: three numbers each, ascending by target offset."""
-    return [number for item in sorted(ranges, key=lambda item: item.target_first) for number in item if item.count > 0]
+    kept = sorted((item for item in ranges if item.count > 0), key=lambda item: item.target_first)
+    return [number for item in kept for number in (item.source_first, item.target_first, item.count)]
 
 
 def ranges_of(flat: Sequence[int]) -> list[BelowRange]:
@@ -71,6 +74,22 @@ class BelowTranslator:
         if self._document.is_exact:
             return BelowPosition(self._exact(source_offset), True)
         return self._conservative(source_offset)
+
+    def exact_place(self, source_offset: int) -> int | None:
+        """Return the target offset of the record at a source offset, the last one if it is there several times."""
+        found = [
+            item.target_first + source_offset - item.source_first
+            for item in self._near(source_offset)
+            if item.source_first <= source_offset < item.source_end
+        ]
+        return max(found, default=None)
+
+    def _near(self, source_offset: int) -> Sequence[BelowRange]:
+        """Return the ranges that may have an offset: one, where each record is there once."""
+        if not self._is_monotone:
+            return self._ranges
+        index = bisect_right(self._source_firsts, source_offset) - 1
+        return self._ranges[index : index + 1] if index >= 0 else ()
 
     def _conservative(self, source_offset: int) -> BelowPosition | None:
         """Return the place of the last known record at or below the offset; one past it if it was consumed."""

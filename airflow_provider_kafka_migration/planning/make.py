@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from airflow_provider_kafka_migration.access.mapping import plan_acls, plan_group_configs, plan_quotas, plan_users
+from airflow_provider_kafka_migration.adoption.make import MadeAdoption, make_adoption, with_starts
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
@@ -24,16 +26,32 @@ from airflow_provider_kafka_migration.topics import target_topics as topology_to
 from airflow_provider_kafka_migration.topics.configs import TargetRules
 
 
+class MadePlans(NamedTuple):
+    """A plan, and the documents that it refers to."""
+
+    plan: Plan
+    schemas: SchemaPlan | None
+    adoption: MadeAdoption | None
+
+
 def put_plan(
-    record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan, schemas: SchemaPlan | None = None
+    record: MigrationRecord,
+    source: Cluster,
+    target: Cluster,
+    plan: Plan,
+    schemas: SchemaPlan | None = None,
+    adoption: MadeAdoption | None = None,
 ) -> str:
     """Write a plan with its documents and return its digest. ``plan.json`` comes last, after all that it refers to.
 
     :param schemas: the schema plan that the plan refers to, if it is not stored already.
+    :param adoption: the adoption that the plan refers to, likewise.
     """
     digest, data = plan.digest(), plan.canonical()
     if schemas is not None:
         put_schema_plan(record, schemas)
+    if adoption is not None:
+        adoption.put(record)
     record.journal_store.put(record.key(f"plans/{digest[:16]}.json"), data)
     shown = schemas or record.schema_plan_of(plan)
     for name, content in sorted(documents(record.spec, plan, source.config, target.config, shown).items()):
@@ -50,13 +68,14 @@ PHASE = "plan"
 
 def make_plan(context: PhaseContext) -> Plan:
     """Make the plan from the current state of the clusters. Errors as those of :func:`make_plans`."""
-    return make_plans(context)[0]
+    return make_plans(context).plan
 
 
-def make_plans(context: PhaseContext) -> tuple[Plan, SchemaPlan | None]:
-    """Make the plan from the current state of the clusters, and the schema plan from that of the registries.
+def make_plans(context: PhaseContext) -> MadePlans:
+    """Make the plan from the current state of the clusters, the schema plan from that of the registries, the adoption.
 
     :returns: the schema plan is None if the spec names no registry, or if one could not be read (``Plan.unknown``).
+        The adoption is None if the spec adopts nothing.
     :raises Terminal: nothing is selected, or names on the target collide; one error lists all problems.
     :raises PermissionMissing: the configs of source topics may not be read.
     """
@@ -68,6 +87,9 @@ def make_plans(context: PhaseContext) -> tuple[Plan, SchemaPlan | None]:
     context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
     target = target_topics(context.record, context.target, target_facts, sorted(found.topics), found.unknown)
     topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    adoption = make_adoption(context, topics)
+    if adoption is not None:
+        topics = [with_starts(spec, topic, adoption.document) for topic in topics]
     context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))
     groups = plan_groups(context.spec, context.source, found.topics, found.stable, found.unknown)
     schemas = make_schema_plan(context, {topic.name: topic.target_name for topic in topics}, found.unknown)
@@ -81,7 +103,10 @@ def make_plans(context: PhaseContext) -> tuple[Plan, SchemaPlan | None]:
         users=plan_users(context.spec, context.source, context.target, found.unknown),
         quotas=plan_quotas(context.spec, context.source, context.target, found.unknown),
         group_configs=plan_group_configs(context.source, context.target, groups, found.unknown),
-        lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
+        lanes=assign_lanes(
+            {(topic.name, item.partition): item.size_bytes for topic in topics for item in topic.partitions},
+            spec.seed.lanes,
+        ),
         excluded_topics=found.excluded,
         excluded_groups=left_out_groups(context.spec, context.source, found.topics, found.unknown),
         notes=_notes(context.spec),
@@ -90,9 +115,10 @@ def make_plans(context: PhaseContext) -> tuple[Plan, SchemaPlan | None]:
         missing_topics=found.missing,
         estimate=verdicts.estimate(spec, topics),
         schemas=None if schemas is None else summary_of(schemas),
+        adoption=None if adoption is None else adoption.summary(),
         spec_digest=canonical_digest(spec.model_dump(mode="json")),
     )
-    return plan, schemas
+    return MadePlans(plan, schemas, adoption)
 
 
 def plan_of_look(
@@ -209,9 +235,9 @@ def _notes(spec: MigrationSpec) -> list[str]:
 
 def write_plan(context: PhaseContext) -> PhaseResult:
     """Make the plan, write ``plan.json`` and the documents next to it, and journal its digest."""
-    plan, schemas = make_plans(context)
+    plan, schemas, adoption = make_plans(context)
     context.journal.check_holds()
-    digest = put_plan(context.record, context.source, context.target, plan, schemas)
+    digest = put_plan(context.record, context.source, context.target, plan, schemas, adoption)
     if context.spec.estimate.measure:
         measured = source_snapshot.measure(context, plan)
         context.journal_store.put(context.key(keys.MEASURED_RATES), measured.canonical())
@@ -220,6 +246,7 @@ def write_plan(context: PhaseContext) -> PhaseResult:
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
     summary += f", {plan.schemas.subjects} subjects" if plan.schemas is not None else ""
+    summary += f", {plan.adoption.partitions} partitions adopted" if plan.adoption is not None else ""
     details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(keys.PLAN)}", "summary": summary}
     if last is None or last.details.get("digest") != digest:
         context.journal.step(steps.PLANNED, details=details, reason=summary)

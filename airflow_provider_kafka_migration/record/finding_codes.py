@@ -132,6 +132,26 @@ _ALL = (
         "raise delete.retention.ms on the source until the cutover, or copy faster: a key whose tombstone is missed "
         "stays on the target; a partition that is read too late stops (offsets.on_overtaken_tombstones)",
     ),
+    # -- adoption
+    Code(
+        "B120",
+        "a partition cannot be adopted",
+        "see the reason; exclude the topic, or move what is on the target out of the way and copy it from its start",
+    ),
+    Code(
+        "B121",
+        "an adopted partition no longer ends where the plan says",
+        "stop whoever writes to the target topic, and what else copies to it; then clear plan",
+    ),
+    Code(
+        "W122",
+        "another copier has left duplicates, aborted or missing records below the boundary",
+        "decide whether consumers may see them (adopt.on_duplicates); nothing below the boundary is changed",
+    ),
+    Code(
+        "W123", "something about the boundary is not as expected", "read the note; the copy checks what it appends to"
+    ),
+    Code("I124", "partitions are taken over", "nothing; the copy begins behind what is already on both clusters"),
     # -- groups
     Code("W070", "group is active on the target", "stop its members there: their offsets cannot be set"),
     Code("W071", "group of a kind that is not moved", "move it with its own tools; the evidence names it"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_kafka_migration.copy.archive import joined, read_gaps
 from airflow_provider_kafka_migration.copy.read_watch import describe, read_overtaken
+from airflow_provider_kafka_migration.documents.adoption import Adoption, BelowMap
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import (
     BackupEnd,
@@ -48,6 +49,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
 from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.runs import topic_key
 from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, Role, open_settings
@@ -62,6 +64,23 @@ if TYPE_CHECKING:
 _COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
 _D = TypeVar("_D", bound=Document)
 _RESTORE = "restore the object from an earlier version in the bucket"
+
+
+@dataclass(frozen=True)
+class Fence:
+    """The fence of the migration's producer, by (target topic, partition).
+
+    :param markers: offset of the marker that fences; it takes this offset on the target, and the source has none there.
+    :param unfenced: why the producer is not fenced.
+    """
+
+    markers: dict[TopicPartition, int]
+    unfenced: dict[TopicPartition, str]
+
+
+def _key_of(name: str) -> TopicPartition:
+    topic, _, partition = name.rpartition("-")
+    return (topic, int(partition))
 
 
 @dataclass(frozen=True)
@@ -204,6 +223,37 @@ class MigrationRecord:
     def is_retention_restored(self) -> bool:
         """Whether configs that delete data are back on the target; from then on records may be missing there."""
         return self.journal.find_step(steps.DELETING_RESTORED) is not None
+
+    # ---- adoption
+
+    def adoption(self) -> Adoption | None:
+        """Load where adopted partitions begin; ``None`` if the spec adopts nothing.
+
+        :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: the document is missing, or is not the one that the plan was made with.
+        """
+        summary = self._first_plan().adoption
+        if summary is None:
+            return None
+        return self._unaltered(
+            Adoption, summary.document, summary.digest, expected="the adoption that the plan was made with"
+        )
+
+    def maps_below(self) -> dict[TopicPartition, BelowMap]:
+        """Load the positions below the boundary of adopted partitions, by (source topic, partition).
+
+        A partition without a map is left out. Errors as those of :meth:`adoption`.
+        """
+        adoption = self.adoption() if self.has_plan() else None
+        return {
+            item.key: self._unaltered(
+                BelowMap,
+                keys.map_below(topic_key(item.topic), item.partition, item.start.below_digest),
+                item.start.below_digest,
+            )
+            for item in (adoption.partitions if adoption is not None else ())
+            if item.start.below_digest
+        }
 
     # ---- schemas
 
@@ -405,6 +455,23 @@ class MigrationRecord:
         """Details of a step of this attempt (``steps.SENTINELS`` and the next ones); ``None`` if it is not done."""
         entry = self.journal.find_step(steps.CUTOVER_STEP, f"{attempt.key}/{name}")
         return entry.details if entry else None
+
+    def fence(self) -> Fence | None:
+        """The fence of the migration's producer on the target; ``None`` before it, or if nothing was to be fenced.
+
+        A fenced partition ends one offset above the copy's end in the offset map.
+        """
+        attempt = self.freeze()
+        details = self.cutover_step(attempt, steps.FENCE) if attempt is not None else None
+        if details is None or "markers" not in details:
+            return None
+        return Fence(
+            markers={_key_of(name): int(offset) for name, offset in details["markers"].items()},
+            unfenced={
+                (str(item["topic"]), int(item["partition"])): str(item["reason"])
+                for item in details.get("unfenced", [])
+            },
+        )
 
     def boundary(self) -> Boundary:
         """Load the end of the source as the sentinels step recorded it.

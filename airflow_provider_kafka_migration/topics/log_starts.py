@@ -28,10 +28,14 @@ def restore_log_starts(record: MigrationRecord, target: Cluster, document: Offse
 
     :raises MigrationError: the error of the first partition that could not be restored.
     """
+    partitions = record.partitions()
+    adopted = {key for key, item in partitions.items() if item.adopted}
     wanted = {
         (item.target_topic, item.partition): item.target_start_offset
         for item in document.partitions
-        if item.target_start_offset and item.verdict != Verdict.TRANSACTIONAL
+        if item.target_start_offset
+        and item.verdict != Verdict.TRANSACTIONAL
+        and (item.topic, item.partition) not in adopted
     }
     if not wanted:
         return 0
@@ -53,10 +57,10 @@ def set_log_starts(context: PhaseContext, plan: Plan, producers: ProducerIds) ->
     :raises CopyFailed: several partitions failed; the error lists all.
     """
     wanted = [
-        (topic.target_name, item.partition, item.target_start_offset)
+        (topic.target_name, item.partition, item.filler_offsets)
         for topic in plan.topics
         for item in topic.partitions
-        if item.target_start_offset > 0
+        if item.filler_offsets > 0
     ]
     if not wanted:
         return {"partitions": 0, "offsets": 0}

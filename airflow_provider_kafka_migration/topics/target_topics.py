@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_kafka_migration.documents.adoption import AdoptedStart
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
 from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, PermissionMissing, TopologyRefused
@@ -120,17 +121,57 @@ def _check_described(record: MigrationRecord, errors: Mapping[str, ItemError]) -
             )
 
 
+def foreign_ends(topic: TopicPlan, here: Presence) -> dict[int, int]:
+    """Return the log ends of a topic's partitions that hold data which the plan neither adopts nor writes next to."""
+    if here.ours or topic.shared:
+        return {}
+    adopted = {item.partition for item in topic.partitions if item.adopted is not None}
+    return {number: end for number, end in here.end_offsets.items() if end > 0 and number not in adopted}
+
+
+def _refuse_moved(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
+    """Refuse adopted partitions whose target log is not the one that the boundary was found on, or has moved since."""
+    moved: dict[str, str] = {}
+    for topic in plan.topics:
+        here = present[topic.target_name]
+        for item in topic.partitions:
+            if item.adopted is not None:
+                why = _why_not_adopted(item.partition, item.adopted, here)
+                if why:
+                    moved[f"{topic.target_name}-{item.partition}"] = why
+    if moved:
+        name, why = min(moved.items())
+        raise ForeignData(
+            f"{len(moved)} partitions cannot be adopted any more; {name}: {why}",
+            where=record.where(PHASE, cluster="target", topic=name.rpartition("-")[0]),
+            next_step="find out who wrote to, deleted or recreated these topics on the target; before anything was "
+            "copied, clear plan to look for the boundary again",
+            details={"partitions": moved},
+        )
+
+
+def _why_not_adopted(partition: int, start: AdoptedStart, here: Presence) -> str:
+    if not here.exists or partition not in here.end_offsets:
+        return "it does not exist on the target any more"
+    if here.topic_id and start.target_topic_id and here.topic_id != start.target_topic_id:
+        return f"the target topic was deleted and created again (id {here.topic_id}, then {start.target_topic_id})"
+    end = here.end_offsets[partition]
+    if end < start.target_offset or (end != start.target_offset and not here.ours):
+        return f"its log ends at {end}, but the boundary is {start.target_offset}"
+    return ""
+
+
 def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
     """Raise for topics that must not be touched, all of them in one error.
 
-    :raises ForeignData: topics hold another party's data.
+    :raises ForeignData: topics hold another party's data, or adopted partitions have moved since the plan.
     :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: refuse``.
     """
-    shared = {topic.target_name for topic in plan.topics if topic.shared}
+    _refuse_moved(record, plan, present)
     foreign = {
-        name: dict(item.end_offsets)
-        for name, item in sorted(present.items())
-        if not item.ours and not item.empty and name not in shared
+        topic.target_name: ends
+        for topic in sorted(plan.topics, key=lambda item: item.target_name)
+        if (ends := foreign_ends(topic, present[topic.target_name]))
     }
     if foreign:
         first = next(iter(foreign))
@@ -209,9 +250,9 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
         if present[name].exists and ids.get(name) != present[name].topic_id and name not in shared
     }
     if adopted:
-        context.journal.step(
-            steps.TOPIC_ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted"
-        )
+        full = sum(any(item.adopted for item in topics[name].partitions) for name in adopted)
+        reason = f"{len(adopted) - full} empty topics adopted" + (f", {full} with their content" if full else "")
+        context.journal.step(steps.TOPIC_ADOPTED, details={"topics": adopted}, reason=reason)
     failures = _create(context, [topics[name] for name in missing], settings)
     widened = {
         name: len(topics[name].partitions)
@@ -236,7 +277,7 @@ def check_permissions(record: MigrationRecord, target: Cluster, plan: Plan) -> N
 
     :raises PermissionMissing: with all missing operations and their topics.
     """
-    cut = {topic.target_name for topic in plan.topics if any(item.target_start_offset for item in topic.partitions)}
+    cut = {topic.target_name for topic in plan.topics if any(item.filler_offsets for item in topic.partitions)}
     names = sorted(topic.target_name for topic in plan.topics)
     missing: dict[str, list[str]] = {}
     for name, facts in target.admin.describe_topics(names, operations=True).items():

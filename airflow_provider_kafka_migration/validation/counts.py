@@ -37,6 +37,7 @@ class CountRules:
     :param on_late_writes: whether late writes fail the check.
     :param retention_is_back: configs that delete data are in force on the target again, so log starts may move.
     :param compared_log_starts: by source partition, the target's log start that was seen after the comparison.
+    :param adopted: source partitions below whose copied range is content of others.
     """
 
     tolerance: int = 0
@@ -44,6 +45,7 @@ class CountRules:
     on_late_writes: Literal["fail", "warn"] = "fail"
     retention_is_back: bool = False
     compared_log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    adopted: frozenset[TopicPartition] = frozenset()
 
 
 def check_counts(
@@ -119,9 +121,12 @@ def _moved_start(
     return [], [f"{text}: all records that the source still had were there at the comparison; {since}"]
 
 
-def _target_problems(item: MappedPartition, target: Ends, first: int, last: int) -> list[str]:
+def _target_problems(
+    item: MappedPartition, target: Ends, first: int, last: int, adopted: frozenset[TopicPartition]
+) -> list[str]:
     errors = []
-    if target.start < first and item.verdict != Verdict.TRANSACTIONAL:
+    is_adopted = (item.topic, item.partition) in adopted
+    if target.start < first and item.verdict != Verdict.TRANSACTIONAL and not is_adopted:
         errors.append(
             f"the log starts at {target.start}, below the start of the copied range, {first}: fillers can be read "
             "again (a broker has crashed just after they were deleted); delete the records below that offset"
@@ -146,7 +151,7 @@ def _count_problems(
         return ["the partition has no offset map"], []
     if item.source_end_offset != boundary_end:
         errors.append(f"the map ends at {item.source_end_offset}, the source ended at {boundary_end}")
-    errors += _target_problems(item, target, first, last)
+    errors += _target_problems(item, target, first, last, rules.adopted)
     cut, deleted = _moved_start(item, target, content, rules)
     errors += cut
     warnings += deleted
@@ -195,6 +200,7 @@ def check(
         on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
         retention_is_back=context.record.is_retention_restored(),
         compared_log_starts=compared_starts,
+        adopted=frozenset(key for key, item in context.record.partitions().items() if item.adopted),
     )
     return check_counts(
         document,

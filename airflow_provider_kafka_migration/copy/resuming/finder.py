@@ -164,7 +164,9 @@ class ResumeFinder:
         wanted: dict[TopicPartition, int] = {}
         for copy in copies:
             end, start = ends[copy.target_key], copy.spec.target_start_offset
-            if copy.spec.verdict is Verdict.EQUAL and isinstance(end, LogEnds) and end.log_end_offset >= start:
+            # Below the start of an adopted partition is content of others, and no filler.
+            is_filled = copy.spec.verdict is Verdict.EQUAL and not copy.spec.adopted
+            if is_filled and isinstance(end, LogEnds) and end.log_end_offset >= start:
                 starts[copy.target_key], wanted[copy.target_key] = end.log_start_offset, start
         done = delete_fillers_again(self._target, starts, wanted, self._job.producers.filler_producer_id)
         for key, found in done.items():
@@ -231,6 +233,14 @@ class ResumeFinder:
             )
         start = copy.spec.target_start_offset
         if end < start:
+            if copy.spec.adopted:
+                raise ForeignData(
+                    f"the log end {end} is below the boundary {start} behind which the copy begins: the target has "
+                    "lost records that were there before",
+                    where=self._where(copy, end),
+                    next_step="find out what happened to the target's log (unclean election? a recreated topic?); this "
+                    "partition has to be taken over again by a new migration, or copied from its start",
+                )
             raise Transient(
                 f"the log end {end} is below the first offset to copy, {start}: the fillers are not all written yet",
                 where=self._where(copy),

@@ -1,0 +1,61 @@
+"""Precheck of adopted partitions: whether the boundary that the plan found still holds, and what was left below it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.adoption.last_records import LogEnd, read_log_ends
+from airflow_provider_kafka_migration.documents.adoption import AdoptedPartition, Adoption
+from airflow_provider_kafka_migration.documents.plan import Finding, Plan
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.finding_codes import finding, some
+
+
+def check_adoption(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Report partitions that cannot be adopted, moved log ends, and what another copier did below the boundary."""
+    adoption = context.record.adoption()
+    if adoption is None or context.spec.adopt is None:
+        return
+    for item in adoption.refused:
+        yield finding("B120", item.reason, subject=f"{item.topic}-{item.partition}")
+    yield from _moved(context, adoption, context.spec.adopt.stable_window.total_seconds())
+    yield from _left_below(adoption)
+    if adoption.partitions:
+        compared = sum(item.start.compared_records for item in adoption.partitions)
+        seen = f"{len(adoption.partitions)} partitions, {compared} records before their boundaries are equal"
+        yield finding("I124", seen, subject=adoption.adopted_from)
+
+
+def _moved(context: PhaseContext, adoption: Adoption, window_seconds: float) -> Iterator[Finding]:
+    """Report partitions whose target log does not end at the boundary, now and after the window."""
+    starts = {(item.target_topic, item.partition): item for item in adoption.partitions}
+    reported: set[TopicPartition] = set()
+    for pause in (0.0, window_seconds):
+        if pause:
+            time.sleep(pause)
+        for key, end in read_log_ends(context.target.wire, starts).items():
+            why = _why(end, starts[key])
+            if why and key not in reported:
+                reported.add(key)
+                yield finding("B121", why, subject=f"{key[0]}-{key[1]}")
+
+
+def _why(end: LogEnd | MigrationError, item: AdoptedPartition) -> str:
+    return end.what if isinstance(end, MigrationError) else end.why_not_at(item.start.target_offset)
+
+
+def _left_below(adoption: Adoption) -> Iterator[Finding]:
+    names = {"duplicates": "twice", "aborted_records": "aborted", "missing": "missing"}
+    for item in adoption.partitions:
+        counts = {text: getattr(item.start.earlier, name) for name, text in names.items()}
+        found = [f"{count} {text}" for text, count in counts.items() if count > 0]
+        if found:
+            yield finding(
+                "W122", f"records on the target: {', '.join(found)}", subject=f"{item.topic}-{item.partition}"
+            )
+    noted = [f"{item.topic}-{item.partition}: {item.start.note}" for item in adoption.partitions if item.start.note]
+    if noted:
+        yield finding("W123", some(noted), subject=adoption.adopted_from)
