@@ -57,7 +57,7 @@ def plan_way_back(file: SpecArgument) -> Answer:
 
     spec = _derived(file)
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration, migration.reading() as context:
-        made, _schemas = make_plans(context)
+        made, *_ = make_plans(context)
     adopted = [(topic, item) for topic in made.topics for item in topic.partitions if item.adopted is not None]
     total = sum(len(topic.partitions) for topic in made.topics)
     new = [topic.name for topic in made.topics if not topic.exists_on_target]

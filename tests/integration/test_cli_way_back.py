@@ -139,7 +139,8 @@ def trip(
 def _grow(trip: Trip) -> None:
     """On the new cluster a topic appears, and another one gets a partition."""
     trip.new.create_topics({trip.topic("born"): (2, {"retention.ms": "86400000"})})
-    [future] = trip.new.admin().create_partitions([NewPartitions(trip.topic("orders"), 5)]).values()
+    admin = trip.new.admin()
+    [future] = admin.create_partitions([NewPartitions(trip.topic("orders"), 5)]).values()
     future.result()
     producer = Producer(trip.new.client_config())
     for number in range(60):
@@ -216,6 +217,7 @@ def test_there_and_back_again(trip: Trip) -> None:
 
 
 def _overrides(cluster: KafkaCluster, trip: Trip) -> dict[str, dict[str, str]]:
+    admin = cluster.admin()  # futures of a client that is gone fail
     resources = [ConfigResource("topic", topic.name) for topic in trip.topics]
     return {
         resource.name: {
@@ -223,7 +225,7 @@ def _overrides(cluster: KafkaCluster, trip: Trip) -> dict[str, dict[str, str]]:
             for name, entry in future.result().items()
             if ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
-        for resource, future in cluster.admin().describe_configs(resources).items()
+        for resource, future in admin.describe_configs(resources).items()
     }
 
 
