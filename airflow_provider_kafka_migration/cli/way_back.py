@@ -5,6 +5,7 @@ All take the spec of the first migration: the way back is derived from it and fr
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from airflow_provider_kafka_migration.cli.migrate import (
     make_view,
     status_answer,
 )
+from airflow_provider_kafka_migration.cli.plan import write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
@@ -51,11 +53,25 @@ def _derived(file: Path) -> MigrationSpec:
 
 @way_back_app.command("plan")
 @answering
-def plan_way_back(file: SpecArgument) -> Answer:
+def plan_way_back(
+    file: SpecArgument,
+    spec_output: Annotated[
+        Path | None,
+        typer.Option(
+            "--spec-output",
+            metavar="FILE",
+            help="Also write the spec of the way back to this file. It is a spec like any other: with it, `way-back` "
+            "leads to the new cluster again after clients have returned.",
+            show_default=False,
+        ),
+    ] = None,
+) -> Answer:
     """Show what a way back would do. Reads both clusters and writes nothing: no claim, no journal."""
     from airflow_provider_kafka_migration.planning.make import make_plans
 
     spec = _derived(file)
+    if spec_output is not None:
+        write_document(spec_output, json.dumps(spec.model_dump(mode="json", by_alias=True), indent=2).encode() + b"\n")
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration, migration.reading() as context:
         made, *_ = make_plans(context)
     adopted = [(topic, item) for topic in made.topics for item in topic.partitions if item.adopted is not None]

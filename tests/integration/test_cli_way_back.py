@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from confluent_kafka.admin import ConfigResource, ConfigSource, NewPartitions
 from nacl.signing import SigningKey
 
 from harness.brokers import KafkaCluster
-from harness.clients import commit_offsets, committed_offsets, positions
-from harness.compare import Record, compare
+from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
+from harness.compare import Record, compare, read_records
 from harness.load import Kind, TopicLoad, load, tiny_topics
 from tests.integration.test_cli_migration import Command
 
@@ -61,8 +62,15 @@ class Trip:
         done = self.command("resume", self.spec, "--approve", switch["waiting"]["code"], status=0)
         assert done["state"] == "finalized"
 
-    def back(self, *arguments: str | Path, status: int) -> dict[str, Any]:
-        return self.command("way-back", arguments[0], self.spec, *arguments[1:], status=status)
+    def back(self, *arguments: str | Path, status: int, of: Path | None = None) -> dict[str, Any]:
+        return self.command("way-back", arguments[0], of or self.spec, *arguments[1:], status=status)
+
+    def return_clients(self, of: Path | None = None) -> None:
+        """The whole way back, once it was begun: the question is answered with *back*."""
+        asked = self.back("run", status=10, of=of)
+        ready = self.back("return", "--approve", asked["waiting"]["code"], status=10, of=of)
+        done = self.back("return", "--approve", ready["waiting"]["code"], status=0, of=of)
+        assert done["state"] == "finalized"
 
     def live(self, cluster: KafkaCluster, label: str) -> int:
         """Applications write: plain records, transactions of which a third is aborted, keys and tombstones."""
@@ -261,3 +269,77 @@ def test_the_new_cluster_is_kept(trip: Trip) -> None:
     assert _overrides(trip.old, trip) == before
     assert trip.back("keep", status=0)["already_done"] is True
     assert trip.back("status", status=0)["state"] == "rolled_back"
+
+
+def test_a_second_there_and_back_on_the_same_clusters(trip: Trip) -> None:
+    """Each leg is the way back of the one before it; what all four lives have written is on both clusters."""
+    trip.forward()
+    specs = [trip.spec]
+    ends = [(trip.new, trip.old), (trip.old, trip.new), (trip.new, trip.old)]
+    for number, (source, target) in enumerate(ends):
+        trip.live(source, f"life-{number}")
+        group = trip.group(f"readers-{number}", source, 0.8, [trip.topic("orders"), trip.topic("balances")])
+        file = trip.folder / f"leg-{number}.json"
+        trip.back("plan", "--spec-output", file, status=0, of=specs[-1])
+        trip.return_clients(specs[-1])
+        specs.append(file)
+        trip.check_equal(source, target)
+        wanted = committed_offsets(source.client_config(), group, trip.names)
+        assert wanted
+        assert committed_offsets(target.client_config(), group, trip.names) == wanted
+    names = sorted(path.parent.name for path in (trip.folder / "evidence").glob("*/evidence.json"))
+    assert [name.count(".back") for name in names] == [0, 1, 2, 3]
+
+
+def test_killed_again_and_again_while_applications_write(trip: Trip) -> None:
+    """The command is killed at random moments, and a broker of the old cluster once: nothing is lost or doubled."""
+    trip.forward()
+    places = {trip.topic("orders"): [0, 1, 2, 3], trip.topic("balances"): [0, 1]}
+    kills = 0
+    with LiveProducer(trip.new.client_config(), places, records_per_second=400) as producer:
+        for round_number in range(8):
+            trip.live(trip.new, f"round-{round_number}")
+            process = trip.command.start("way-back", "run", trip.spec)
+            time.sleep(trip.random.uniform(1.0, 9.0))
+            if process.poll() is None:
+                kills += 1
+            process.kill()
+            process.communicate(timeout=60)
+            if round_number == 4:
+                trip.old.kill(0)
+                trip.old.restart(0)
+                trip.old.wait_ready()
+        producer.freeze()
+        trip.return_clients()
+    assert kills >= 4
+    acknowledged = sum(map(len, producer.acknowledged.values()))
+    print(f"seed {_SEED}: {kills} kills, {acknowledged} live records")
+    assert lost_records(trip.old.client_config(), producer.acknowledged) == []
+    trip.check_equal(trip.new, trip.old)
+
+
+def test_a_foreign_record_on_the_old_side_stops_its_partition_and_is_named(trip: Trip) -> None:
+    trip.forward()
+    trip.live(trip.new, "second")
+    trip.back("run", status=10)
+    foreign = Producer(trip.old.client_config())
+    foreign.produce(trip.topic("orders"), b"a stranger's", partition=1)
+    assert foreign.flush(30) == 0
+    before = read_records(trip.old.client_config(), trip.topic("orders"))[1]
+    trip.live(trip.new, "third")
+    stopped = trip.back("run", status=1)["error"]
+    assert f"{trip.topic('orders')}-1" in json.dumps(stopped), stopped
+    assert "FOREIGN" in json.dumps(stopped), stopped
+    assert read_records(trip.old.client_config(), trip.topic("orders"))[1] == before, "nothing is overwritten"
+    assert any(record.value == b"a stranger's" for record in before)
+
+
+def test_a_boundary_that_does_not_hold_any_more_is_refused(trip: Trip) -> None:
+    """Somebody wrote to the old cluster after the switch: the way back does not begin on that partition."""
+    trip.forward()
+    foreign = Producer(trip.old.client_config())
+    foreign.produce(trip.topic("customers"), b"a stranger's", partition=2)
+    assert foreign.flush(30) == 0
+    refused = trip.back("run", status=1)["error"]
+    assert refused["code"] == "PRECHECK_BLOCKED"
+    assert f"{trip.topic('customers')}-2" in json.dumps(refused), refused
