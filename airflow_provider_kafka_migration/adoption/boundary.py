@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.adoption.last_records import (
 from airflow_provider_kafka_migration.adoption.starts import Candidate, FoundStarts
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart, BelowMap
 from airflow_provider_kafka_migration.documents.copy import MappedPartition
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Terminal
 from airflow_provider_kafka_migration.journal.journal import Journal
@@ -102,6 +103,8 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
             next_step="restore offset-map.json from an earlier version in the bucket",
         )
     ids, plan, fence, below = journaled_ids(record), record.plan(), record.fence(), record.maps_below()
+    ready = _handed_over(record)
+    ready_at = "" if ready is None else ready.at
     found = {}
     for item in document.partitions:
         if item.verdict == Verdict.TRANSACTIONAL or item.source_end_offset is None or item.target_end_offset is None:
@@ -116,6 +119,8 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
                 source_topic_id=ids.get(item.target_topic, ""),
                 target_topic_id=item.topic_id,
                 proof="boundary",
+                source_hole_end_offset=-1 if marker != item.target_end_offset else marker + 1,
+                caught_up_at=ready_at,
                 note=_note(record, item.target_end_offset, marker),
             ),
             below=_below(item, ranges_of(earlier.ranges) if earlier is not None and earlier.is_exact else []),
@@ -124,11 +129,10 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
     return found
 
 
-def _handed_over(record: MigrationRecord) -> str:
-    """Return the hash of the journal entry that told clients to switch; no later entry changes it."""
+def _handed_over(record: MigrationRecord) -> JournalEntry | None:
+    """Return the journal entry that told clients to switch."""
     attempt = record.freeze()
-    entry = record.journal.find_step(steps.READY, attempt.key) if attempt is not None else None
-    return "" if entry is None else entry.hash
+    return record.journal.find_step(steps.READY, attempt.key) if attempt is not None else None
 
 
 def transactional_partitions(record: MigrationRecord) -> set[TopicPartition]:
@@ -164,7 +168,8 @@ def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candi
     assert adopt.migration_id is not None
     record = forward_record(context, adopt.migration_id)
     boundaries, transactional = boundary_of(record), transactional_partitions(record)
-    found = FoundStarts(boundary_of=record.migration_id, boundary_digest=_handed_over(record))
+    ready = _handed_over(record)
+    found = FoundStarts(boundary_of=record.migration_id, boundary_digest="" if ready is None else ready.hash)
     left = {key: item for key, item in candidates.items() if key in boundaries}
     for key in sorted(candidates.keys() & transactional):
         found.refused[key] = (
@@ -223,7 +228,7 @@ def _why_not(
             f"the source's log ends at {source.log_end_offset}, below the boundary {start.source_offset}: records were "
             "lost"
         )
-    if source.log_start_offset > start.source_offset:
+    if source.log_start_offset > max(start.source_offset, start.source_hole_end_offset):
         return (
             f"the source's log starts at {source.log_start_offset}, above the boundary {start.source_offset}: records "
             "that clients wrote since are deleted already"

@@ -315,7 +315,9 @@ class ReadWatch:
         """Handle the first answer of this slice. A copy that reads from the start does not depend on earlier slices."""
         known = self._known.get(copy.key)
         has_times = known is not None and known.caught_up_at >= 0
-        starts = copy.read.next_offset == copy.read.start_offset
+        # An adopted partition continues a copy that has begun before, at a time that may be unknown.
+        is_known = not copy.spec.adopted or copy.spec.caught_up_at >= 0
+        starts = copy.read.next_offset == copy.read.start_offset and is_known
         if starts and (not has_times or (copy.is_fresh and self._job.via == "direct")):
             # Stored before the first record is copied: a kill must not make the beginning unknown. What was read
             # into the archive before counts as read, however empty the target is.
@@ -347,9 +349,12 @@ class ReadWatch:
         )
 
     def _start_anew(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
+        is_begun_before = copy.spec.adopted and copy.read.next_offset == copy.read.start_offset
         self._change(
             copy,
-            caught_up_at=answered.sent_at,
+            caught_up_at=copy.spec.caught_up_at
+            if is_begun_before and copy.spec.caught_up_at >= 0
+            else answered.sent_at,
             caught_up_offset=copy.read.next_offset,
             retention_ms=retention_ms,
             mark_at=-1.0,
@@ -368,7 +373,8 @@ class ReadWatch:
             known = self._known.get(other.key)
             if retention_ms is None or other in self._begun or (known is not None and known.caught_up_at >= 0):
                 continue
-            if other.state is CopyState.RUNNING and other.read.next_offset == other.read.start_offset:
+            is_known = not other.spec.adopted or other.spec.caught_up_at >= 0
+            if other.state is CopyState.RUNNING and other.read.next_offset == other.read.start_offset and is_known:
                 self._start_anew(other, answered, retention_ms)
 
     def _set_mark(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:

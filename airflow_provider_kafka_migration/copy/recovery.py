@@ -110,8 +110,11 @@ class RecoveryPolicy:
                 self._note_resuming(copy)
                 return
             error = unfinished or error
-        if isinstance(error, SourceGap) and is_reading and (self._job.on_source_gap == "record" or copy.is_fresh):
-            # Before the first record is copied nothing is lost: the source's log simply starts later than planned.
+        if (
+            isinstance(error, SourceGap)
+            and is_reading
+            and (self._job.on_source_gap == "record" or _is_late(copy, error))
+        ):
             self._record_gap(copy, error)
             return
         if isinstance(error, Terminal | SliceExpired):
@@ -162,13 +165,23 @@ class RecoveryPolicy:
         gap = (copy.read.next_offset, self._source.gap_until(copy, log_start_offset))
         # A copier that wakes up late must not mark as a gap what others may have read before it was deleted.
         self._limits.check()
-        if copy.is_fresh:
+        if _is_late(copy, error):
             copy.read.start_offset = gap[1]
         else:
             # Written ahead: a copier that resumes behind the gap can no longer see it.
             write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
             copy.figures.gaps.append(gap)
         self._source.pass_gap(copy, gap[1], log_start_offset)
+
+
+def _is_late(copy: PartitionCopy, error: SourceGap) -> bool:
+    """Return whether nothing is lost, because the source's log simply starts later than planned.
+
+    That is so before the first record is copied. An adopted partition continues a copy that has begun before: there it
+    is so only where no record was.
+    """
+    log_start_offset = int(error.details["log_start_offset"])
+    return copy.is_fresh and (not copy.spec.adopted or log_start_offset <= copy.spec.source_hole_end_offset)
 
 
 def note_trouble(copy: PartitionCopy, error: MigrationError) -> float:

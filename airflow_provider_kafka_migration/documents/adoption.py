@@ -28,6 +28,14 @@ class AdoptedStart(Part):
         description="boundary: the end of a finished migration; content: records compared on both sides; offset_sync: "
         "counted from a position that another tool recorded"
     )
+    source_hole_end_offset: int = Field(
+        -1,
+        description="from source_offset up to here the source has no record (the fence of the copy before), so that "
+        "deleting it there loses nothing; -1: none",
+    )
+    caught_up_at: str = Field(
+        "", description="everything that the source got before this time is below the boundary; empty: unknown"
+    )
     compared_records: int = Field(0, description="records before the boundary that were compared on both sides")
     earlier: EarlierFindings = Field(default_factory=EarlierFindings)
     below_digest: str = Field(

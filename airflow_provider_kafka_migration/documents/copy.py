@@ -6,6 +6,7 @@ The phase that starts a copy writes it (``<migration_id>/jobs/<name>.json``); co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
@@ -20,7 +21,7 @@ from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 class CopyPartition(GrownPart):
     """One partition to copy: a base run (source_start_offset -> target_start_offset) and where to stop."""
 
-    LATER_FIELDS = ("adopted",)
+    LATER_FIELDS = ("adopted", "source_hole_end_offset", "caught_up_at")
 
     topic: str
     target_topic: str
@@ -36,6 +37,14 @@ class CopyPartition(GrownPart):
     adopted: bool = Field(
         False, description="what is below target_start_offset is content of others, not fillers of the copy"
     )
+    source_hole_end_offset: int = Field(
+        -1, description="adopted: from source_start_offset up to here the source has no record; -1: none"
+    )
+    caught_up_at: float = Field(
+        -1.0,
+        description="adopted: everything that the source got before is below source_start_offset, in seconds since "
+        "1970; -1: unknown",
+    )
 
     @classmethod
     def of_plan(cls, topic: TopicPlan, item: PartitionPlan) -> CopyPartition:
@@ -50,12 +59,18 @@ class CopyPartition(GrownPart):
             verdict=item.verdict,
             size_bytes=item.size_bytes,
             adopted=item.adopted is not None,
+            source_hole_end_offset=-1 if item.adopted is None else item.adopted.source_hole_end_offset,
+            caught_up_at=_seconds(item.adopted.caught_up_at) if item.adopted is not None else -1.0,
         )
 
     @property
     def key(self) -> tuple[str, int]:
         """(source topic, partition)."""
         return (self.topic, self.partition)
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp() if at else -1.0
 
 
 #: The number of a backup half in a split job is that of its restore half plus this.

@@ -120,7 +120,7 @@ class SimCopiers:
             "holes": 0,
             "partitions": rows,
         }
-        self._store.put(f"{MIGRATION}/progress/{job.name}.json", json.dumps(document).encode())
+        self._store.put(f"{job.migration_id}/progress/{job.name}.json", json.dumps(document).encode())
 
     def _row(self, item: CopyPartition) -> dict[str, Any]:
         log = self._target.log(item.target_topic, item.partition)

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.spec_guard import spec_to_record
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
@@ -122,7 +123,10 @@ class World:
         fingerprint = Fingerprint(self.source.cluster_id, self.target.cluster_id)
         owner = Owner("cli", "tester", "tester")
         store = self.journal_store
-        journal = Journal.create_or_open(store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now)
+        first = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
+        journal = Journal.create_or_open(
+            store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now, details=first
+        )
         store.answers[f"{MIGRATION}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
             spec=self.spec,

@@ -36,6 +36,8 @@ class SimulatedCopy:
 
     :param verdicts: by topic; default: equal.
     :param target_starts: by topic: where a shifted copy begins on the target; default: its log end.
+    :param adopted: by topic: (source offset, target offset) of the boundary behind which the copy begins.
+    :param adopted_fields: laid over each adopted partition.
     :param job_fields: laid over the job document.
     """
 
@@ -45,6 +47,8 @@ class SimulatedCopy:
     via: Literal["s3", "direct"] = "direct"
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     target_starts: dict[str, int] = field(default_factory=dict)
+    adopted: dict[str, tuple[int, int]] = field(default_factory=dict)
+    adopted_fields: dict[str, Any] = field(default_factory=dict)
     job_fields: dict[str, Any] = field(default_factory=dict)
     target_limits: dict[str, int] = field(default_factory=dict)
 
@@ -70,7 +74,7 @@ class SimulatedCopy:
         with self.clients() as clients:
             wire = clients.wire("target")
             for spec in self.partitions:
-                if spec.verdict is Verdict.EQUAL and spec.target_start_offset:
+                if spec.verdict is Verdict.EQUAL and spec.target_start_offset and not spec.adopted:
                     fill_log_start(wire, spec.target_topic, spec.partition, spec.target_start_offset, self.producers)
                     wire.delete_records({(spec.target_topic, spec.partition): spec.target_start_offset})
 
@@ -78,14 +82,18 @@ class SimulatedCopy:
         verdict = self.verdicts.get(name, Verdict.EQUAL)
         there = self.target.log((name, number))
         start = log.log_start if verdict is Verdict.EQUAL else self.target_starts.get(name, there.log_end)
+        source_start = log.log_start
+        if name in self.adopted:
+            source_start, start = self.adopted[name]
         return CopyPartition(
             topic=name,
             target_topic=name,
             partition=number,
             topic_id=str(self.source.topics[name].topic_id),
-            source_start_offset=log.log_start,
+            source_start_offset=source_start,
             target_start_offset=start,
             verdict=verdict,
+            **({"adopted": True, **self.adopted_fields} if name in self.adopted else {}),
         )
 
     def clients(self) -> Clients:

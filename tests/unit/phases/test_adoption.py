@@ -1,0 +1,256 @@
+"""A migration that adopts the end of another one: planned, checked, brought to the target, and copied in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from phase_world.outside import Killed
+from phase_world.way_back import BACK, WayBack
+from phase_world.world import KEYS, World, Worlds
+
+from airflow_provider_kafka_migration.adoption.boundary import boundary_of
+from airflow_provider_kafka_migration.checks.adoption import check_adoption
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import ForeignData, PrecheckBlocked, SpecInvalid, Terminal
+from airflow_provider_kafka_migration.groups.commit import Translator, read_groups
+from airflow_provider_kafka_migration.phases import precheck
+
+
+@pytest.fixture
+def switched(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A migration whose clients write to the new cluster."""
+    world = worlds.at("validate")
+    monkeypatch.setattr(precheck, "CHECKS", {"adopted partitions": check_adoption})
+    for key in KEYS:
+        world.target.log(*key).write(b"new", b"newer")
+    return world
+
+
+def fields(back: WayBack) -> dict[tuple[str, int], tuple[int, int]]:
+    """(source start, target start) of the adopted partitions of the plan."""
+    plan = back.context().record.plan()
+    return {
+        (topic.name, item.partition): (item.source_start_offset, item.target_start_offset)
+        for topic in plan.topics
+        for item in topic.partitions
+        if item.adopted is not None
+    }
+
+
+def findings(back: WayBack) -> dict[str, list[str]]:
+    """Subjects of the precheck's findings by code."""
+    found: dict[str, list[str]] = {}
+    for item in precheck.find_all(back.context(), back.context().record.plan()):
+        found.setdefault(item.code, []).append(item.subject)
+    return found
+
+
+def test_each_partition_begins_where_the_copy_ended(switched: World) -> None:
+    back = WayBack(switched)
+    ends = {key: switched.source.log(*key).end for key in KEYS}
+    result = back.run("plan")
+    assert "3 partitions adopted" in result.summary
+    assert fields(back) == {key: (end, end) for key, end in ends.items()}
+    plan, adoption = back.context().record.plan(), back.context().record.adoption()
+    assert adoption is not None
+    assert {item.verdict for topic in plan.topics for item in topic.partitions} == {Verdict.EQUAL}
+    assert plan.estimate is not None
+    assert plan.estimate.filler_offsets == 0
+    assert (adoption.boundary_of, adoption.refused) == ("m1", [])
+    assert adoption.boundary_digest == switched.steps("ready_for_client_switch")[-1].hash
+    assert all(item.start.compared_records > 0 and not item.start.note for item in adoption.partitions)
+    assert back.run("plan").details["digest"] == result.details["digest"], "two plans are equal"
+
+
+def test_the_fence_is_the_hole_at_the_boundary(switched: World) -> None:
+    fence = switched.context().record.fence()
+    assert fence is not None
+    assert fence.unfenced == {}
+    boundaries = boundary_of(switched.context().record)
+    assert fence.markers == {key: item.start.source_offset for key, item in boundaries.items()}
+
+
+def test_what_clients_wrote_comes_back_at_equal_offsets(switched: World) -> None:
+    back = WayBack(switched)
+    below = {key: dict(switched.source.log(*key).values()) for key in KEYS}
+    for phase in ("plan", "precheck", "topology_copy", "seed"):
+        back.run(phase)
+    for key in KEYS:
+        old, new = switched.source.log(*key), switched.target.log(*key)
+        assert old.end == new.end
+        assert below[key].items() <= old.values().items(), "nothing below the boundary has changed"
+        news = {offset: value for offset, value in new.values().items() if value in (b"new", b"newer")}
+        assert news.items() <= old.values().items()
+        assert old.start == (5 if key == ("orders", 1) else 0), "no log start is moved"
+    assert back.copiers.submitted[-1].partitions[0].adopted
+
+
+def test_another_partition_of_an_adopted_topic_is_copied_from_its_start(switched: World) -> None:
+    switched.target.topics["orders"].logs.append(type(switched.target.log("orders"))(0, 0))
+    switched.target.log("orders", 2).write(b"grown")
+    back = WayBack(switched)
+    for phase in ("plan", "precheck", "topology_copy", "seed"):
+        back.run(phase)
+    assert ("orders", 2) not in fields(back)
+    assert list(switched.source.log("orders", 2).values().values()) == [b"grown"]
+
+
+def test_a_foreign_write_on_the_old_side_is_refused_by_name(switched: World) -> None:
+    switched.source.log("orders", 0).write(b"late")
+    back = WayBack(switched)
+    back.run("plan")
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    assert [(item.topic, item.partition) for item in adoption.refused] == [("orders", 0)]
+    assert "somebody has written there" in adoption.refused[0].reason
+    assert findings(back)["B120"] == ["orders-0"]
+    with pytest.raises(PrecheckBlocked, match="B120"):
+        back.run("precheck")
+
+
+def test_a_foreign_write_after_the_plan_is_found_by_the_precheck(switched: World) -> None:
+    back = WayBack(switched)
+    back.run("plan")
+    assert "B121" not in findings(back)
+    switched.source.log("orders", 0).write(b"late")
+    assert findings(back)["B121"] == ["orders-0"]
+
+
+def test_a_foreign_write_after_the_precheck_is_found_before_anything_is_changed(switched: World) -> None:
+    back = WayBack(switched)
+    back.run("plan")
+    back.run("precheck")
+    switched.source.log("orders", 0).write(b"late")
+    configs = {name: dict(topic.configs) for name, topic in switched.source.topics.items()}
+    with pytest.raises(ForeignData, match="orders-0: its log ends at"):
+        back.run("topology_copy")
+    assert {name: topic.configs for name, topic in switched.source.topics.items()} == configs
+
+
+def test_an_open_transaction_on_the_old_side_is_refused(switched: World) -> None:
+    log = switched.source.log("orders", 0)
+    log.open_from = log.end - 1
+    back = WayBack(switched)
+    back.run("plan")
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    assert "a transaction is open" in adoption.refused[0].reason
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_topic_that_was_made_again_is_refused(switched: World, side: str) -> None:
+    getattr(switched, side).topics["orders"].topic_id = "another"
+    back = WayBack(switched)
+    back.run("plan")
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    assert {item.partition for item in adoption.refused} == {0, 1}
+    assert "deleted and created again" in adoption.refused[0].reason
+
+
+def test_different_last_records_are_refused(switched: World) -> None:
+    log = switched.source.log("orders", 0)
+    wrong = type(log)(0, 0)
+    for _ in range(log.end):
+        wrong.write(b"different")
+    log.batches = wrong.batches
+    back = WayBack(switched)
+    back.run("plan")
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    assert [item.partition for item in adoption.refused] == [0]
+    assert "differs" in adoption.refused[0].reason
+
+
+def test_a_partition_that_is_not_fenced_is_named(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds.at("validate", cutover={"freeze": "acl", "fence_copiers": False})
+    monkeypatch.setattr(precheck, "CHECKS", {"adopted partitions": check_adoption})
+    back = WayBack(world)
+    back.run("plan")
+    found = findings(back)
+    assert "W123" in found
+    assert "B120" not in found
+    assert fields(back).keys() == set(KEYS)
+
+
+def test_other_findings_of_copiers_before_us_are_shown(switched: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = WayBack(switched)
+    back.run("plan")
+    record = type(back.context().record)
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    item = adoption.partitions[0]
+    earlier = item.start.earlier.model_copy(update={"duplicates": 482})
+    changed = item.model_copy(update={"start": item.start.model_copy(update={"earlier": earlier})})
+    other = adoption.model_copy(update={"partitions": [changed]})
+    monkeypatch.setattr(record, "adoption", lambda _self: other)
+    found = findings(back)
+    assert found["W122"] == ["orders-0"]
+    assert found["I124"] == ["way_back"]
+
+
+def test_a_migration_that_has_not_switched_has_no_boundary(worlds: Worlds) -> None:
+    back = WayBack(worlds.at("cutover.freeze"))
+    with pytest.raises(Terminal, match="has not handed its clients over"):
+        back.run("plan")
+
+
+def test_an_unknown_migration_has_no_boundary(switched: World) -> None:
+    back = WayBack(switched, {"migration_id": "m0"})
+    with pytest.raises(SpecInvalid, match="no journal of the migration m0"):
+        back.run("plan")
+
+
+def test_groups_that_lag_behind_the_boundary_keep_their_place(switched: World) -> None:
+    switched.target.group("slow", orders_0=1, orders_1=0, state_0=2)
+    back = WayBack(switched)
+    for phase in ("plan", "precheck", "topology_copy", "seed"):
+        back.run(phase)
+    context = back.context()
+    translator = Translator.live(context.record, context.target)
+    (slow,) = [item for item in read_groups(context.record, context.source) if item.group == "slow"]
+    found = {(item.topic, item.partition): item.target_offset for item in translator.translate(slow)}
+    assert found == {("orders", 0): 1, ("orders", 1): 5, ("state", 0): 2}
+
+
+@pytest.mark.no_cover
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["plan", "topology_copy", "seed"])
+def test_a_killed_phase_ends_where_it_would_have(switched: World, phase: str) -> None:
+    before = ["plan", "precheck", "topology_copy", "seed"]
+
+    def begun(world: World) -> WayBack:
+        back = WayBack(world)
+        for name in before[: before.index(phase)]:
+            back.run(name)
+        back.context()
+        world.outside.revive()
+        return back
+
+    def outcome(back: WayBack) -> Any:
+        world = back.world
+        logs = {key: (world.source.log(*key).end, world.source.log(*key).values()) for key in KEYS}
+        configs = {name: topic.configs for name, topic in world.source.topics.items()}
+        return logs, configs, fields(back)
+
+    whole = begun(switched.fork())
+    whole.run(phase)
+    count = len(whole.world.outside.changes)
+    assert count > 1
+    for number in range(count):
+        back = begun(switched.fork())
+        back.world.outside.dies_after = number
+        with pytest.raises(Killed):
+            back.run(phase)
+        back.restart()
+        back.run(phase)
+        assert outcome(back) == outcome(whole), f"killed after change {number}"
+
+
+def test_the_journals_are_two(switched: World) -> None:
+    entries = len(switched.context().journal.entries())
+    WayBack(switched).run("plan")
+    switched.context().journal.refresh()
+    assert len(switched.context().journal.entries()) == entries
+    assert any(key.startswith(f"{BACK}/") for key in switched.journal_store.objects)
