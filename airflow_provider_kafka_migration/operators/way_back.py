@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.operators.approval import DECISIONS, CutoverApprovalOperator
@@ -52,8 +52,11 @@ class KeepOrBackOperator(CutoverApprovalOperator):
 
         :raises ApprovalRefused: no code, an old code, or the code of the other decision.
         """
-        if event.get("error_type") != "timeout":
-            return super().execute_complete(context, event, body_shown, facts_digest)
+        if event.get("error_type") == "timeout":
+            self._ask_again(context)
+        return super().execute_complete(context, event, body_shown, facts_digest)
+
+    def _ask_again(self, context: Context) -> NoReturn:
         with self.open_migration(context) as migration:
             facts = self._show_again(migration.context)
         self.log.warning("Nobody has answered within way_back.keep_for; the question is asked again")

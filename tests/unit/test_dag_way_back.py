@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskAwaitingInput
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_kafka_migration.dag import WAY_BACK_DAG_ID, build_migration_dag, build_way_back_dag
@@ -110,8 +111,14 @@ def test_the_question_is_asked_again_after_a_while(tmp_path: Path) -> None:
     facts = SimpleNamespace()
     task.open_migration = _Opened  # type: ignore[method-assign,assignment]
     task._show_again = lambda _core: facts
-    task._ask = lambda _context, shown: asked.append(shown)
-    task.execute_complete({}, {"error": "no answer", "error_type": "timeout"})  # type: ignore[typeddict-item]
+
+    def ask(_context: Any, shown: Any) -> None:
+        asked.append(shown)
+        raise TaskAwaitingInput(method_name="execute_complete")
+
+    task._ask = ask
+    with pytest.raises(TaskAwaitingInput):
+        task.execute_complete({}, {"error": "no answer", "error_type": "timeout"})  # type: ignore[typeddict-item]
     assert asked == [facts]
 
 
