@@ -347,10 +347,9 @@ class Appender(TargetWriter):
         ready = [] if self._markers_refused else [copy for copy in copies if self._may_fill(copy)]
         first = [copy for copy in ready if _registers(copy)]
         if first:
-            data_id = MarkerIdentity(self._producers.data_producer_id, self._producers.data_producer_epoch)
             for copy in first:
                 copy.write.registers = True
-            self._send_markers_of(channel, first, data_id, now)
+            self._send_markers_of(channel, first, _registering_identity(self._producers), now)
         others = [copy for copy in ready if not copy.write.registers]
         if not others:
             return
@@ -535,6 +534,14 @@ def _registers(copy: PartitionCopy) -> bool:
     for its first one. From then on only sequence 0 gets in, also after the broker was killed.
     """
     return copy.spec.adopted and copy.write.confirmed_offset == copy.spec.target_start_offset
+
+
+def _registering_identity(producers: ProducerIds) -> MarkerIdentity:
+    """Return the data id in the epoch below that of the records.
+
+    The first record then raises the epoch, and a registering marker of a dead copier that arrives later is refused.
+    """
+    return MarkerIdentity(producers.data_producer_id, max(producers.data_producer_epoch - 1, 0))
 
 
 def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:

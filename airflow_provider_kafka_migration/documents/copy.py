@@ -92,7 +92,8 @@ class ProducerIds(Part):
     """Producer ids of the migration. topology_copy takes them once on the target and journals them.
 
     All copiers share the data id: the broker's sequence check is the compare-and-append. Its epoch is never
-    bumped. The filler id numbers fillers by target offset.
+    bumped; a migration that adopts logs begins with the epoch above the one that it got. The filler id numbers fillers
+    by target offset.
     """
 
     data_producer_id: int

@@ -128,6 +128,10 @@ def take_producer_ids(record: MigrationRecord, target: Cluster) -> ProducerIds:
         record.journal.check_holds()
         name, data = take_data_id(record, target)
         filler = target.wire.init_producer_id()
+        if record.spec.adopt is not None and not name:
+            # Registering markers have the epoch below (``copy.append``). With a transactional id the coordinator
+            # would give the next epoch away; but then markers are refused, and nothing is registered.
+            data = (data[0], data[1] + 1)
         taken = ProducerIds(
             data_producer_id=data[0],
             data_producer_epoch=data[1],

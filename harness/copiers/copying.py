@@ -90,6 +90,8 @@ class Copying:
     #: of journal and archive; a new folder if None
     location: str | None = None
     replication_factor: int = 1
+    #: begin behind what is on both clusters now, as a migration that adopts the end of another one
+    adopted: bool = False
 
     def __post_init__(self) -> None:
         self.references = self.references or {
@@ -103,12 +105,13 @@ class Copying:
         self.references_file = self.folder / "references.json"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_references(str(self.references_file), self.references)
-        self._create_topics()
+        if not self.adopted:
+            self._create_topics()
         wire = self.clients.wire("target")
         data, filler = wire.init_producer_id(), wire.init_producer_id()
         self.producers = ProducerIds(
             data_producer_id=data[0],
-            data_producer_epoch=data[1],
+            data_producer_epoch=data[1] + self.adopted,
             filler_producer_id=filler[0],
             filler_producer_epoch=filler[1],
         )
@@ -126,6 +129,9 @@ class Copying:
         found = source.metadata(self.topics)
         keys = [(name, number) for name, item in found.items() for number in item.leaders]
         starts = source.list_offsets(keys, "earliest")
+        if self.adopted:
+            starts = source.list_offsets(keys, "log_end")
+        ends = self.clients.wire("target").list_offsets(keys, "log_end")
         partitions = {}
         for key in sorted(keys):
             verdict = self.verdicts.get(key, Verdict.EQUAL)
@@ -135,14 +141,19 @@ class Copying:
                 partition=key[1],
                 topic_id=found[key[0]].topic_id,
                 source_start_offset=starts[key],
-                target_start_offset=starts[key] if verdict is Verdict.EQUAL else 0,
+                target_start_offset=ends[key] if self.adopted else (starts[key] if verdict is Verdict.EQUAL else 0),
                 verdict=verdict,
+                adopted=self.adopted,
             )
         return partitions
 
     def _fill_starts(self) -> None:
         wire = self.clients.wire("target")
-        starts = {key: item.target_start_offset for key, item in self.partitions.items() if item.target_start_offset}
+        starts = {
+            key: item.target_start_offset
+            for key, item in self.partitions.items()
+            if item.target_start_offset and not item.adopted
+        }
         for key, start in starts.items():
             fill_log_start(wire, *key, start, self.producers)
         if starts:

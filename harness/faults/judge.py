@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps, base_run
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name, read_positions
 from harness.compare import PartitionContent, read
@@ -68,6 +68,8 @@ def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
         except MigrationError as error:
             problem = [error.what]
             offset_map = PartitionMap([base_run(spec)]).closed(theirs.end, ours.end)
+        if spec.adopted:
+            offset_map = _from_the_start(offset_map)
         found = _judge_partition(theirs, ours, offset_map, key[0] in compacted)
         found.named += problem
         if offset_map.verdict is Verdict.MAPPED and not _is_shared(spec):
@@ -76,6 +78,14 @@ def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
             found.where.append(f"{key[0]}-{key[1]}: {_counts(found)}")
         total.add(found)
     return total
+
+
+def _from_the_start(offset_map: PartitionMap) -> PartitionMap:
+    """The map of an adopted partition that begins where the copy before it began: at equal offsets from 0 on."""
+    runs = [OffsetRange(0, 0), *(OffsetRange(run.source_start, run.target_start) for run in offset_map.runs())]
+    return PartitionMap(
+        runs, source_end_offset=offset_map.source_end_offset, target_end_offset=offset_map.target_end_offset
+    )
 
 
 def _is_shared(spec: CopyPartition) -> bool:

@@ -74,6 +74,14 @@ class Stage:
         self._transactions.end(commit=False)
         return self
 
+    def adopted(self) -> Stage:
+        """Copy everything, and let a new migration take the partition over at its end."""
+        self.copied()
+        self._copy = self.lab.copying(
+            [self.topic], job_fields={"slice_seconds": _SLICE_SECONDS, "on_mismatch": "fail"}, adopted=True
+        )
+        return self
+
     def copier(self, *options: str) -> Copier:
         """Start a copier for all current records of the source."""
         self.copy.write_job("seed")
@@ -220,6 +228,47 @@ def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
     return stage.batches(10).copied().judge()
 
 
+def stray_second_batch(lab: FaultLab, without: list[str]) -> Damage:
+    """A second batch behind a boundary, whose first one was refused, arrives before the producer's other records."""
+    stage = Stage(lab, without).batches(10).adopted().hole(3).batches(10)
+    zombie = stage.stopped("append:1")
+    ids = stage.copy.producers
+    data = encode_batch(
+        plain(b"stray"),
+        producer_id=ids.data_producer_id,
+        producer_epoch=ids.data_producer_epoch,
+        base_sequence=20,
+    )
+    with RawWriter(lab.target.bootstrap) as writer:
+        writer.try_append(stage.topic, 0, data)
+    stage.wake(zombie)
+    return stage.copied().judge()
+
+
+def late_registration(lab: FaultLab, without: list[str]) -> Damage:
+    """The registering marker of a dead copier arrives when its successor is far ahead."""
+    stage = Stage(lab, without).batches(10).adopted().hole(3).batches(20)
+    held = stage.caught(WRITE_TXN_MARKERS, 0)
+    return stage.copied().deliver(held).batches(10).copied().judge()
+
+
+def first_append_of_the_dead(lab: FaultLab, without: list[str]) -> Damage:
+    """The first append behind a boundary is on its way when its copier dies; it arrives after that of the successor."""
+    stage = Stage(lab, without).batches(10).adopted().hole(3).batches(20)
+    held = stage.caught(PRODUCE, 0)
+    return stage.copied().deliver(held).batches(10).copied().judge()
+
+
+def foreign_behind_the_boundary(lab: FaultLab, without: list[str]) -> Damage:
+    """A foreign producer writes exactly at the boundary, after the copier has read the log end."""
+    stage = Stage(lab, without).batches(10).adopted().batches(20)
+    copier = stage.stopped("append:1")
+    with RawWriter(lab.target.bootstrap) as writer:
+        writer.append(stage.topic, 0, encode_batch(plain(b"not yours"), 0))
+    copier.signal(signal.SIGCONT)
+    return stage.ended(copier).judge()
+
+
 def without_owner(lab: FaultLab, without: list[str]) -> Damage:
     """Four copiers at the same time, with old records that brokers forget: the result of a race without any net."""
     rng = random.Random(lab.name("race"))
@@ -242,7 +291,11 @@ SCENARIOS: Mapping[str, tuple[list[str], Scenario, int]] = {
     "answer_check": (["answer_check"], foreign_writer, 1),
     "marker_fence": (["marker_fence"], late_markers, 1),
     "high_watermark": (["high_watermark"], unreplicated_markers, 3),
+    "registration": (["registration"], stray_second_batch, 1),
+    "registering_epoch": (["registering_epoch"], late_registration, 1),
+    "adopted_sequence": (["sequence"], first_append_of_the_dead, 1),
+    "adopted_answer_check": (["answer_check"], foreign_behind_the_boundary, 1),
     "all": (["lease", "deadline", "sequence", "resume_check", "marker_fence"], without_owner, 1),
 }
 #: With all nets these end with a named error: the damage comes from outside, so nets can only find it.
-NAMED_WITH_ALL_NETS = frozenset({"resume_check", "answer_check"})
+NAMED_WITH_ALL_NETS = frozenset({"resume_check", "answer_check", "adopted_answer_check"})

@@ -87,6 +87,20 @@ def _without_marker_fence() -> None:
     appending.Appender._marker_identity = lambda _: identity  # type: ignore[method-assign, assignment]
 
 
+def _without_registration() -> None:
+    """The first marker behind the boundary of an adopted partition does not register the data id."""
+    appending._registers = lambda _: False  # type: ignore[assignment, attr-defined]
+
+
+def _without_registering_epoch() -> None:
+    """The registering marker has the epoch of the records, so that no record fences a late one."""
+
+    def same(producers: Any) -> appending.MarkerIdentity:
+        return appending.MarkerIdentity(producers.data_producer_id, producers.data_producer_epoch)
+
+    appending._registering_identity = same  # type: ignore[assignment]
+
+
 def _without_high_watermark() -> None:
     """The high watermark is taken for the log end."""
 
@@ -109,6 +123,8 @@ NETS: Mapping[str, Callable[[], None]] = {
     "answer_check": _without_answer_check,
     "marker_fence": _without_marker_fence,
     "high_watermark": _without_high_watermark,
+    "registration": _without_registration,
+    "registering_epoch": _without_registering_epoch,
 }
 
 

@@ -50,8 +50,10 @@ def control_ids(copy: SimulatedCopy) -> list[tuple[int, int]]:
 
 def zombie(copy: SimulatedCopy, sequence: int) -> int:
     """Append as a copier with the migration's data id that has this sequence next; return the broker's code."""
-    batch = data_batch([b"zombie"], 0, producer_id=copy.producers.data_producer_id, sequence=sequence)
-    batch = bytes(batch)
+    ids = copy.producers
+    batch = data_batch(
+        [b"zombie"], 0, producer_id=ids.data_producer_id, sequence=sequence, epoch=ids.data_producer_epoch
+    )
     try:
         copy.target.log(KEY).append(_plain(batch))
     except Refused as error:
@@ -129,6 +131,16 @@ def test_a_registered_id_takes_only_its_first_sequence(worlds: Worlds) -> None:
     _applications(copy.source)
     assert copy.slice()["t"].done
     copy.assert_equal("t")
+
+
+def test_a_registering_marker_that_arrives_late_is_refused(worlds: Worlds) -> None:
+    """It was on its way when its copier died; the next one has registered the id again and has copied."""
+    copy = way_back(worlds)
+    assert copy.slice()["t"].done
+    ids = copy.producers
+    with pytest.raises(Refused) as caught:
+        copy.target.log(KEY).write_marker(ids.data_producer_id, ids.data_producer_epoch - 1, commit=False)
+    assert caught.value.code == error_codes.INVALID_PRODUCER_EPOCH
 
 
 def test_an_unregistered_id_takes_any_sequence(worlds: Worlds) -> None:

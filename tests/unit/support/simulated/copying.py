@@ -62,7 +62,7 @@ class SimulatedCopy:
         data, filler = ids.init(None), ids.init(None)
         self.producers = ProducerIds(
             data_producer_id=data[0],
-            data_producer_epoch=data[1],
+            data_producer_epoch=data[1] + bool(self.adopted),
             filler_producer_id=filler[0],
             filler_producer_epoch=filler[1],
         )
