@@ -19,7 +19,11 @@ from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
-from airflow_provider_kafka_migration.operators.way_back import KeepOrBackOperator
+from airflow_provider_kafka_migration.operators.way_back import (
+    WAY_BACK_DAG_ID,
+    KeepOrBackOperator,
+    StartWayBackOperator,
+)
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.provider.params import (
     journal_params,
@@ -110,6 +114,16 @@ time.** `approve_cutover` asks: **Back** (clients return), **Keep** (the old clu
 Trigger it with the first migration's id and journal. It needs two slots at the same time, for `tail`.
 """
 
+#: Id of the task that starts the way back.
+START_WAY_BACK = "way_back"
+START_WAY_BACK_DOC = """\
+Starts the DAG `kafka_migration_way_back` for this migration, once: the old cluster then receives what clients write to
+the new one, until someone says keep or back.
+
+**Red?** That DAG is not there, or is paused: deploy `dags/kafka_migration_way_back.py`, then clear this task. The
+migration itself does not depend on it.
+"""
+
 WAY_BACK_TASK_DOCS: dict[str, str] = {
     "approve_cutover": "A person decides: **Back** stops the new cluster's producers and lets clients return, **Keep** "
     "releases the old cluster, **Later** keeps both open and asks again, as does way_back.keep_for. Back and Keep each "
@@ -178,7 +192,6 @@ def _relative(file: Path, dag_file: Path, relative_dag_file: str | None) -> str:
 
 GENERIC_DAG_ID = "kafka_migration"
 ROLLBACK_DAG_ID = "kafka_migration_rollback"
-WAY_BACK_DAG_ID = "kafka_migration_way_back"
 TAGS = ("kafka", "kafka-migration")
 
 #: Generic DAG: each run is another migration. The journal's claim separates two runs with the same migration id.
@@ -342,8 +355,12 @@ def build_migration_dag(
     """
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
-        tasks = _Tasks(plain, task_args or {}, dag_args.get("default_args") or {})
-        _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
+        docs = {**TASK_DOCS, START_WAY_BACK: START_WAY_BACK_DOC}
+        tasks = _Tasks(plain, task_args or {}, dag_args.get("default_args") or {}, docs=docs)
+        made = _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
+        if _offers_way_back(plain):
+            # Next to validate: what clients write from now on goes back while the migration is still validated.
+            made["approve_client_switch"] >> tasks(StartWayBackOperator, START_WAY_BACK)
         tasks.check_task_args()
     return dag
 
@@ -403,8 +420,17 @@ def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULT_ARGS, **(given.get("default_args") or {})}
 
 
-def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
-    """Create the tasks of the table. A failed cutover leaves the tail running: only ``commit_groups`` joins it."""
+def _offers_way_back(spec: Mapping[str, Any] | None) -> bool:
+    """Whether the migration starts its way back by itself; the generic DAG has one structure for all, so never."""
+    section = (spec or {}).get("way_back")
+    return section is not None and bool(section.get("enabled", True))
+
+
+def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> dict[str, Any]:
+    """Create the tasks of the table, and return them by the id of their row.
+
+    A failed cutover leaves the tail running: only ``commit_groups`` joins it.
+    """
     groups = {name: TaskGroup(name, tooltip=tooltip) for name, tooltip in _GROUP_TOOLTIPS.items()}
     made: dict[str, Any] = {}
     for row in phase_table.TASKS:
@@ -414,6 +440,7 @@ def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
         else:
             made[row.id] = tasks.phase(row, groups.get(row.group))
             above >> made[row.id]
+    return made
 
 
 def _above(row: Phase, *, in_one_task: bool) -> tuple[str, ...]:

@@ -1,12 +1,16 @@
-"""The approval that is different in the DAG ``kafka_migration_way_back``: keep the new cluster, go back, or later."""
+"""The way back in Airflow: the task that starts its DAG, and the approval that is different there."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.operators.approval import DECISIONS, CutoverApprovalOperator
+from airflow_provider_kafka_migration.provider.params import way_back_conf
+from airflow_provider_kafka_migration.provider.task import SpecSource, plain_spec
 from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
 if TYPE_CHECKING:
@@ -17,9 +21,39 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.record.context import PhaseContext
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
+#: The DAG of the way back.
+WAY_BACK_DAG_ID = "kafka_migration_way_back"
+
 BACK = "Back"
 LATER = "Later"
 KEEP = "Keep"
+
+
+class StartWayBackOperator(TriggerDagRunOperator):
+    """Task ``way_back``: starts the DAG of the way back, once per migration, as soon as clients have switched.
+
+    The old cluster then receives what clients write to the new one while this migration is still validated. A cleared
+    task finds the run that there is.
+
+    :param spec: the migration.
+
+    .. seealso:: docs/way-back.md
+    """
+
+    #: Arguments that this class or the DAG sets itself.
+    fixed_arguments: ClassVar[frozenset[str]] = frozenset(
+        {"dag", "spec", "task_group", "task_id", "trigger_dag_id", "trigger_run_id", "conf"}
+    )
+
+    def __init__(self, *, spec: SpecSource, **kwargs: Any) -> None:
+        data = plain_spec(spec) or {}
+        kwargs.setdefault("skip_when_already_exists", True)
+        super().__init__(
+            trigger_dag_id=WAY_BACK_DAG_ID,
+            trigger_run_id=f"way_back__{data['migration_id']}",
+            conf=way_back_conf(data),
+            **kwargs,
+        )
 
 
 class KeepOrBackOperator(CutoverApprovalOperator):

@@ -272,6 +272,17 @@ def way_back_params() -> dict[str, Param]:
     return params
 
 
+def way_back_conf(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``conf`` that triggers the way back of a migration, with what its journal does not have.
+
+    :param spec: the migration's spec as data.
+    """
+    by_name = {field.name: _get(spec, field.path) for field in FIELDS if field.name in JOURNAL_FIELDS}
+    found = {name: value for name, value in by_name.items() if value is not None}
+    conf = _get(spec, "spark.conf")
+    return {**found, WAY_BACK: True, **({MORE: {"spark": {"conf": dict(conf)}}} if conf else {})}
+
+
 def way_back_run_spec(params: Mapping[str, Any]) -> MigrationSpec:
     """Return the spec of the way back of the migration that the Params name, derived from its journal.
 

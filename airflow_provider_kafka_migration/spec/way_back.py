@@ -16,7 +16,9 @@ class WayBackSection(Section):
     It is a migration of its own, with both ends swapped, until a person decides to keep the new cluster or to go back.
     """
 
-    enabled: bool = Field(True, description="Offer the way back in the migration's own DAG, next to validate.")
+    enabled: bool = Field(
+        True, description="The spec's own DAG starts that of the way back once clients have switched."
+    )
     keep_for: Duration = Field(  # type: ignore[assignment]
         "7d", description="After this time the question is asked again: keep, or back. Nothing decides by itself."
     )

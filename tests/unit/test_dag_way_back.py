@@ -135,3 +135,26 @@ class _Opened:
 
     def __exit__(self, *_: object) -> None:
         return
+
+
+def test_a_migration_starts_its_way_back_once_next_to_validate(minimal_spec: dict[str, Any]) -> None:
+    spark = {"conf": {"spark.executor.memory": "2g"}}
+    dag = build_migration_dag({**minimal_spec, "way_back": {}, "spark": spark})
+    task = dag.get_task("way_back")
+    assert task.upstream_task_ids == {"approve_client_switch"} == dag.get_task("validate").upstream_task_ids
+    assert not task.downstream_task_ids, "nothing of the migration depends on it"
+    assert (task.trigger_dag_id, task.skip_when_already_exists) == (WAY_BACK_DAG_ID, True)
+    assert task.conf == {
+        "migration_id": minimal_spec["migration_id"],
+        "journal": minimal_spec["storage"]["journal"],
+        "storage": minimal_spec["storage"]["conn_id"],
+        "way_back": True,
+        "more": {"spark": spark},
+    }
+    assert set(task.conf) <= set(build_way_back_dag().params)
+
+
+@pytest.mark.parametrize("section", [None, {"enabled": False}])
+def test_other_migrations_start_none(minimal_spec: dict[str, Any], section: dict[str, Any] | None) -> None:
+    assert "way_back" not in build_migration_dag({**minimal_spec, "way_back": section}).task_ids
+    assert "way_back" not in build_migration_dag().task_ids
