@@ -342,6 +342,9 @@ def _artifacts(record: MigrationRecord) -> dict[str, dict[str, Any]]:
     summary = record.plan().schemas
     if summary is not None:
         wanted.append(("schema_plan", record.journal_store, summary.document))
+    adoption = record.plan().adoption
+    if adoption is not None:
+        wanted.append(("adoption", record.journal_store, adoption.document))
     found = {}
     for name, store, path in wanted:
         key = record.key(path)

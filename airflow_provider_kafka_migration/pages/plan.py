@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from airflow_provider_kafka_migration.access import permissions
+from airflow_provider_kafka_migration.documents.adoption import AdoptedStart
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
@@ -147,10 +148,33 @@ def _plan_page(plan: Plan, cost: CostEstimate, schemas: SchemaPlan | None) -> st
             for item in topic.partitions
             if item.verdict is not Verdict.EQUAL
         ],
+        adopted=[
+            (f"{topic.name}-{item.partition}", *_adopted(item.adopted))
+            for topic in plan.topics
+            for item in topic.partitions
+            if item.adopted is not None
+        ],
         acls_not_created=[
             acl for acl in plan.acls if acl.action in ("filtered", "unsupported", "deferred", "target_only")
         ],
         excluded_groups=[(group.group, group.type, group_reason(group)) for group in plan.excluded_groups],
+    )
+
+
+def _adopted(start: AdoptedStart) -> tuple[str, ...]:
+    counts = {
+        "twice": start.earlier.duplicates,
+        "aborted": start.earlier.aborted_records,
+        "missing": start.earlier.missing,
+    }
+    below = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count > 0)
+    return (
+        f"{start.source_offset:,}",
+        f"{start.target_offset:,}",
+        start.proof,
+        f"{start.compared_records:,}",
+        below,
+        start.note,
     )
 
 

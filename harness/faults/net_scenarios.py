@@ -248,7 +248,8 @@ def stray_second_batch(lab: FaultLab, without: list[str]) -> Damage:
 def late_registration(lab: FaultLab, without: list[str]) -> Damage:
     """The registering marker of a dead copier arrives when its successor is far ahead."""
     stage = Stage(lab, without).batches(10).adopted().hole(3).batches(20)
-    held = stage.caught(WRITE_TXN_MARKERS, 0)
+    # The first of these requests only asks for the right to write markers.
+    held = stage.caught(WRITE_TXN_MARKERS, 1)
     return stage.copied().deliver(held).batches(10).copied().judge()
 
 
