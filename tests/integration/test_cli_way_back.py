@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, ConfigSource, NewPartitions
 from nacl.signing import SigningKey
 
@@ -343,3 +343,61 @@ def test_a_boundary_that_does_not_hold_any_more_is_refused(trip: Trip) -> None:
     refused = trip.back("run", status=1)["error"]
     assert refused["code"] == "PRECHECK_BLOCKED"
     assert f"{trip.topic('customers')}-2" in json.dumps(refused), refused
+
+
+def _may_write(cluster: KafkaCluster, topic: str) -> bool:
+    """Whether a user with a right on the topic gets a record in; it is written to a partition that nobody compares."""
+    told: list[Any] = []
+    producer = Producer({**cluster.client_config("alice"), "message.timeout.ms": 20_000})
+    producer.produce(topic, b"from alice", partition=0, on_delivery=lambda error, _message: told.append(error))
+    assert producer.flush(30) == 0
+    assert told[0] is None or told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, told
+    return told[0] is None
+
+
+@pytest.mark.parametrize("end", ["keep", "back"])
+def test_producers_of_the_old_cluster_are_denied_until_the_end(trip: Trip, end: str) -> None:
+    trip.old.forget_rights("alice")
+    trip.old.allow("alice", "topic", trip.prefix, ["write", "describe"], prefixed=True)
+    content = yaml.safe_load(trip.spec.read_text(encoding="utf-8"))
+    content["way_back"]["freeze_old"] = "acl"
+    trip.spec.write_text(yaml.safe_dump(content), encoding="utf-8")
+    trip.forward()
+    trip.live(trip.new, "second")
+    asked = trip.back("run", status=10)
+    topic = trip.topic("orders")
+    assert not _may_write(trip.old, topic)
+    if end == "keep":
+        code = trip.back("keep", status=10)["waiting"]["code"]
+        trip.back("keep", "--approve", code, status=0)
+    else:
+        ready = trip.back("return", "--approve", asked["waiting"]["code"], status=10)
+        assert ready["state"] == "awaiting_client_switch"
+    time.sleep(1.0)  # the broker forgets a removed binding a moment later
+    assert _may_write(trip.old, topic), "its clients are let in again"
+    trip.old.forget_rights("alice")
+
+
+def test_a_return_that_is_killed_is_completed(trip: Trip) -> None:
+    """The cutover in the other direction is killed in its steps; each next call continues, or asks again."""
+    trip.forward()
+    trip.live(trip.new, "second")
+    asked = trip.back("run", status=10)
+    kills = 0
+    for pause in (3.5, 5.0, 6.5, 8.0, 9.5):
+        waiting = asked["waiting"]
+        if waiting is None or waiting["approval"] != "cutover":
+            break
+        process = trip.command.start("way-back", "return", trip.spec, "--approve", waiting["code"])
+        time.sleep(pause + trip.random.uniform(0.0, 1.0))
+        kills += process.poll() is None
+        process.kill()
+        process.communicate(timeout=60)
+        asked = trip.back("resume", status=10)
+    while asked["waiting"]["approval"] == "cutover":
+        asked = trip.back("return", "--approve", asked["waiting"]["code"], status=10)
+    done = trip.back("return", "--approve", asked["waiting"]["code"], status=0)
+    assert done["state"] == "finalized"
+    assert kills >= 1
+    print(f"seed {_SEED}: {kills} kills of the return")
+    trip.check_equal(trip.new, trip.old)
