@@ -19,8 +19,18 @@ from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
+from airflow_provider_kafka_migration.operators.way_back import (
+    WAY_BACK_DAG_ID,
+    KeepOrBackOperator,
+    StartWayBackOperator,
+)
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
-from airflow_provider_kafka_migration.provider.params import journal_params, migration_params, run_params
+from airflow_provider_kafka_migration.provider.params import (
+    journal_params,
+    migration_params,
+    run_params,
+    way_back_params,
+)
 from airflow_provider_kafka_migration.provider.task import MigrationTask
 from airflow_provider_kafka_migration.sensors import drain
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
@@ -87,6 +97,44 @@ TASK_DOCS: dict[str, str] = {row.id: _filled(row.doc) for row in phase_table.TAS
     "**Red?** Clear it and answer again."
     for row in phase_table.TASKS
     if row.approves
+}
+
+
+WAY_BACK_DOC = f"""\
+The way back of a migration whose clients have switched: source and target are swapped. What is written to the new
+cluster is copied to the old one, at the same offsets, until a person decides.
+
+```
+{_drawing()}
+```
+
+The tasks are those of a migration; *source* is the new cluster, *target* the old one. **Any task may be cleared at any
+time.** `approve_cutover` asks: **Back** (clients return), **Keep** (the old cluster is released), or **Later**.
+
+Trigger it with the first migration's id and journal. It needs two slots at the same time, for `tail`.
+"""
+
+#: Id of the task that starts the way back.
+START_WAY_BACK = "way_back"
+START_WAY_BACK_DOC = """\
+Starts the DAG `kafka_migration_way_back` for this migration, once: the old cluster then receives what clients write to
+the new one, until someone says keep or back.
+
+**Red?** That DAG is not there, or is paused: deploy `dags/kafka_migration_way_back.py`, then clear this task. The
+migration itself does not depend on it.
+"""
+
+WAY_BACK_TASK_DOCS: dict[str, str] = {
+    "approve_cutover": "A person decides: **Back** stops the new cluster's producers and lets clients return, **Keep** "
+    "releases the old cluster, **Later** keeps both open and asks again, as does way_back.keep_for. Back and Keep each "
+    "need their own code from the text.\n\n**Red?** The answer was refused (no code, an old one, that of the other "
+    "decision, lag has risen): clear it and answer again. The log has the current text.",
+    "rollback": "Runs only after *Keep*: stops the copy, removes the DENY ACLs of the way back, gives the old topics "
+    "their own settings back, and journals `old_cluster_released`. What was copied to the old cluster stays there."
+    "\n\n**Red?** An ACL could not be removed; the log names it. Clear it after correcting: the way back stays open.",
+    "approve_client_switch": "Let the clients return now: ready_for_client_return. **Approve** when they read and "
+    "write on the old cluster again. Needs the code from the text.\n\n**Red?** The answer was refused; clear it and "
+    "answer again.",
 }
 
 
@@ -191,12 +239,24 @@ TaskArgs = Mapping[str, Mapping[str, Any]]
 class _Tasks:
     """Creates the tasks of one DAG from shared arguments, the caller's for all tasks, and the caller's per task id.
 
+    :param docs: Markdown by task id.
+    :param operators: classes by task id, in place of those of the table.
     :param default_args: the caller's, for all tasks. Airflow uses them only where a task sets nothing itself, so the
         caller's callbacks would be lost next to ours.
     """
 
-    def __init__(self, spec: Mapping[str, Any] | None, task_args: TaskArgs, default_args: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        spec: Mapping[str, Any] | None,
+        task_args: TaskArgs,
+        default_args: Mapping[str, Any],
+        *,
+        docs: Mapping[str, str] = TASK_DOCS,
+        operators: Mapping[str, Any] | None = None,
+    ) -> None:
         self._spec = spec
+        self._docs = docs
+        self._operators = dict(operators or {})
         self._task_args = task_args
         self._default_lists = {name: value for name, value in default_args.items() if name in _LISTS}
         self.made: list[str] = []
@@ -205,7 +265,7 @@ class _Tasks:
         full_id = f"{group.group_id}.{task_id}" if group else task_id
         arguments = {
             "spec": self._spec,
-            "doc_md": TASK_DOCS[full_id],
+            "doc_md": self._docs[full_id],
             "on_failure_callback": [self.notifier("failed")],
             "task_group": group,
             **given,
@@ -223,10 +283,14 @@ class _Tasks:
             given["on_trouble"] = [self.notifier("trouble")]
         if row.keeps_trying:
             given |= {**_KEEPS_TRYING, "on_retry_callback": [self.notifier("failed")]}
-        operator = operator_class(row)
+        operator = self.operator_class(row)
         if operator is KafkaMigrationPhaseOperator:
             given["phase"] = row.id
         return self(operator, row.name, group, **given)
+
+    def operator_class(self, row: Phase) -> Any:
+        """Return the class of a task of this DAG."""
+        return self._operators.get(row.id) or operator_class(row)
 
     def _add(self, arguments: dict[str, Any], full_id: str, fixed: Collection[str]) -> None:
         """Add the caller's arguments for a task; callbacks and notifiers come after ours, all others override ours.
@@ -291,8 +355,12 @@ def build_migration_dag(
     """
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
-        tasks = _Tasks(plain, task_args or {}, dag_args.get("default_args") or {})
-        _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
+        docs = {**TASK_DOCS, START_WAY_BACK: START_WAY_BACK_DOC}
+        tasks = _Tasks(plain, task_args or {}, dag_args.get("default_args") or {}, docs=docs)
+        made = _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
+        if _offers_way_back(plain):
+            # Next to validate: what clients write from now on goes back while the migration is still validated.
+            made["approve_client_switch"] >> tasks(StartWayBackOperator, START_WAY_BACK)
         tasks.check_task_args()
     return dag
 
@@ -352,8 +420,17 @@ def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULT_ARGS, **(given.get("default_args") or {})}
 
 
-def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
-    """Create the tasks of the table. A failed cutover leaves the tail running: only ``commit_groups`` joins it."""
+def _offers_way_back(spec: Mapping[str, Any] | None) -> bool:
+    """Whether the migration starts its way back by itself; the generic DAG has one structure for all, so never."""
+    section = (spec or {}).get("way_back")
+    return section is not None and bool(section.get("enabled", True))
+
+
+def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> dict[str, Any]:
+    """Create the tasks of the table, and return them by the id of their row.
+
+    A failed cutover leaves the tail running: only ``commit_groups`` joins it.
+    """
     groups = {name: TaskGroup(name, tooltip=tooltip) for name, tooltip in _GROUP_TOOLTIPS.items()}
     made: dict[str, Any] = {}
     for row in phase_table.TASKS:
@@ -363,6 +440,7 @@ def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
         else:
             made[row.id] = tasks.phase(row, groups.get(row.group))
             above >> made[row.id]
+    return made
 
 
 def _above(row: Phase, *, in_one_task: bool) -> tuple[str, ...]:
@@ -381,7 +459,7 @@ def _above(row: Phase, *, in_one_task: bool) -> tuple[str, ...]:
 def _approval(tasks: _Tasks, row: Phase, above: Sequence[Any], *, two_people: bool) -> Any:
     """Create one approval, or two in a row for two different people. Return the last one."""
     notifiers = [tasks.notifier("approval_wanted")]
-    operator = operator_class(row)
+    operator = tasks.operator_class(row)
     first = tasks(operator, row.id, notifiers=notifiers, awaits_second=two_people)
     above >> first
     if not two_people:
@@ -411,6 +489,40 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
     }
     with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
         _Tasks(None, {}, dag_args.get("default_args") or {}).phase(PHASES["rollback"])
+    return dag
+
+
+def build_way_back_dag(
+    *, dag_id: str = WAY_BACK_DAG_ID, two_people: bool = False, task_args: TaskArgs | None = None, **dag_args: Any
+) -> DAG:
+    """Build the DAG of the way back: the tasks of a migration, from the new cluster to the old one.
+
+    Its Params name the first migration, whose journal has everything else, so that migration's own DAG may be gone.
+
+    :param two_people: ask two people, for migrations with ``approvals.second_users``.
+    :param task_args: as in :func:`build_migration_dag`.
+    """
+    defaults: dict[str, Any] = {
+        "dag_id": dag_id,
+        "dag_display_name": "Kafka migration: way back",
+        "description": "The old cluster goes on receiving what is written to the new one, until keep or back",
+        "doc_md": WAY_BACK_DOC,
+        "schedule": None,
+        "catchup": False,
+        "max_active_runs": GENERIC_ACTIVE_RUNS,
+        "params": way_back_params(),
+        "tags": sorted(TAGS),
+    }
+    with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
+        tasks = _Tasks(
+            None,
+            task_args or {},
+            dag_args.get("default_args") or {},
+            docs={**TASK_DOCS, **WAY_BACK_TASK_DOCS},
+            operators={"approve_cutover": KeepOrBackOperator},
+        )
+        _build(tasks, two_people=two_people, in_one_task=False)
+        tasks.check_task_args()
     return dag
 
 

@@ -22,6 +22,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.approval",
                     f"{_PACKAGE}.operators.migration",
                     f"{_PACKAGE}.operators.freeze_limit",
+                    f"{_PACKAGE}.operators.way_back",
                 ],
             }
         ],

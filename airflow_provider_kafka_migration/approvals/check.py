@@ -6,8 +6,9 @@ import hmac
 import re
 from datetime import timedelta
 
-from airflow_provider_kafka_migration.approvals import proof
-from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_of, make_binding, proof_to_boundary
+from airflow_provider_kafka_migration.approvals import proof, way_back
+from airflow_provider_kafka_migration.approvals.code import code_of
+from airflow_provider_kafka_migration.approvals.request import cannot_fit, make_binding, proof_to_boundary
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words
@@ -16,12 +17,14 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.topics import lags
+from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
     """Check an answer and write it to the journal; return it as journaled.
 
-    An approval must carry the current code; "not_yet" and "abort" change nothing by themselves and need none.
+    An approval must carry the current code; "not_yet" and "abort" change nothing by themselves and need none,
+    except that to "abort" a way back keeps the new cluster, which needs the code for that.
 
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
@@ -47,8 +50,20 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
+    if answer.decision == "abort" and is_way_back(record.spec):
+        # It keeps the new cluster, which is as final as going back.
+        _check_keep(record, answer, key)
     context.journal.step(steps.APPROVAL, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
     return answer
+
+
+def _check_keep(record: MigrationRecord, answer: ApprovalAnswer, key: str) -> None:
+    try:
+        way_back.check_keep(record, answer.code)
+    except ApprovalRefused as error:
+        details = {"answer": answer.model_dump(mode="json"), "why": error.what}
+        record.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
+        raise
 
 
 def answer_key(kind: ApprovalKind, *, second: bool) -> str:

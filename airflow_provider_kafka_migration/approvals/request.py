@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import proof
+from airflow_provider_kafka_migration.approvals import proof, way_back
+from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
 from airflow_provider_kafka_migration.documents.plan import Severity
@@ -27,9 +28,9 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
+from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 log = logging.getLogger(__name__)
-CODE_DIGITS = 8
 
 
 # -- facts -----------------------------------------------------------------------------------------------------------
@@ -48,6 +49,8 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     others = left_out.read_left_out(record, context.source, record.plan())
     facts = {**facts, "schemas": _schema_facts(record)}
     facts = {**facts, "overtaken_tombstones": record.overtaken()}
+    if is_way_back(record.spec):
+        facts = {**facts, "way_back": way_back.facts(record)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(
@@ -102,11 +105,6 @@ def proof_to_boundary(record: MigrationRecord, unchecked: int | None = None) -> 
         # Without an entry, none of them has been checked yet.
         unchecked = len(ends) if looked is None else int(looked.details.get("unchecked_partitions", len(ends)))
     return proof.read_status(record, ends, unchecked=unchecked)
-
-
-def code_of(binding: dict[str, Any]) -> str:
-    """Return the code of a binding: 8 hex digits."""
-    return canonical_digest(binding)[:CODE_DIGITS]
 
 
 def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -> dict[str, Any]:

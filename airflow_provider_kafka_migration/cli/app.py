@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.cli import (
     schemas,
     sealing_key,
     translate,
+    way_back,
 )
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
 
@@ -48,6 +49,7 @@ def _main(
 for command in (*plan.COMMANDS, *migrate.COMMANDS, *sealing_key.COMMANDS):
     app.command()(command)
 app.add_typer(schemas.schemas_app, name="schemas")
+app.add_typer(way_back.way_back_app, name="way-back")
 app.add_typer(inspect.journal_app, name="journal")
 app.add_typer(inspect.offset_map_app, name="offset-map")
 app.add_typer(translate.translate_app, name="translate")

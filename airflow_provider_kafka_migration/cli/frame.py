@@ -96,7 +96,27 @@ def next_step_for(command: str, text: str) -> str:
     text = _CLEAR_WITH_TAKEOVER.sub(f"{again} with --takeover", text)
     text = _CLEAR.sub(again, text)
     text = text.replace("see the task's log", "see the messages above").replace("the task log", "the messages above")
-    return _once(text, again)
+    return commands_in(_once(text, again))
+
+
+#: Whether the current command is one of ``way-back``.
+_of_way_back: ContextVar[bool] = ContextVar("of_way_back", default=False)
+_COMMANDS_OF_WAY_BACK = {"run": "run", "resume": "resume", "status": "status", "rollback": "keep"}
+
+
+def speak_of_way_back() -> None:
+    """Make all texts of the current command name the commands of ``way-back`` that do the same."""
+    _of_way_back.set(True)
+
+
+def commands_in(text: str) -> str:
+    """Return a text with the commands that a person can type here."""
+    if not _of_way_back.get():
+        return text
+    names = "|".join(_COMMANDS_OF_WAY_BACK)
+    return re.sub(
+        rf"kafka-migration ({names})\b", lambda item: f"kafka-migration way-back {_COMMANDS_OF_WAY_BACK[item[1]]}", text
+    )
 
 
 def _once(text: str, again: str) -> str:
@@ -287,7 +307,7 @@ def say_last(read: Callable[[], Notice | None], *, when_killed: str = "") -> Non
 
 def _last_words(parting: _Parting) -> Notice:
     notice = parting.read() if parting.read is not None else None
-    return notice or Notice({}, ())
+    return Notice(notice.data, [commands_in(line) for line in notice.lines]) if notice else Notice({}, ())
 
 
 def console() -> Console:
@@ -317,6 +337,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
             kwargs[name] = group(**{item.name: kwargs.pop(item.name) for item in fields(group) if item.name in kwargs})
         parting = _Parting()
         token = _parting.set(parting)
+        below = _of_way_back.set(False)
         try:
             with listening() as ending:
                 parting.ending = ending
@@ -336,6 +357,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
                 last = _last_words(parting)
         finally:
             _parting.reset(token)
+            _of_way_back.reset(below)
         print_answer(answer, as_json=as_json, last=last)
         if answer.code:
             raise typer.Exit(answer.code)

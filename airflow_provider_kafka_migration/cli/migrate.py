@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.cli.frame import (
     JsonOption,
     Stop,
     answering,
+    commands_in,
     error_console,
 )
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
@@ -182,14 +183,15 @@ class MigrationOpener:
         return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
 
 
-def _drive(file: Path, course: Course, plane: DataPlane, *, may_start: bool, json_output: bool) -> Answer:
+def drive(
+    spec: MigrationSpec, file: Path, course: Course, plane: DataPlane, *, may_start: bool, json_output: bool
+) -> Answer:
     """Run a migration up to the next approval.
 
     :param may_start: whether it may begin a new migration.
     """
     from airflow_provider_kafka_migration.cli.runner import STOPS, MigrationRunner
 
-    spec = load_spec(file)
     view = make_view(quiet=json_output)
     end_with_open_freeze(spec, file)
     opener = MigrationOpener(spec, view, takeover=course.takeover, plane=plane)
@@ -232,11 +234,13 @@ def _answer(spec: MigrationSpec, outcome: Outcome, status: Status) -> Answer:
         return Answer(data, [f"[green]{escape(spec.migration_id)} is {status.state}[/]"])
     facts = outcome.waiting
     data["waiting"] = {"approval": facts.kind, "code": facts.code, "subject": facts.subject, "body": facts.body}
-    return Answer(data, [Markdown(facts.body), "", *_next_steps(facts)], code=ExitCode.WAITS)
+    steps = [commands_in(line) for line in _next_steps(facts, way_back="way_back" in facts.facts)]
+    return Answer(data, [Markdown(facts.body), "", *steps], code=ExitCode.WAITS)
 
 
-def _next_steps(facts: ApprovalFacts) -> list[str]:
-    lines = [f"[yellow]waits for an operator[/]: kafka-migration resume FILE --approve {facts.code}"]
+def _next_steps(facts: ApprovalFacts, *, way_back: bool) -> list[str]:
+    command = "way-back return" if way_back else "resume"
+    lines = [f"[yellow]waits for an operator[/]: kafka-migration {command} FILE --approve {facts.code}"]
     if facts.kind == "client_switch":
         lines.append(
             "`kafka-migration resume FILE` refreshes the groups' offsets on the target; run it before each client moves"
@@ -260,7 +264,7 @@ def run(file: SpecArgument, *, course: Course, plane: DataPlane, json_output: Js
     It continues where an earlier call stopped. The approvals of the cutover and of the client switch end the call;
     answer them with --approve and the code that was shown.
     """
-    return _drive(file, course, plane, may_start=True, json_output=json_output)
+    return drive(load_spec(file), file, course, plane, may_start=True, json_output=json_output)
 
 
 @answering
@@ -269,7 +273,7 @@ def resume(file: SpecArgument, *, course: Course, plane: DataPlane, json_output:
 
     Like run, but it never starts a new migration.
     """
-    return _drive(file, course, plane, may_start=False, json_output=json_output)
+    return drive(load_spec(file), file, course, plane, may_start=False, json_output=json_output)
 
 
 @answering
@@ -278,7 +282,11 @@ def status(file: SpecArgument) -> Answer:
 
     Exit status 10 if it waits for an operator.
     """
-    spec = load_spec(file)
+    return status_answer(load_spec(file), file)
+
+
+def status_answer(spec: MigrationSpec, file: Path) -> Answer:
+    """Return the state of a migration as a command's answer."""
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
         found = migration.status()
         silence = migration.tail_silence()
@@ -304,9 +312,9 @@ def _status_table(found: Status, file: str, silence: str) -> Table:
         rows[name] = ", ".join(f"{key} {value}" for key, value in progress.items() if isinstance(value, int | float))
     for name, text in rows.items():
         if text:
-            table.add_row(f"[bold]{name}[/]", escape(text))
+            table.add_row(f"[bold]{name}[/]", escape(commands_in(text)))
     for number, line in enumerate(found.freeze.lines(file) if found.freeze else ()):
-        table.add_row("[bold red]producers[/]" if number == 0 else "", escape(line))
+        table.add_row("[bold red]producers[/]" if number == 0 else "", escape(commands_in(line)))
     for name, text in [*([("tail", silence)] if silence else []), *_trouble_rows(found)]:
         table.add_row(f"[bold red]{name}[/]", escape(text))
     return table

@@ -32,7 +32,7 @@ _ENVELOPE = ("bundle_json", "public_key_b64", "signature_b64")
 class EvidenceBundle(Document):
     """The payload; each section is plain JSON data."""
 
-    LATER_FIELDS = ("source_drift", "schemas")
+    LATER_FIELDS = ("source_drift", "schemas", "way_back")
 
     version: int = 1
     migration_id: str
@@ -73,6 +73,10 @@ class EvidenceBundle(Document):
     schemas: dict[str, Any] = Field(
         default_factory=dict,
         description="what was written to the target registry, and the comparison of both; empty: no registry",
+    )
+    way_back: dict[str, Any] = Field(
+        default_factory=dict,
+        description="which migration this one reverses, and its evidence; empty: none",
     )
     object_lock: dict[str, Any] = Field(default_factory=dict, description="mode, retain_until, applied")
     warnings: list[str] = Field(default_factory=list)

@@ -17,12 +17,15 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.groups import left_out
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
+from airflow_provider_kafka_migration.kafka.admin.access import acl_row
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import changed_for_a_while
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.way_back import guard
+from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 PACKAGE = "airflow-provider-kafka-migration"
 _VERSIONS_OF = (PACKAGE, "apache-airflow", "pyspark", "kafka-python", "confluent-kafka", "pynacl", "rfc8785")
@@ -78,6 +81,7 @@ def build(
             if entry.step in take_over.STEPS
         ],
         schemas=_schemas(record),
+        way_back=_way_back(record),
         object_lock=object_lock,
         warnings=[*warnings, *_missing_results(record)],
     )
@@ -159,6 +163,27 @@ def _cutover(record: MigrationRecord) -> dict[str, Any]:
         "groups_snapshot": _last_attempt_step(record, steps.SNAPSHOT_GROUPS),
         "offset_translations": _last_attempt_step(record, steps.COMMIT_GROUPS),
         "lifted": [{"at": entry.at, **entry.details} for entry in record.freezes_lifted()],
+    }
+
+
+# -- way back --------------------------------------------------------------------------------------------------------
+
+
+def _way_back(record: MigrationRecord) -> dict[str, Any]:
+    """Return which migration this one reverses, with the digests of its evidence and journal; empty: none."""
+    if not is_way_back(record.spec):
+        return {}
+    first = guard.first_migration(record)
+    entries = first.journal.entries()
+    uploaded = _step(first, steps.EVIDENCE_UPLOADED)
+    return {
+        "reverses": first.migration_id,
+        # Empty if the way back ended before the first migration had been validated.
+        "evidence": {name: uploaded[name] for name in ("uri", "sha256") if name in uploaded},
+        "journal_entries": len(entries),
+        "journal_hash": canonical_digest(entries[-1].model_dump(mode="json", by_alias=True)) if entries else "",
+        "guarded": sorted(acl_row(acl) for acl in guard.bindings(record.journal)),
+        "ready_for_client_return": _step(record, steps.READY_FOR_CLIENT_RETURN),
     }
 
 

@@ -61,6 +61,9 @@ from airflow_provider_kafka_migration.state import State
 #     {"action": "freeze", "deadline": "2026-04-24T10:41:00Z", "migration_id": "orders", "sent_at": "..."}
 #     X-Kafka-Migration-Signature: sha256=<hex HMAC-SHA256 over the body with the shared secret>
 #
+# The request of a way back also has ``"direction": "back"``: then it concerns the producers of the new cluster, which
+# clients have switched to before.
+#
 # ``action`` is ``freeze`` or ``unfreeze``. At ``deadline`` the migration lifts the freeze by itself; a receiver may
 # lift it then, too, so that producers never stay frozen because a migration died. Before clients are told to switch,
 # ``freeze`` is sent once more with ``"deadline": null``: from then on the receiver keeps producers stopped until it
@@ -118,6 +121,7 @@ class FreezeWebhook:
     :param secret: shared secret; ``None`` sends no signature.
     :param request_seconds: how long one request may take.
     :param attempts: how often an action is sent before a missing answer becomes an error.
+    :param direction: ``back`` if clients return to the cluster that they have left; empty otherwise.
     """
 
     def __init__(
@@ -128,12 +132,14 @@ class FreezeWebhook:
         request_seconds: float = REQUEST_SECONDS,
         attempts: int = ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
+        direction: str = "",
     ) -> None:
         self._url, self._login = _without_login(url)
         self._secret = secret
         self._request_seconds = request_seconds
         self._attempts = attempts
         self._sleep = sleep
+        self._direction = direction
         self._opener = urllib.request.build_opener(_NoRedirect())
 
     def call(self, migration_id: str, action: Action, *, now: datetime, deadline: datetime) -> WebhookAnswer:
@@ -174,6 +180,7 @@ class FreezeWebhook:
             "action": action,
             "deadline": None if deadline is None else iso(deadline),
             "sent_at": iso(now),
+            **({"direction": self._direction} if self._direction else {}),
         }
         body = json.dumps(content, sort_keys=True).encode()
         for attempt in range(1, self._attempts + 1):
@@ -317,10 +324,12 @@ def hold_by_method(record: MigrationRecord, receiver: Receiver, *, within_second
     :raises FreezeUnconfirmed: the webhook did not answer.
     """
     if within_seconds is None:
-        webhook = FreezeWebhook(receiver.address, receiver.secret)
+        webhook = FreezeWebhook(receiver.address, receiver.secret, direction=receiver.direction)
     else:
         seconds = min(REQUEST_SECONDS, within_seconds)
-        webhook = FreezeWebhook(receiver.address, receiver.secret, request_seconds=seconds, attempts=1)
+        webhook = FreezeWebhook(
+            receiver.address, receiver.secret, request_seconds=seconds, attempts=1, direction=receiver.direction
+        )
     return _taken(webhook.hold(record.migration_id, now=record.now()), receiver)
 
 
@@ -338,7 +347,7 @@ def check_receiver(context: PhaseContext) -> None:
 
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
     found = webhook_receiver(context)
-    webhook = FreezeWebhook(found.address, found.secret)
+    webhook = FreezeWebhook(found.address, found.secret, direction=found.direction)
     return _taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
 
 
@@ -353,6 +362,8 @@ class Receiver:
 
     address: str = field(repr=False)
     secret: str | None = field(repr=False)
+    #: ``back`` for a way back
+    direction: str = ""
 
 
 def webhook_receiver(context: PhaseContext) -> Receiver:
@@ -369,7 +380,9 @@ def webhook_receiver(context: PhaseContext) -> Receiver:
             next_step="put cutover.producer_freeze_webhook back into the spec",
         )
     secret = context.resolver.text(section.webhook_secret).strip() if section.webhook_secret else None
-    return Receiver(webhook_address(section.producer_freeze_webhook, context.resolver), secret)
+    adopt = context.spec.adopt
+    direction = "back" if adopt is not None and adopt.from_ == "way_back" else ""
+    return Receiver(webhook_address(section.producer_freeze_webhook, context.resolver), secret, direction)
 
 
 def webhook_address(given: str, resolver: Resolver) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -54,28 +54,35 @@ class LateWrites:
 
 
 def read_late_writes(
-    wire: Wire, boundary: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    wire: Wire,
+    boundary: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    *,
+    ours: Collection[int] = (),
 ) -> dict[TopicPartition, LateWrites]:
     """Find the source partitions that have records beyond their boundary. Markers and aborted records do not count.
 
     :param boundary: exclusive end offsets of the cutover.
     :param ends: current high watermarks; partitions without one are left out.
+    :param ours: producer ids whose records do not count: those of a way back, which bring what is on the target.
     :raises MigrationError: the source cannot be read.
     """
     found = {}
     for key in sorted(ends.keys() & boundary.keys()):
         if ends[key] > boundary[key]:
-            late = _read(wire, key, boundary[key], ends[key])
+            late = _read(wire, key, boundary[key], ends[key], ours)
             if late:
                 found[key] = late
     return found
 
 
-def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int) -> LateWrites:
+def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int, ours: Collection[int]) -> LateWrites:
     records, first_ms, producers = 0, -1, set()
     log = KafkaLog(wire, *key)
     stable_offset = min(wire.list_offsets([key], "stable")[key], until_offset)
     for batch in log.batches(from_offset, stable_offset):
+        if not isinstance(batch, LegacyBatch) and batch.producer_id in ours:
+            continue
         records += 1 if isinstance(batch, LegacyBatch) else batch.record_count
         if not isinstance(batch, LegacyBatch):
             first_ms = batch.base_timestamp if first_ms < 0 else first_ms

@@ -56,6 +56,8 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "spark": State.VALIDATING,
     "notifications": State.VALIDATING,
     "metrics": State.VALIDATING,
+    # It says what may happen after the switch, and nothing of it happens in this migration.
+    "way_back": State.VALIDATING,
     "waive": State.VALIDATING,
 }
 

@@ -32,7 +32,8 @@ APPROVE = "Approve"
 NOT_YET = "Not yet"
 ABORT = "Abort"
 
-_DECISIONS: dict[str, Literal["approve", "not_yet", "abort"]] = {APPROVE: "approve", NOT_YET: "not_yet", ABORT: "abort"}
+Decision = Literal["approve", "not_yet", "abort"]
+DECISIONS: dict[str, Decision] = {APPROVE: "approve", NOT_YET: "not_yet", ABORT: "abort"}
 
 #: Name of the field into which the person types the code.
 CODE = "code"
@@ -65,6 +66,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     kind: ClassVar[ApprovalKind]
     choices: ClassVar[Sequence[str]]
+    decisions: ClassVar[Mapping[str, Decision]] = DECISIONS
 
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(), PlanLink())
 
@@ -174,7 +176,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         return ApprovalAnswer(
             migration_id=core.migration_id,
             kind=self.kind,
-            decision=_DECISIONS[event["chosen_options"][0]],
+            decision=self.decisions[event["chosen_options"][0]],
             code=str((event.get("params_input") or {}).get(CODE) or ""),
             responders=[Responder(user_id=str(person.get("id") or ""), user_name=str(person.get("name") or ""))],
             answered_at=_answered_at(event),

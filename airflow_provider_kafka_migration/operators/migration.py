@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.operators.approval import MigrationApprova
 from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
-from airflow_provider_kafka_migration.provider.params import recorded_run_spec
+from airflow_provider_kafka_migration.provider.params import WAY_BACK, recorded_run_spec
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -333,7 +333,7 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
 
         :raises IllegalTransition: the migration does not exist.
         """
-        if self.spec is None:
+        if self.spec is None and not context["params"].get(WAY_BACK):
             return recorded_run_spec(context["params"])
         return super().migration_spec(context)
 

@@ -21,7 +21,7 @@ def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, 
     """
     body = render_template(
         f"approval_{kind}.md.j2",
-        **facts,
+        **{"way_back": None, **facts},
         spec=spec,
         action=_ACTIONS[kind],
         approval_code=code,

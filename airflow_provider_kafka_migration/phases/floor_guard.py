@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts
+from airflow_provider_kafka_migration.way_back import guard
 
 PHASE = "cutover"
 
@@ -155,6 +156,8 @@ def run(context: PhaseContext) -> PhaseResult:
         context.journal.step(steps.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
     fenced = fence.fence_copiers(record, context.target, attempt, document)
+    # After the fence, so that no copier of the way back can write behind the first record of a client that returned.
+    guard.open_for_return(context)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
@@ -180,6 +183,7 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
         _hold_behind_ready(context, attempt)
         bypasses = _check_still_frozen(record, context.source, attempt)
         fenced = fence.fence_copiers(record, context.target, attempt, document)
+        guard.open_for_return(context)
     found = {
         "frozen": details,
         "fence": fenced,

@@ -27,6 +27,8 @@ from airflow_provider_kafka_migration.schemas.settings_left import has_open, put
 from airflow_provider_kafka_migration.schemas.written import written_schemas
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.way_back import guard
+from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 PHASE = "rollback"
 _REGISTRY_PARTS: dict[Role, str] = {"source": "source registry", "target": "target registry"}
@@ -108,6 +110,8 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
         frozen.back_to_tail(record, "the migration is rolled back", unless_ready=record.freeze())
     problems: list[dict[str, Any]] = []
+    # Not best effort: once the journal has ended, nothing would know of these ACLs any more.
+    released = guard.remove(context) if is_way_back(record.spec) else None
     undone = {
         # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need
         # their copy-time settings, whether the rollback or the cutover is run again.
@@ -116,8 +120,12 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         "schemas": _restore_registries(context, problems),
         "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
     }
+    # Topics that were adopted are not the migration's: nobody is told to delete them.
+    created = {str(name) for entry in context.journal.steps(steps.TOPIC_CREATED) for name in entry.details["topics"]}
     left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
     subjects = _attempt("schemas inventory", problems, lambda: written_schemas(record)) or []
+    if released is not None:
+        undone["guard"] = released
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -127,7 +135,11 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         problems=problems,
         left_on_target=left,
         left_in_registry=subjects,
-        clean_up=[f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}" for item in left],
+        clean_up=[
+            f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}"
+            for item in left
+            if record.spec.adopt is None or item["topic"] in created
+        ],
     )
     key = context.key(keys.ROLLBACK_REPORT)
     context.evidence_store.put(key, report.canonical())
@@ -143,6 +155,10 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         "problems": problems,
         "left_on_target": [item["topic"] for item in left],
     }
+    if released is not None:
+        summary = f"old_cluster_released: the new cluster is kept; {summary}"
+        kept = {**released, "problems": problems, "reason": reason, "report": details["report"]}
+        context.journal.step(steps.OLD_CLUSTER_RELEASED, details=kept, reason=summary)
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     context.journal.transition(State.ROLLED_BACK, reason or summary, details)
     return PhaseResult(PHASE, summary, details)

@@ -6,6 +6,7 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.topics import bring
+from airflow_provider_kafka_migration.way_back import guard
 
 PHASE = "topology_copy"
 
@@ -18,13 +19,22 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises ForeignData: a target topic holds data that this migration did not write.
     :raises TopicRecreated: a source topic is no longer the planned one.
     """
-    growth.check_is_of(context.record, context.record.plan())
+    plan = context.record.plan()
+    growth.check_is_of(context.record, plan)
+    guard.check_settings(context.record, context.target, plan)
+    context.journal.check_holds()
+    # Before the first append to the old cluster: what its own producers write there would be in the way.
+    guarded = guard.put(context, plan)
     topics = copy_topics(context)
     access = apply.run(context)
     return PhaseResult(
         PHASE,
         f"{topics.summary}; {access.summary}",
-        {"topology": topics.details, "acls": access.details},
+        {
+            "topology": topics.details,
+            "acls": access.details,
+            **({"guard": guarded} if guarded["deny_acls"] else {}),
+        },
         already_done=topics.already_done and access.already_done,
     )
 

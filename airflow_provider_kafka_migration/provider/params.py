@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Param that holds every part of the spec that has no field in the form.
 MORE = "more"
+#: Param of runs that are the way back of the migration that their other Params name.
+WAY_BACK = "way_back"
 #: Param that lets this run take the migration over from another one.
 TAKEOVER = "takeover"
 
@@ -250,3 +252,52 @@ def recorded_run_spec(params: Mapping[str, Any], resolver: Resolver | None = Non
         if connection:
             spec.setdefault(side, {})["conn_id"] = connection
     return parse_spec(spec, recorded=True)
+
+
+def way_back_params() -> dict[str, Param]:
+    """Return the Params of the DAG that runs a way back: they name the first migration."""
+    params = journal_params()
+    params[WAY_BACK] = Param(
+        True, type="boolean", enum=[True], title="Way back", description="Of the migration above.", section="More"
+    )
+    params[MORE] = Param(
+        {},
+        type=["object", "null"],
+        title="Different from the first migration",
+        description_md='Any part of the spec of the way back as JSON, for instance `{"spark": {"conf": {...}}}`, which '
+        "no journal has, or another freeze of the new cluster's producers.",
+        section="More",
+    )
+    params.update(run_params())
+    return params
+
+
+def way_back_conf(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``conf`` that triggers the way back of a migration, with what its journal does not have.
+
+    :param spec: the migration's spec as data.
+    """
+    by_name = {field.name: _get(spec, field.path) for field in FIELDS if field.name in JOURNAL_FIELDS}
+    found = {name: value for name, value in by_name.items() if value is not None}
+    conf = _get(spec, "spark.conf")
+    return {**found, WAY_BACK: True, **({MORE: {"spark": {"conf": dict(conf)}}} if conf else {})}
+
+
+def way_back_run_spec(params: Mapping[str, Any]) -> MigrationSpec:
+    """Return the spec of the way back of the migration that the Params name, derived from its journal.
+
+    :raises SpecInvalid: the Params do not give the journal's location, or this migration cannot go back.
+    :raises IllegalTransition: the migration does not exist.
+    :raises Terminal: its clients have not switched.
+    """
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.way_back.derived_spec import derive
+
+    first = recorded_run_spec({name: value for name, value in params.items() if name != MORE})
+    with (
+        Migration.open(first, "way-back", airflow_resolver(), actor="way_back") as migration,
+        migration.reading() as context,
+    ):
+        spec = derive(context.record)
+    more = params.get(MORE) or {}
+    return parse_spec(_merged(spec.model_dump(mode="json"), more), recorded=True) if more else spec

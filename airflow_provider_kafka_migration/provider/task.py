@@ -12,7 +12,12 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
-from airflow_provider_kafka_migration.provider.params import TAKEOVER, spec_data
+from airflow_provider_kafka_migration.provider.params import (
+    TAKEOVER,
+    WAY_BACK,
+    spec_data,
+    way_back_run_spec,
+)
 from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
@@ -54,6 +59,8 @@ def run_spec(spec: Mapping[str, Any] | None, context: Context, *, recorded: bool
         a spec that an earlier version accepted.
     :raises SpecInvalid: with every mistake.
     """
+    if spec is None and context["params"].get(WAY_BACK):
+        return way_back_run_spec(context["params"])
     return parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
 
 

@@ -137,6 +137,15 @@ FENCE: Final = "fence"
 FLOOR_GUARD: Final = "floor_guard"
 READY: Final = "ready_for_client_switch"
 
+# -- way back; "old" is the target of these migrations ----------------------------------------------------------------
+
+#: DENY bindings that keep producers out of the old cluster, journaled before they are created.
+OLD_CLUSTER_GUARDED: Final = "old_cluster_guarded"
+#: The old cluster has everything, its copiers are fenced, and its producers are let in: clients may return.
+READY_FOR_CLIENT_RETURN: Final = "ready_for_client_return"
+#: The new cluster is kept: the old one has its settings and ACLs back.
+OLD_CLUSTER_RELEASED: Final = "old_cluster_released"
+
 # -- after the cutover ------------------------------------------------------------------------------------------------
 
 CLIENT_SWITCH_ACKNOWLEDGED: Final = "client_switch_acknowledged"

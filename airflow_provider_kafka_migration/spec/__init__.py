@@ -53,6 +53,7 @@ from airflow_provider_kafka_migration.spec.types import (
     parse_bytes,
     parse_duration,
 )
+from airflow_provider_kafka_migration.spec.way_back import WayBackSection
 
 __all__ = [
     "MIGRATION_ID_PATTERN",
@@ -92,6 +93,7 @@ __all__ = [
     "TopicsSection",
     "TopologySection",
     "ValidationSection",
+    "WayBackSection",
     "format_duration",
     "json_schema",
     "load_spec",

@@ -42,10 +42,11 @@ from airflow_provider_kafka_migration.spec.sections import (
     TopologySection,
     ValidationSection,
 )
+from airflow_provider_kafka_migration.spec.way_back import WayBackSection
 
 #: Sections that not every spec has. Those that are absent are not written, so a spec that was digested or journaled
 #: before a section existed stays the same.
-OPTIONAL_SECTIONS = ("adopt",)
+OPTIONAL_SECTIONS = ("adopt", "way_back")
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 
@@ -78,6 +79,7 @@ class MigrationSpec(Section):
     notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
     adopt: AdoptSection | None = Field(None, description="Take logs over that are already on both clusters.")
     metrics: MetricsSection = Field(default_factory=lambda: MetricsSection())
+    way_back: WayBackSection | None = Field(None, description="How clients can return after they have switched.")
     waive: list[str] | dict[str, str] = Field(
         default_factory=list,
         description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",

@@ -35,6 +35,12 @@ COPY_TIME_TIMESTAMPS = {
     "message.timestamp.after.max.ms": LONG_MAX,
 }
 COPY_TIME_TIMESTAMPS_OLD = {"message.timestamp.difference.max.ms": LONG_MAX}
+#: Brokers from 3.6 to 3.9 know both. There ``before.max.ms`` at its default, which is Long.MAX, leaves the decision to
+#: ``difference.max.ms``; one less lifts both, whatever the broker's own limits are.
+COPY_TIME_TIMESTAMPS_BOTH = {
+    **dict.fromkeys(COPY_TIME_TIMESTAMPS, str(2**63 - 2)),
+    **COPY_TIME_TIMESTAMPS_OLD,
+}
 
 #: Tiered storage (KIP-405): not set during the copy, and afterwards only where the brokers support it.
 REMOTE = ("remote.", "local.retention.")
@@ -63,6 +69,16 @@ def is_4_or_newer(facts: ClusterFacts) -> bool:
     """Whether a cluster runs Kafka 4.0 or newer."""
     match = re.match(r"(\d+)", facts.kafka_version)
     return bool(match) and int(match[1]) >= 4 if match else facts.mode == "kraft"
+
+
+def timestamp_limits(facts: ClusterFacts) -> dict[str, str]:
+    """Return the topic configs with which a cluster's brokers accept any timestamp."""
+    if is_4_or_newer(facts):
+        return COPY_TIME_TIMESTAMPS
+    match = re.match(r"3\.(\d+)", facts.kafka_version)
+    if match and int(match[1]) >= 6:
+        return COPY_TIME_TIMESTAMPS_BOTH
+    return COPY_TIME_TIMESTAMPS if facts.mode == "kraft" and not match else COPY_TIME_TIMESTAMPS_OLD
 
 
 @dataclass(frozen=True)
@@ -197,8 +213,7 @@ def copy_time_configs(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes
         configs.pop(name, None)
     if int(configs.get("segment.ms", MIN_SEGMENT_MS)) < MIN_SEGMENT_MS:
         configs["segment.ms"] = str(MIN_SEGMENT_MS)
-    newer = target.mode == "kraft" or is_4_or_newer(target)
-    configs.update(COPY_TIME_TIMESTAMPS if newer else COPY_TIME_TIMESTAMPS_OLD)
+    configs.update(timestamp_limits(target))
     configs["max.message.bytes"] = str(max(max_batch_bytes, int(configs.get("max.message.bytes", "0"))))
     return configs
 

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.documents.proof import (
 from airflow_provider_kafka_migration.freeze.late_writes import read_late_writes
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.way_back import seen_from_first
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,12 @@ def check(
     section = context.spec.validation
     target_keys = [(item.target_topic, item.partition) for item in document.partitions]
     source_ends = _ends(context.source.wire, list(ends))
-    late = read_late_writes(context.source.wire, ends, {key: item.end for key, item in source_ends.items()})
+    late = read_late_writes(
+        context.source.wire,
+        ends,
+        {key: item.end for key, item in source_ends.items()},
+        ours=seen_from_first.producer_ids(context.record),
+    )
     rules = CountRules(
         tolerance=section.count_tolerance,
         late_writes={key: str(item) for key, item in late.items()},

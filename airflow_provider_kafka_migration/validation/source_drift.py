@@ -11,6 +11,7 @@ from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.way_back import seen_from_first
 
 _FIX = "make both clusters equal, or set topology.on_source_drift: ignore"
 _WITHDRAWN = "this change removes write access on the source; if it should apply to the target, too, make it by hand"
@@ -31,7 +32,10 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster) -> CheckRes
         finding = f"the changes on the source could not be read: {error.what}; {error.next_step}"
         return CheckResult(name="source_drift", outcome=serious, summary="not checked", findings=[finding])
     drift, withdrawn = source_drift.split(drift)
-    rows = [{"what": line, "outcome": serious.value} for line in (*drift.config_lines, *drift.acl_lines)]
+    # A way back that has begun gives the source's topics copy-time settings, and puts their own back at its end.
+    of_configs = Outcome.WARNING if seen_from_first.has_set_configs(record) else serious
+    rows = [{"what": line, "outcome": of_configs.value} for line in drift.config_lines]
+    rows += [{"what": line, "outcome": serious.value} for line in drift.acl_lines]
     rows += [{"what": f"{line}: {_WITHDRAWN}", "outcome": Outcome.WARNING.value} for line in withdrawn.lines]
     rows += [{"what": line, "outcome": Outcome.WARNING.value} for line in drift.other_lines]
     rows += [{"what": f"{what}: {why}", "outcome": Outcome.WARNING.value} for what, why in sorted(drift.named.items())]

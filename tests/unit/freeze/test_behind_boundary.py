@@ -9,6 +9,7 @@ import pytest
 from phase_support import FakeGroup, approval, make_context
 
 from airflow_provider_kafka_migration.approvals import answers, check, request
+from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerUnreachable, WaitsForOperator
 from airflow_provider_kafka_migration.freeze import late_writes
@@ -38,7 +39,7 @@ def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "f
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, "")})  # type: ignore[attr-defined]
-    monkeypatch.setattr(late_writes, "_read", lambda _wire, _key, since, until: LateWrites(until - since))
+    monkeypatch.setattr(late_writes, "_read", lambda _wire, _key, since, until, _ours: LateWrites(until - since))
     monkeypatch.setattr(commit, "failures_error", lambda *_: None)
     return context
 
@@ -55,7 +56,7 @@ def lose_source(context: PhaseContext) -> None:
 
 
 def approve(context: PhaseContext) -> Any:
-    code = request.code_of(request.make_binding(context.record, context.source, "client_switch"))
+    code = code_of(request.make_binding(context.record, context.source, "client_switch"))
     return answers.answer(context, approval(context, "client_switch", code))
 
 
@@ -87,7 +88,7 @@ def test_records_that_came_after_the_answer_are_in_the_way_of_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = switching(tmp_path, monkeypatch)
-    code = request.code_of(request.make_binding(context.record, context.source, "client_switch"))
+    code = code_of(request.make_binding(context.record, context.source, "client_switch"))
     check.check_approval(context, approval(context, "client_switch", code))
     write_late(context)
     with pytest.raises(WaitsForOperator, match=r"orders-1: 3 records"):

@@ -10,6 +10,7 @@ from phase_world.registries import SECTION
 from phase_world.world import Worlds
 
 from airflow_provider_kafka_migration.approvals import request
+from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.errors import RegistryUnreachable, SchemaTopicRefused
 from airflow_provider_kafka_migration.record import keys
 
@@ -61,11 +62,11 @@ def test_a_registry_that_is_down_is_unknown(worlds: Worlds, role: str) -> None:
 def test_the_code_of_the_approval_covers_the_schema_plan(worlds: Worlds) -> None:
     world = worlds.at("precheck", schemas=SECTION)
     context = world.context()
-    before = request.code_of(request.make_binding(context.record, context.source, "cutover"))
+    before = code_of(request.make_binding(context.record, context.source, "cutover"))
     plan = json.loads(world.journal_store.objects[f"{MIGRATION}/plan.json"])
     plan["schemas"]["digest"] = "0" * 64
     world.journal_store.objects[f"{MIGRATION}/plan.json"] = json.dumps(plan).encode()
-    assert request.code_of(request.make_binding(context.record, context.source, "cutover")) != before
+    assert code_of(request.make_binding(context.record, context.source, "cutover")) != before
 
 
 def test_a_registry_that_moves_with_its_topic_is_only_explained(worlds: Worlds) -> None:

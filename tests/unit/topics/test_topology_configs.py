@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -140,6 +140,15 @@ def test_old_brokers_get_the_old_name_of_the_timestamp_limit() -> None:
     copying = copy_time_configs(_topic({}), KAFKA_3, max_batch_bytes=1)
     assert copying["message.timestamp.difference.max.ms"] == LONG_MAX
     assert "message.timestamp.after.max.ms" not in copying
+
+
+@pytest.mark.parametrize("mode", ["zookeeper", "kraft"])
+def test_brokers_that_know_both_names_get_limits_that_lift_both(mode: Literal["zookeeper", "kraft"]) -> None:
+    """Long.MAX is the default of ``before.max.ms`` there, so ``difference.max.ms`` would still count."""
+    facts = ClusterFacts(cluster_id="t", kafka_version="3.9", mode=mode, brokers=[1])
+    copying = copy_time_configs(_topic({"message.timestamp.before.max.ms": "1000"}), facts, max_batch_bytes=1)
+    assert copying["message.timestamp.before.max.ms"] == copying["message.timestamp.after.max.ms"] == str(2**63 - 2)
+    assert copying["message.timestamp.difference.max.ms"] == LONG_MAX
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from phase_support import Clock, approval
 
 from airflow_provider_kafka_migration.approvals import answers, request
+from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
@@ -208,7 +209,7 @@ class World:
     def approve(self, kind: Any) -> PhaseResult:
         """Have a person approve with the current code."""
         context = self.context()
-        code = request.code_of(request.make_binding(context.record, context.source, kind))
+        code = code_of(request.make_binding(context.record, context.source, kind))
         result = answers.answer(context, approval(context, kind, code))
         if kind == "client_switch":
             self.enter(State.VALIDATING)

@@ -1,0 +1,169 @@
+"""The old cluster while the way back runs: its producers are kept out, and let in again when it ends.
+
+``freeze_old: acl`` denies WRITE on the old topics to each principal that may write there. The bindings are journaled
+before they are created, so a process that dies in between leaves nothing that the next one does not know. They are
+removed when clients may return, or when the new cluster is kept. With ``none``, and for principals that no ACL stops,
+the copier itself notices: an append that does not land where it must stops its partition with ``FOREIGN_DATA``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.freeze.frozen import all_planned_acls, deny_bindings, own_principal
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs
+from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATCH_BYTES
+from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back, section_of
+
+PHASE = "topology_copy"
+_WITHOUT = "or set way_back.freeze_old: none, and keep producers out of the old cluster by other means"
+
+
+def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
+    """Keep producers out of the old topics; idempotent. Does nothing in other migrations, or with ``none``.
+
+    :raises TopologyRefused: the old cluster has no authorizer, or ACLs cannot keep everybody out.
+    :raises PermissionMissing: the migration may not create ACLs there.
+    """
+    record = context.record
+    if not is_way_back(record.spec) or section_of(record.spec).freeze_old == "none":
+        return {"deny_acls": 0}
+    listing = context.target.admin.describe_acls()
+    where = record.where(PHASE, cluster="target")
+    if not listing.authorizer:
+        raise TopologyRefused(
+            "the old cluster has no authorizer, so ACLs cannot keep producers out of it",
+            where=where,
+            next_step=f"configure one, {_WITHOUT}",
+        )
+    try:
+        missing = deny_bindings(
+            listing.acls, sorted(topic.target_name for topic in plan.topics), own_principal(context.target)
+        )
+    except FreezeFailed as error:
+        raise TopologyRefused(
+            error.what,
+            where=where,
+            next_step=f"name the producers in the old cluster's ACLs, {_WITHOUT}",
+            details=error.details,
+        ) from error
+    if missing:
+        reason = f"{len(missing)} DENY ACLs keep producers out of the old cluster"
+        record.journal.step(
+            steps.OLD_CLUSTER_GUARDED, details={"acls": [acl_row(acl) for acl in missing]}, reason=reason
+        )
+        _check(record, context.target.admin.create_acls(missing), "created")
+    return {"deny_acls": len(bindings(record.journal))}
+
+
+def bindings(journal: Journal) -> set[Acl]:
+    """Return the DENY bindings that this way back has created, or was about to create."""
+    return {Acl(*row) for entry in journal.steps(steps.OLD_CLUSTER_GUARDED) for row in entry.details["acls"]}
+
+
+def remove(context: PhaseContext) -> dict[str, Any]:
+    """Remove the bindings of :func:`put`, for the end of the way back; idempotent.
+
+    :raises PermissionMissing: the migration may not remove ACLs any more.
+    :raises TopologyRefused: some could not be removed; the error lists all.
+    """
+    return _remove(context, bindings(context.journal))
+
+
+def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
+    """Let producers into the old cluster again, once its copiers are fenced; idempotent. None: not a way back.
+
+    Besides the bindings of this way back, those go with which the first migration froze its producers: clients
+    return to what they left.
+
+    :raises PermissionMissing: the migration may not remove ACLs any more.
+    :raises TopologyRefused: some could not be removed; the error lists all.
+    """
+    record = context.record
+    if not is_way_back(record.spec):
+        return None
+    done = record.journal.find_step(steps.READY_FOR_CLIENT_RETURN)
+    if done is not None:
+        return dict(done.details)
+    record.journal.check_holds()
+    forward = first_migration(record)
+    removed = _remove(context, bindings(record.journal) | all_planned_acls(forward))
+    details = {**removed, "returns_to": forward.migration_id}
+    reason = f"ready_for_client_return: the old cluster has all records again; {removed['deny_acls_removed']} DENY ACLs"
+    return dict(record.journal.step(steps.READY_FOR_CLIENT_RETURN, details=details, reason=f"{reason} removed").details)
+
+
+def first_migration(record: MigrationRecord) -> MigrationRecord:
+    """Return the record of the migration that a way back reverses, to be read only. Both share all locations.
+
+    Its ``spec`` is that of the way back: read from it what is in journal and stores.
+    """
+    assert record.spec.adopt is not None
+    name = str(record.spec.adopt.migration_id)
+    spec = record.spec.model_copy(update={"migration_id": name})
+    journal = Journal(record.journal_store, name)
+    journal.refresh()
+    stores = (record.journal_store, record.archive_store, record.evidence_store)
+    return MigrationRecord(spec, journal, *stores, now=record.now)
+
+
+def _remove(context: PhaseContext, wanted: set[Acl]) -> dict[str, Any]:
+    if wanted:
+        there = set(context.target.admin.describe_acls().acls)
+        _check(context.record, context.target.admin.delete_acls(sorted(wanted & there)), "removed")
+    return {"deny_acls_removed": len(wanted), "principals": sorted({acl.principal for acl in wanted})}
+
+
+def _check(record: MigrationRecord, results: dict[Acl, ItemError | None], verb: str) -> None:
+    failed = {acl: error for acl, error in sorted(results.items()) if error is not None}
+    if not failed:
+        return
+    acl, error = next(iter(failed.items()))
+    what = f"{len(failed)} of {len(results)} ACLs of the old cluster could not be {verb}; the first: {acl}: {error}"
+    kind = PermissionMissing if error.unauthorized else TopologyRefused
+    raise kind(
+        what,
+        where=record.where(PHASE, cluster="target"),
+        next_step="grant the migration's principal Alter on the old cluster, or correct what the broker's message "
+        "names; then run the same step again: it repeats only what failed",
+        details={"failed": [{"acl": str(item), "error": str(problem)} for item, problem in failed.items()]},
+    )
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def check_settings(record: MigrationRecord, target: Cluster, plan: Plan) -> None:
+    """Refuse old topics that would need copy-time settings, if the spec does not allow to set any.
+
+    :raises TopologyRefused: the error lists the topics, with what each of them would have to have.
+    """
+    if not is_way_back(record.spec) or section_of(record.spec).source_settings == "set":
+        return
+    present = target.admin.topic_configs(sorted(topic.target_name for topic in plan.topics if topic.exists_on_target))
+    wrong: dict[str, dict[str, str | None]] = {}
+    for topic in plan.topics:
+        if topic.target_name not in present:
+            continue
+        wanted = copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES)
+        change = changes(present[topic.target_name].overrides, wanted)
+        if change:
+            wrong[topic.target_name] = change
+    if not wrong:
+        return
+    first = next(iter(wrong))
+    raise TopologyRefused(
+        f"{len(wrong)} old topics have settings with which records that come back could be deleted or changed; "
+        f"{first}: {', '.join(f'{name}={value}' for name, value in wrong[first].items())} would be needed",
+        where=record.where(PHASE, cluster="target", topic=first),
+        next_step="set way_back.source_settings: set, which puts them back at the end; or set them by hand",
+        details={"topics": wrong},
+    )

@@ -1,0 +1,91 @@
+"""Keep or back: each decision has its own code, and nothing decides by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import approval, ready
+
+from airflow_provider_kafka_migration.approvals import answers, request, way_back
+from airflow_provider_kafka_migration.approvals.code import code_of
+from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.state import State
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> PhaseContext:
+    """A way back that has caught up; the first migration's clients switched a moment ago."""
+    made = ready(tmp_path)
+    data = made.spec.model_dump(mode="json", by_alias=True)
+    data |= {"adopt": {"from": "way_back", "migration_id": "m0"}, "way_back": {"keep_for": "7d"}}
+    first = Journal.create_or_open(
+        made.journal_store,
+        "m0",
+        Fingerprint("target-id", "source-id"),
+        owner=Owner("cli", "tester", "tester"),
+        clock=made.now,
+    )
+    first.step(steps.CLIENT_SWITCH_ACKNOWLEDGED, details={})
+    return replace(made, spec=parse_spec(data))
+
+
+def _abort(context: PhaseContext, code: str) -> Any:
+    return answers.answer(context, approval(context, "cutover", code, decision="abort"))
+
+
+def test_keeping_needs_its_own_code(context: PhaseContext) -> None:
+    keep = way_back.keep_code(context.record)
+    back = code_of(request.make_binding(context.record, context.source, "cutover"))
+    assert keep != back
+    for wrong in ("", "00000000", back):
+        with pytest.raises(ApprovalRefused, match="does not keep the new cluster"):
+            _abort(context, wrong)
+    assert len(context.journal.steps(steps.APPROVAL_REFUSED)) == 3
+    with pytest.raises(ApprovalRefused):
+        answers.answer(context, approval(context, "cutover", keep))
+    assert _abort(context, f" {keep.upper()} ").details["decision"] == "abort"
+
+
+def test_other_migrations_are_aborted_without_a_code(tmp_path: Path) -> None:
+    plain = ready(tmp_path)
+    assert _abort(plain, "").details["decision"] == "abort"
+
+
+def test_the_code_changes_with_what_is_put_back(context: PhaseContext) -> None:
+    before = way_back.keep_code(context.record)
+    context.journal.step(
+        steps.OLD_CLUSTER_GUARDED, details={"acls": [["TOPIC", "t", "LITERAL", "User:a", "*", "WRITE", "DENY"]]}
+    )
+    assert way_back.keep_code(context.record) != before
+
+
+def test_the_text_shows_both_decisions_and_when_it_is_asked_again(context: PhaseContext) -> None:
+    body = request.make_facts(context, "cutover").body
+    assert "way back of migration m0" in body
+    assert f"--approve {way_back.keep_code(context.record)}" in body
+    assert "Decide until" in body
+    late = replace(context, now=lambda: context.now() + timedelta(days=8))
+    assert "The time to decide was" in request.make_facts(late, "cutover").body
+    assert "way back" not in request.make_facts(replace(context, spec=_plain(context)), "cutover").body
+
+
+def _plain(context: PhaseContext) -> Any:
+    return context.spec.model_copy(update={"adopt": None, "way_back": None})
+
+
+@pytest.mark.parametrize("state", [State.AWAITING_CLIENT_SWITCH, State.FINALIZED])
+def test_it_is_too_late_to_keep_once_clients_were_told_to_return(tmp_path: Path, state: State) -> None:
+    from phase_support import make_context
+
+    with pytest.raises(IllegalTransition, match="cannot be kept any more") as refused:
+        way_back.check_can_keep(make_context(tmp_path, state=state).record)
+    assert "way-back return" in str(refused.value.next_step)

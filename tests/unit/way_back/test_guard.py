@@ -1,0 +1,174 @@
+"""Producers are kept out of the old cluster by ACLs that are journaled first, and let in again at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from phase_world.world import World, new_world
+
+from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.phases import rollback
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.way_back import guard
+
+FIRST = "the-first"
+SHOP = Acl("TOPIC", "orders", "LITERAL", "User:shop", "*", "WRITE", "ALLOW")
+
+
+def _way_back(world: World, **section: Any) -> PhaseContext:
+    """The world's migration as a way back; its target is the old cluster."""
+    context = world.context()
+    data = context.spec.model_dump(mode="json", by_alias=True)
+    data |= {"adopt": {"from": "way_back", "migration_id": FIRST}, "way_back": section}
+    return replace(context, spec=parse_spec(data))
+
+
+@pytest.fixture
+def world() -> World:
+    """A planned migration whose target has a principal that may write."""
+    made = new_world()
+    made.run("plan")
+    assert made.target.acls is not None
+    made.target.acls.add(SHOP)
+    return made
+
+
+def _denied(world: World) -> set[str]:
+    return {acl.principal for acl in world.target.acls or () if acl.permission == "DENY"}
+
+
+def test_producers_of_the_old_cluster_are_denied_and_let_in_again(world: World) -> None:
+    context = _way_back(world, freeze_old="acl")
+    before = set(world.target.acls or ())
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 1}
+    assert _denied(world) == {"User:shop"}, "not the migration's own principal"
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 1}
+    assert len(world.steps(steps.OLD_CLUSTER_GUARDED)) == 1, "nothing was missing the second time"
+    assert guard.remove(context)["deny_acls_removed"] == 1
+    assert world.target.acls == before
+    assert guard.remove(context)["deny_acls_removed"] == 1, "idempotent"
+
+
+def test_a_binding_is_journaled_before_it_exists(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = _way_back(world, freeze_old="acl")
+
+    def die(_acls: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context.target.admin, "create_acls", die)
+    with pytest.raises(KeyboardInterrupt):
+        guard.put(context, context.record.plan())
+    monkeypatch.undo()
+    assert {acl.principal for acl in guard.bindings(context.journal)} == {"User:shop"}
+    guard.put(context, context.record.plan())
+    assert _denied(world) == {"User:shop"}
+
+
+def test_a_principal_that_comes_later_is_denied_by_the_next_pass(world: World) -> None:
+    context = _way_back(world, freeze_old="acl")
+    guard.put(context, context.record.plan())
+    assert world.target.acls is not None
+    world.target.acls.add(replace(SHOP, principal="User:late"))
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 2}
+    assert _denied(world) == {"User:shop", "User:late"}
+
+
+@pytest.mark.parametrize("section", [{"freeze_old": "none"}, {}])
+def test_without_the_policy_nothing_is_set(world: World, section: dict[str, Any]) -> None:
+    context = _way_back(world, **section)
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 0}
+    assert not _denied(world)
+
+
+def test_other_migrations_are_left_alone(world: World) -> None:
+    context = world.context()
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 0}
+    assert guard.open_for_return(context) is None
+    guard.check_settings(context.record, context.target, context.record.plan())
+
+
+def test_a_cluster_without_an_authorizer_is_refused(world: World) -> None:
+    world.target.acls = None
+    context = _way_back(world, freeze_old="acl")
+    with pytest.raises(TopologyRefused, match="no authorizer") as refused:
+        guard.put(context, context.record.plan())
+    assert "freeze_old: none" in str(refused.value.next_step)
+
+
+def test_everybody_cannot_be_denied(world: World) -> None:
+    assert world.target.acls is not None
+    world.target.acls.add(replace(SHOP, principal="User:*"))
+    context = _way_back(world, freeze_old="acl")
+    with pytest.raises(TopologyRefused, match=r"User:\* may write") as refused:
+        guard.put(context, context.record.plan())
+    assert "freeze_old: none" in str(refused.value.next_step)
+    assert not world.steps(steps.OLD_CLUSTER_GUARDED)
+
+
+def test_a_return_also_removes_the_acls_with_which_the_first_migration_froze(world: World) -> None:
+    frozen = replace(SHOP, principal="User:old-shop", permission="DENY")
+    foreign = replace(SHOP, principal="User:nobody", permission="DENY")
+    assert world.target.acls is not None
+    world.target.acls |= {frozen, foreign}
+    first = Journal.create_or_open(
+        world.journal_store, FIRST, Fingerprint("target-id", "source-id"), owner=Owner("cli", "tester", "tester")
+    )
+    first.step(steps.FREEZE_ACLS, key="1", details={"acls": [acl_row(frozen)]})
+    context = _way_back(world, freeze_old="acl")
+    guard.put(context, context.record.plan())
+    opened = guard.open_for_return(context)
+    assert opened is not None
+    assert (opened["returns_to"], opened["deny_acls_removed"]) == (FIRST, 2)
+    assert _denied(world) == {"User:nobody"}, "what others have denied stays"
+    assert guard.open_for_return(context) == opened
+    assert len(world.steps(steps.READY_FOR_CLIENT_RETURN)) == 1
+
+
+def test_settings_are_refused_by_policy_with_what_would_be_needed(world: World) -> None:
+    world.target.create("orders", 2, retention_ms="1000", cleanup_policy="compact")
+    world.run("plan")
+    context = _way_back(world, source_settings="refuse")
+    with pytest.raises(TopologyRefused, match=r"orders: cleanup\.policy=delete") as refused:
+        guard.check_settings(context.record, context.target, context.record.plan())
+    assert refused.value.details["topics"]["orders"]["retention.ms"] == "-1"
+    guard.check_settings(_way_back(world).record, context.target, context.record.plan())
+
+
+def test_keeping_removes_the_acls_and_journals_the_release(world: World) -> None:
+    context = _way_back(world, freeze_old="acl")
+    guard.put(context, context.record.plan())
+    result = rollback.run(context, reason="all is well")
+    assert not _denied(world)
+    assert "old_cluster_released" in result.summary
+    entry = world.steps(steps.OLD_CLUSTER_RELEASED)[-1]
+    assert (entry.details["deny_acls_removed"], entry.details["reason"]) == (1, "all is well")
+    assert str(world.state) == "rolled_back"
+
+
+def test_nothing_is_released_while_an_acl_cannot_be_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = _way_back(world, freeze_old="acl")
+    guard.put(context, context.record.plan())
+
+    def refuse(acls: list[Acl]) -> dict[Acl, ItemError]:
+        return dict.fromkeys(acls, ItemError(31, "CLUSTER_AUTHORIZATION_FAILED"))
+
+    monkeypatch.setattr(context.target.admin, "delete_acls", refuse)
+    with pytest.raises(PermissionMissing, match="could not be removed"):
+        rollback.run(context, reason="all is well")
+    assert str(world.state) == "planned", "the journal stays open, so that it can be tried again"
+    monkeypatch.undo()
+    rollback.run(context, reason="all is well")
+    assert not _denied(world)
+
+
+def test_the_first_migration_is_only_read(world: World) -> None:
+    first = guard.first_migration(_way_back(world).record)
+    assert (first.migration_id, first.journal.exists) == (FIRST, False)
