@@ -134,6 +134,18 @@ class SpecInvalid(Terminal):
     """The spec has mistakes; ``details["mistakes"]`` lists all of them with their paths."""
 
 
+class NamingPolicyUnusable(Terminal):
+    """The class that names a mirror's topics cannot be imported, or lacks a method."""
+
+
+class RequestRefused(Terminal):
+    """The holder of a mirror turned down what a person asked of it, or another request came after it."""
+
+
+class RequestUnanswered(Transient):
+    """Nobody has carried out what a person asked of a mirror within the time."""
+
+
 class ConnectionInvalid(Terminal):
     """A connection is missing or has keys that cannot be used."""
 

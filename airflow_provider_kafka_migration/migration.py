@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
     CREDENTIALS_REFUSED,
     ClaimLost,
+    FingerprintChanged,
     FreezeFailed,
     IllegalTransition,
     Interrupted,
@@ -47,7 +48,8 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec, spec
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
-from airflow_provider_kafka_migration.phase_table import CUTOVER, PHASES, Phase
+from airflow_provider_kafka_migration.mirror_table import TABLES
+from airflow_provider_kafka_migration.phase_table import CUTOVER, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import (
@@ -140,6 +142,8 @@ class Migration:
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.spec = spec
+        #: the phases of this kind of spec, by id
+        self._rows = TABLES[spec.kind]
         self.owner = owner
         self._resolver = resolver
         self._takeover = takeover
@@ -297,6 +301,7 @@ class Migration:
                 where=Where(migration_id=self.spec.migration_id, path=self.journal_uri),
                 next_step="check migration_id and storage.journal",
             )
+        self._check_kind(journal)
         return journal
 
     def _context_of(self, journal: Journal) -> PhaseContext:
@@ -353,13 +358,14 @@ class Migration:
 
     def _claimed_journal(self) -> Journal:
         if self._journal is None:
+            self._check_kind(Journal(self.journal_store, self.spec.migration_id))
             self._journal = Journal.create_or_open(
                 self.journal_store,
                 self.spec.migration_id,
                 self._fingerprint(),
                 owner=self.owner,
                 takeover=self._takeover,
-                details={"spec": spec_to_record(self.spec.model_dump(mode="json"))},
+                details=self._first_details(),
             )
         if not self._is_guarded:
             # Steps that are retried in this process must not bypass the guard, so it counts as done only after it
@@ -368,6 +374,21 @@ class Migration:
             publish_claim(self.journal_store, self.spec.migration_id, self._journal.generation, str(self.owner))
             self._is_guarded = True
         return self._journal
+
+    def _first_details(self) -> dict[str, Any]:
+        details: dict[str, Any] = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
+        # The kind decides about the states that the journal may go through; that of a migration is not written.
+        return details if self.spec.kind == "migration" else {**details, "kind": self.spec.kind}
+
+    def _check_kind(self, journal: Journal) -> None:
+        entries = journal.entries()
+        kind = entries[0].details.get("kind", "migration") if entries else self.spec.kind
+        if kind != self.spec.kind:
+            raise FingerprintChanged(
+                f"this is the journal of a {kind}, but the spec is one of a {self.spec.kind}",
+                where=Where(migration_id=self.spec.migration_id, path=self.journal_uri),
+                next_step=f"correct `kind` in the spec, or choose another migration_id for the {self.spec.kind}",
+            )
 
     def release(self, reason: str) -> None:
         """Release the migration, if it is held here, so that another owner may claim it without a takeover."""
@@ -384,7 +405,7 @@ class Migration:
         :raises IllegalTransition: an earlier phase has not run yet.
         :raises MigrationError: any error of the phase.
         """
-        row = PHASES[phase]
+        row = self._rows[phase]
         return self._recorded(row, lambda: self._run(row, options))
 
     def _recorded(self, row: Phase, step: Callable[[], _R]) -> _R:
@@ -429,7 +450,7 @@ class Migration:
 
         :raises MigrationError: any error of the phase, or of the submission.
         """
-        row = PHASES[phase]
+        row = self._rows[phase]
         return self._recorded(row, lambda: self._start_job(row))
 
     def end_job(self, phase: str, submission: Submission) -> Submission | PhaseResult:
@@ -437,7 +458,7 @@ class Migration:
 
         :raises MigrationError: the error of the job, or of the verification.
         """
-        row = PHASES[phase]
+        row = self._rows[phase]
         return self._recorded(row, lambda: self._end_job(row, submission))
 
     def follow_job(self, phase: str, submission: Submission, memory: dict[str, Any]) -> Progress | None:
@@ -445,7 +466,7 @@ class Migration:
 
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
-        row = PHASES[phase]
+        row = self._rows[phase]
         job_phase, context = _job_phase(row), self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
@@ -562,8 +583,8 @@ class Migration:
         # A rollback of an ended migration is not always a no-op: it refuses a finalized one and names the alternative,
         # and on a rolled back one it tries again what the schema registries did not take back.
         tip = journal.tip_state
-        if tip in (State.ROLLED_BACK, State.FINALIZED) and row.id != "rollback":
-            summary = f"the migration is {tip}"
+        if tip is not None and tip.is_terminal and row.id != "rollback":
+            summary = f"the {self.spec.kind} is {tip}"
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)
         return done_before(row, journal)

@@ -11,6 +11,7 @@ from airflow_provider_kafka_migration.cli import (
     executor_package,
     inspect,
     migrate,
+    mirror,
     plan,
     schemas,
     sealing_key,
@@ -52,6 +53,7 @@ app.add_typer(schemas.schemas_app, name="schemas")
 app.add_typer(way_back.way_back_app, name="way-back")
 app.add_typer(inspect.journal_app, name="journal")
 app.add_typer(inspect.offset_map_app, name="offset-map")
+app.add_typer(mirror.mirror_app, name="mirror")
 app.add_typer(translate.translate_app, name="translate")
 app.command()(executor_package.executor_package)
 inspect.register(app)

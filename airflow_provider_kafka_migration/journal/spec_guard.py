@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPE
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, JournalConflict, Where
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.spec import OPTIONAL_SECTIONS
-from airflow_provider_kafka_migration.state import FORWARD, State
+from airflow_provider_kafka_migration.state import FORWARD, State, position
 
 #: The last state in which a field, or all fields of a section, may change. The longest matching path applies;
 #: for all others it is :data:`DEFAULT_UNTIL`.
@@ -59,6 +59,8 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     # It says what may happen after the switch, and nothing of it happens in this migration.
     "way_back": State.VALIDATING,
     "waive": State.VALIDATING,
+    "mirror.sync_groups": State.VALIDATING,
+    "mirror.sync_interval": State.VALIDATING,
 }
 
 #: No cluster is written to before the end of this state.
@@ -193,12 +195,18 @@ def _became_reference(path: str, change: Mapping[str, Any]) -> bool:
     )
 
 
+def _place(state: State) -> int:
+    """Return the index of a state on the path; beyond its end for a state off the path."""
+    found = position(state)
+    return len(FORWARD) if found is None else found
+
+
 def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]]) -> None:
     working = journal.working_state or State.PLANNED
     late = {
         path: change
         for path, change in changes.items()
-        if FORWARD.index(working) > FORWARD.index(may_change_until(path)) and not _became_reference(path, change)
+        if _place(working) > _place(may_change_until(path)) and not _became_reference(path, change)
     }
     if not late:
         return

@@ -6,23 +6,19 @@ migration's state backwards, and a failed cutover does not stop it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
-from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
-from airflow_provider_kafka_migration.planning import late_ids
-from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.record import producer_ids, steps
+from airflow_provider_kafka_migration.planning import late_ids, tail_job
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures, update_map
+from airflow_provider_kafka_migration.record.offset_maps import job_figures
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
-from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
@@ -51,7 +47,13 @@ def prepare(context: PhaseContext) -> Step:
             try_to_put_back_target(context)
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
-    written = _write_job(record, context.source, job)
+    if _is_over(record):
+        raise Terminal(
+            "the cutover is over, so nothing is copied any more",
+            where=record.where(PHASE),
+            next_step="nothing needs to be done; validate reports records that are missing",
+        )
+    written = tail_job.write(record, context.source, job)
     recopy(context, PHASE, written)
     late_ids.before_copied_again(context, PHASE, written)
     make_missing(context, PHASE, written)
@@ -80,7 +82,7 @@ def finish(context: PhaseContext, ended: JobRef) -> Step:
             where=context.where(PHASE),
             next_step="clear tail: it continues from the target's log ends",
         )
-    left = _behind(record, context.target, job, stop)
+    left = tail_job.behind(record, context.target, job, stop)
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
@@ -97,7 +99,7 @@ def _is_copied(record: MigrationRecord, target: Cluster, job: CopyJob, stop: Sto
     if _is_over(record):
         return True
     told = record.journal.find_step(steps.TAIL_DONE) is not None or record.job_progress(PHASE).get("finished")
-    return bool(told) and not _behind(record, target, job, stop)
+    return bool(told) and not tail_job.behind(record, target, job, stop)
 
 
 def _journal_done(
@@ -114,60 +116,9 @@ def _journal_done(
     return details
 
 
-@contextmanager
-def _beside(context: PhaseContext) -> Iterator[None]:
-    with (
-        Follower(context, take_over.follow),
-        SchemaFollower(context),
-        MapWriter(context.record, context.target),
-        copy_jobs.beside(context),
-    ):
-        yield
-
-
-def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
-    producer_ids.renew_if_due(context.record, context.target, memory)
-    Follower(context, take_over.follow).once()
-    SchemaFollower(context).once(memory)
-    update_map(context.record, context.target)
-
-
 def _is_over(record: MigrationRecord) -> bool:
     """Whether the cutover is over: applications write to the target then, and its ends no longer measure the tail."""
     return record.journal.is_past(State.CUTOVER)
-
-
-def _write_job(record: MigrationRecord, source: Cluster, former: CopyJob | None) -> CopyJob:
-    if _is_over(record):
-        raise Terminal(
-            "the cutover is over, so nothing is copied any more",
-            where=record.where(PHASE),
-            next_step="nothing needs to be done; validate reports records that are missing",
-        )
-    base = former or record.job("seed")
-    if base is None:
-        raise Terminal("there is no seed job", where=record.where(PHASE), next_step="run seed first")
-    lanes = [
-        lane.model_copy(
-            update={"partitions": [item.model_copy(update={"until_offset": None}) for item in lane.partitions]}
-        )
-        for lane in base.lanes
-        if lane.half != "backup"
-    ]
-    job = copy_jobs.build_job(record, source, "tail", lanes, base)
-    planned = copy_jobs.planned_partitions(record.spec, record.plan())
-    # Partitions that were dropped from the plan are no longer copied; the follower picks up those that were added.
-    job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})
-    record.journal.check_holds()
-    record.journal_store.put(copy_jobs.job_key(record, PHASE), job.canonical())
-    return job
-
-
-def _behind(
-    record: MigrationRecord, target: Cluster, job: CopyJob, stop: StopAt
-) -> dict[tuple[str, int], tuple[int, int]]:
-    until = {item.key: stop.offset(*item.key) for item in job.partitions}
-    return copy_jobs.behind(record, target, job, {key: 0 if value is None else value for key, value in until.items()})
 
 
 JOB_PHASE: Final = JobPhase(
@@ -175,7 +126,7 @@ JOB_PHASE: Final = JobPhase(
     prepare=prepare,
     finish=finish,
     run_job=copy_jobs.run_job,
-    beside=_beside,
-    follow=_follow,
+    beside=tail_job.beside,
+    follow=tail_job.follow,
     read_progress=copy_jobs.copy_progress,
 )

@@ -13,6 +13,8 @@ PLAN: Final = "plan.json"
 MEASURED_RATES: Final = "plan/measured-rates.json"
 #: Exclusive source offsets at which the tail ends.
 TAIL_STOP: Final = "control/tail-stop.json"
+#: What a person asks of a mirror.
+MIRROR_REQUEST: Final = "control/mirror.json"
 #: Source schema ids to target ids, for copiers, which read it again for each id that they do not know. It is a copy of
 #: the newest version below SCHEMA_ID_MAPS.
 SCHEMA_ID_MAP: Final = "schemas/id-map.json"
@@ -95,6 +97,8 @@ LEFT_OUT: Final = "left-out"
 FINAL_OFFSET_MAP: Final = "offset-map"
 CONTENT_PASSED: Final = "content-passed"
 VALIDATION: Final = "validation"
+#: How far each partition was mirrored when its mirror was promoted.
+PROMOTION: Final = "promotion"
 RESTORE: Final = "restore"
 #: The last synchronization of the schema registries.
 SCHEMAS: Final = "schemas"

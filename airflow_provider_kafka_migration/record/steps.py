@@ -162,3 +162,10 @@ EVIDENCE_UPLOADED: Final = "evidence_uploaded"
 #: A rollback has given the target topics the configs that they had before the migration.
 ROLLBACK_CONFIGS_RESTORED: Final = "rollback_configs_restored"
 ROLLED_BACK: Final = "rolled_back"
+
+# -- mirrors ----------------------------------------------------------------------------------------------------------
+
+#: A request was turned down; the mirror goes on [number of the request].
+REQUEST_REFUSED: Final = "request_refused"
+#: How far each partition was mirrored; the details name the document.
+PROMOTED: Final = "promoted"

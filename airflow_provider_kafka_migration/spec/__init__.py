@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.spec.load import (
     load_spec,
     parse_spec,
 )
+from airflow_provider_kafka_migration.spec.mirror import MirrorSection
 from airflow_provider_kafka_migration.spec.schemas import (
     RewriteMode,
     SchemasSection,
@@ -73,6 +74,7 @@ __all__ = [
     "MetricsSection",
     "MigrationSpec",
     "MirrorMaker2Section",
+    "MirrorSection",
     "NotificationsSection",
     "OffsetsMode",
     "OffsetsSection",

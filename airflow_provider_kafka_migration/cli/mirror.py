@@ -1,0 +1,383 @@
+"""``kafka-migration mirror``: one flow of a mirror, from the command line."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering
+from airflow_provider_kafka_migration.cli.migrate import DataPlane, MigrationOpener, TakeoverOption, make_view
+from airflow_provider_kafka_migration.cli.plan import plan
+from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal
+from airflow_provider_kafka_migration.errors import (
+    IllegalTransition,
+    RequestRefused,
+    RequestUnanswered,
+    SpecInvalid,
+    Where,
+)
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+from airflow_provider_kafka_migration.state import State, mirror_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
+    from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.migration import Status
+
+mirror_app = typer.Typer(
+    help="Mirror a cluster continuously: a copy that goes on until it is told to stop.", no_args_is_help=True
+)
+mirror_app.command("plan")(plan)
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0.0, help="Seconds to wait until whoever runs the mirror has acted.")
+]
+
+_POLL_SECONDS = 0.5
+#: What a request leads to.
+_LEADS_TO: dict[str, State] = {
+    "run": State.TAIL,
+    "paused": State.PAUSED,
+    "promoted": State.PROMOTED,
+    "ended": State.ENDED,
+}
+
+
+def _load(file: Path) -> MigrationSpec:
+    spec = load_spec(file)
+    if spec.kind != "mirror":
+        raise SpecInvalid(
+            "this is the spec of a migration, not of a mirror",
+            where=Where(migration_id=spec.migration_id, path=str(file)),
+            next_step="set kind: mirror and the section mirror, or use kafka-migration run FILE",
+        )
+    return spec
+
+
+@mirror_app.command("run")
+@answering
+def run(
+    file: SpecArgument, takeover: TakeoverOption = False, *, plane: DataPlane, json_output: JsonOption = False
+) -> Answer:
+    """Mirror until somebody pauses, promotes or ends it. It continues where an earlier run stopped.
+
+    A paused mirror stays paused (exit status 10): kafka-migration mirror resume lets it go on.
+    """
+    spec = _load(file)
+    return _run(spec, plane, takeover=takeover, quiet=json_output)
+
+
+def _run(spec: MigrationSpec, plane: DataPlane, *, takeover: bool, quiet: bool) -> Answer:
+    from airflow_provider_kafka_migration.cli.mirror_runner import MirrorRunner
+
+    view = make_view(quiet=quiet)
+    stop = Stop()
+    with view, MigrationOpener(spec, view, takeover=takeover, plane=plane).open(stop) as migration:
+        if migration.status().state is None:
+            plane.check(spec)
+        runner = MirrorRunner(migration, stop, on_result=view.done)
+        state = runner.go()
+        migration.release("the mirror's command has ended")
+    data = {
+        "migration_id": spec.migration_id,
+        "state": _name(state),
+        "phases": [
+            {"phase": item.phase, "summary": item.summary, "already_done": item.already_done} for item in runner.results
+        ],
+    }
+    code = ExitCode.WAITS if state is State.PAUSED else ExitCode.OK
+    return Answer(data, [f"{escape(spec.migration_id)} is {_name(state)}"], code=code)
+
+
+def _name(state: State | None) -> str:
+    return "not started" if state is None else mirror_name(state)
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+@mirror_app.command("status")
+@answering
+def status(file: SpecArgument) -> Answer:
+    """Show a mirror's state, lag, groups and last request, from its journal alone. Exit status 10 if it is paused."""
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    spec = _load(file)
+    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
+        found = migration.status()
+        request = requests.read(migration.journal_store, spec.migration_id)
+        silence = migration.tail_silence() if found.state is State.TAIL else ""
+        with migration.reading() as context:
+            progress = context.record.job_progress("tail")
+            groups = context.record.groups()
+    lag = _lag(progress)
+    data = {
+        **found.as_dict(str(file)),
+        "state": None if found.state is None else mirror_name(found.state),
+        "lag": lag,
+        "silence": silence,
+        "groups": None if groups is None else {"at": groups.at, "groups": len(groups.groups)},
+        "request": request.model_dump(mode="json"),
+    }
+    lines = _status_lines(spec, found, request, lag, silence)
+    paused = found.state is State.PAUSED
+    return Answer(data, lines, code=ExitCode.WAITS if paused else ExitCode.OK)
+
+
+def _lag(progress: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the lag in source offsets, as the copiers last reported it; None if they have not yet."""
+    known = [int(item["lag"]) for item in progress.get("partitions", []) if int(item["lag"]) >= 0]
+    if not known:
+        return None
+    unknown = len(progress["partitions"]) - len(known)
+    return {"total": sum(known), "largest": max(known), "partitions_unknown": unknown, "at": progress.get("at")}
+
+
+def _status_lines(
+    spec: MigrationSpec, found: Status, request: MirrorRequest, lag: dict[str, Any] | None, silence: str
+) -> list[Any]:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    flow = f"{spec.mirror.source_alias} -> {spec.mirror.target_alias}, naming {spec.mirror.naming}"
+    rows = {
+        "mirror": f"{found.migration_id} ({flow})",
+        "state": _name(found.state),
+        "failed in": _name(found.working_state) if found.working_state is not found.state else "",
+        "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
+        "last": f"{found.last.at} {found.last.reason}" if found.last else "",
+        "lag": "" if lag is None else f"{lag['total']} offsets, the largest {lag['largest']}, seen at {lag['at']}",
+        "silent": silence,
+        "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
+        "refused": request.refused,
+    }
+    for name, text in rows.items():
+        if text:
+            table.add_row(f"[bold]{name}[/]", escape(text))
+    return [table]
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+@mirror_app.command("pause")
+@answering
+def pause(
+    file: SpecArgument,
+    reason: ReasonOption = "",
+    timeout: TimeoutOption = 120.0,
+    takeover: TakeoverOption = False,
+    *,
+    plane: DataPlane,
+) -> Answer:
+    """Pause a mirror, wherever it runs: copiers end their work, and nothing is copied until it is resumed."""
+    return _ask(_load(file), "paused", plane, reason=reason, timeout=timeout, takeover=takeover)
+
+
+@mirror_app.command("resume")
+@answering
+def resume(
+    file: SpecArgument,
+    reason: ReasonOption = "",
+    takeover: TakeoverOption = False,
+    *,
+    plane: DataPlane,
+    json_output: JsonOption = False,
+) -> Answer:
+    """Let a paused mirror go on. If nobody else runs it, this command does, as run."""
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    spec = _load(file)
+    journal = open_journal(spec)
+    _check_not_ended(spec, journal)
+    requests.write(journal.store, spec.migration_id, "run", by=identity(), at=_now(), reason=reason)
+    if _is_held(journal) and not takeover:
+        return Answer(
+            {"migration_id": spec.migration_id, "requested": "run"},
+            [f"{journal.current_claim.owner if journal.current_claim else ''} holds the mirror and lets it go on"],
+        )
+    return _run(spec, plane, takeover=takeover, quiet=json_output)
+
+
+@mirror_app.command("promote")
+@answering
+def promote(
+    file: SpecArgument,
+    source_gone: Annotated[
+        bool,
+        typer.Option(
+            "--source-gone", help="The source may never come back: fence the flow, and tell what may be lost."
+        ),
+    ] = False,
+    reason: ReasonOption = "",
+    timeout: TimeoutOption = 600.0,
+    takeover: TakeoverOption = False,
+    *,
+    plane: DataPlane,
+) -> Answer:
+    """End a mirror so that its target is used on its own.
+
+    Stop the producers of the source first: everything is copied to its end, and if the source still moves then, the
+    request is refused and the mirror goes on. With --source-gone nothing more is copied.
+    """
+    spec = _load(file)
+    return _ask(spec, "promoted", plane, reason=reason, timeout=timeout, takeover=takeover, source_gone=source_gone)
+
+
+@mirror_app.command("end")
+@answering
+def end(
+    file: SpecArgument,
+    reason: ReasonOption = "",
+    timeout: TimeoutOption = 120.0,
+    takeover: TakeoverOption = False,
+    *,
+    plane: DataPlane,
+) -> Answer:
+    """End a mirror for good. Topics and content stay on the target."""
+    return _ask(_load(file), "ended", plane, reason=reason, timeout=timeout, takeover=takeover)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
+    state = journal.tip_state
+    if state is not None and state.is_terminal:
+        raise IllegalTransition(
+            f"the mirror is {state}",
+            where=Where(migration_id=spec.migration_id, phase=state.value),
+            next_step="start a new mirror with another migration_id",
+        )
+
+
+def _is_held(journal: Journal) -> bool:
+    """Whether somebody may run the mirror: a run of Airflow, or a command that has not surely ended."""
+    from airflow_provider_kafka_migration.journal.owner_process import Life
+
+    claim = journal.current_claim
+    if claim is None:
+        return False
+    return claim.owner.process is None or claim.owner.process.life() is not Life.ENDED
+
+
+def _ask(
+    spec: MigrationSpec,
+    want: Want,
+    plane: DataPlane,
+    *,
+    reason: str,
+    timeout: float,
+    takeover: bool,
+    source_gone: bool = False,
+) -> Answer:
+    """Write a request, and wait until the mirror's holder has acted; without a holder, act here."""
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    journal = open_journal(spec)
+    if journal.tip_state is not _LEADS_TO[want]:
+        _check_not_ended(spec, journal)
+        if want != "ended" and journal.working_state not in (State.TAIL, State.PAUSED):
+            raise IllegalTransition(
+                f"the mirror is {_name(journal.working_state)}: it does not mirror yet",
+                where=Where(migration_id=spec.migration_id),
+                next_step="wait until it does (kafka-migration mirror status FILE), or stop the run itself: the next "
+                "run continues",
+            )
+        request = requests.write(
+            *(journal_store(spec), spec.migration_id, want),
+            by=identity(),
+            at=_now(),
+            reason=reason,
+            source_gone=source_gone,
+        )
+        if takeover or not _is_held(journal):
+            _act(spec, plane, takeover=takeover, phase="mirror" if _needs_source(request) else "finish")
+        else:
+            _wait(spec, journal, request, timeout)
+    journal.refresh()
+    tip = journal.tip
+    details = {} if tip is None else dict(tip.details)
+    text = "" if tip is None else tip.reason
+    data = {"migration_id": spec.migration_id, "state": _name(journal.tip_state), "details": details}
+    return Answer(data, [f"{escape(spec.migration_id)} is {_name(journal.tip_state)}: {escape(text)}"])
+
+
+def _needs_source(request: MirrorRequest) -> bool:
+    return request.want == "paused" or (request.want == "promoted" and not request.source_gone)
+
+
+def _act(spec: MigrationSpec, plane: DataPlane, *, takeover: bool, phase: str) -> None:
+    view = make_view(quiet=True)
+    with view, MigrationOpener(spec, view, takeover=takeover, plane=plane).open() as migration:
+        migration.run(phase)
+        migration.release("the mirror's command has ended")
+
+
+def _wait(spec: MigrationSpec, journal: Journal, request: MirrorRequest, timeout: float) -> None:
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    ends_at = time.monotonic() + timeout
+    while True:
+        journal.refresh()
+        if journal.tip_state is _LEADS_TO[request.want]:
+            return
+        last = requests.read(journal.store, spec.migration_id)
+        if last.number != request.number:
+            raise RequestRefused(
+                last.refused or f"another request came after this one: {last.want} by {last.requested_by}",
+                where=Where(migration_id=spec.migration_id),
+                next_step="see kafka-migration mirror status FILE; the mirror goes on as it says",
+            )
+        if time.monotonic() >= ends_at:
+            claim = journal.current_claim
+            raise RequestUnanswered(
+                f"the mirror's holder has not acted within {timeout:g} s: {claim.owner if claim else 'nobody'}",
+                where=Where(migration_id=spec.migration_id),
+                next_step="the request stays and is carried out once the mirror runs again; if its holder is dead, "
+                "run this command again with --takeover",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+@mirror_app.command("topics")
+@answering
+def topics(file: SpecArgument) -> Answer:
+    """Show which topics of the source are mirrored, under which names, and why others are not."""
+    spec = _load(file)
+    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
+        names = sorted(migration.source.admin.describe_topics())
+    rows = [
+        {"topic": name, "remote_topic": "" if why else spec.topics.target_name(name), "left_out": why}
+        for name in names
+        for why in [spec.topics.why_left_out(name)]
+    ]
+    table = Table("topic", "on the target", "left out", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(escape(row[name]) for name in ("topic", "remote_topic", "left_out")))
+    return Answer({"migration_id": spec.migration_id, "topics": rows}, [table])
+
+
+@mirror_app.command("hops")
+@answering
+def hops(file: SpecArgument) -> Answer:
+    """Show the remote topics on the target, and the clusters that each has come through, the nearest first."""
+    spec = _load(file)
+    names = spec.mirror.names(spec.topics.rename)
+    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
+        found = names.remote_topics(migration.target.admin.describe_topics())
+    rows = [{"topic": topic, "hops": len(path), "through": list(path)} for topic, path in found.items()]
+    table = Table("topic", "hops", "through", box=None, pad_edge=False)
+    for topic, path in found.items():
+        table.add_row(escape(topic), str(len(path)), " <- ".join(path))
+    return Answer({"migration_id": spec.migration_id, "topics": rows}, [table])

@@ -1,0 +1,164 @@
+"""How a mirror pauses and ends: paused, promoted with or without its source, or ended.
+
+Copiers have stopped before any of it: their job has ended, or nobody else can get their lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
+from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.mirrors import requests
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.partition_names import target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.state import MIRROR, State
+from airflow_provider_kafka_migration.topics import copy_settings
+
+PHASE = "mirror"
+
+
+def pause(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
+    """Note that the mirror is paused. Nothing on the target changes, so that it can go on at any time."""
+    summary = f"paused by {request.requested_by}{_why(request)}"
+    context.journal.transition(State.PAUSED, summary, _asked(request), from_states={State.TAIL})
+    return PhaseResult(PHASE, summary, {"state": "paused", **_asked(request)})
+
+
+def end(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
+    """End the mirror: its topics get the settings that they are to have, and keep their content."""
+    problems = _put_back(context)
+    summary = f"ended by {request.requested_by}{_why(request)}" + _problems_text(problems)
+    details = {"state": "ended", "problems": problems, **_asked(request)}
+    context.journal.transition(State.ENDED, summary, details, from_states=MIRROR.endings[State.ENDED])
+    return PhaseResult(PHASE, summary, details)
+
+
+def promote(context: PhaseContext, request: MirrorRequest, source_ends: dict[tuple[str, int], int]) -> PhaseResult:
+    """Promote the target after everything was copied: up to these ends of a source that stands still."""
+    return _promote(context, request, source_ends, seen_at=iso(context.now()))
+
+
+def promote_without_source(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
+    """Promote the target although the source may never come back; tell what may be lost.
+
+    The flow is fenced first: its copiers get a stop that they have passed, and nobody else gets their lanes while the
+    ends are read.
+
+    :raises IllegalTransition: nothing is mirrored yet.
+    """
+    record = context.record
+    check_mirrored(record)
+    job = record.job("tail")
+    assert job is not None
+    requests.stop_where_they_are(record)
+    progress = record.job_progress("tail")
+    known = {
+        (str(item["topic"]), int(item["partition"])): int(item["source_offset"]) + max(int(item["lag"]), 0)
+        for item in progress.get("partitions", [])
+        if int(item["source_offset"]) >= 0
+    }
+    with copy_jobs.lanes_kept(context, PHASE, job):
+        return _promote(context, request, known, seen_at=str(progress.get("at") or ""))
+
+
+def check_mirrored(record: MigrationRecord) -> None:
+    """Raise unless the mirror is mirroring or paused.
+
+    :raises IllegalTransition: there is nothing to promote yet.
+    """
+    record.journal.refresh()
+    state = record.journal.working_state
+    if state not in MIRROR.endings[State.PROMOTED] or record.job("tail") is None:
+        raise IllegalTransition(
+            f"a mirror in state {state} cannot be promoted: not all partitions have been copied yet",
+            where=record.where(PHASE),
+            next_step="let it run until it mirrors (kafka-migration mirror status), or end it",
+        )
+
+
+def _promote(
+    context: PhaseContext, request: MirrorRequest, source_ends: dict[tuple[str, int], int], *, seen_at: str
+) -> PhaseResult:
+    record = context.record
+    partitions = _partitions(context, source_ends)
+    problems = _put_back(context)
+    document = Promotion(
+        migration_id=record.migration_id,
+        source_gone=request.source_gone,
+        at=iso(context.now()),
+        requested_by=request.requested_by,
+        reason=request.reason,
+        partitions=partitions,
+        source_seen_at=seen_at,
+        problems=problems,
+    )
+    key = record.put_result(keys.PROMOTION, document)
+    lost = sum(item.possibly_lost for item in partitions)
+    summary = f"promoted by {request.requested_by}{_why(request)}: {len(partitions)} partitions"
+    if request.source_gone:
+        summary += f", {lost} source offsets are known to be missing, and what the source got after {seen_at}"
+    summary += _problems_text(problems)
+    details = {"state": "promoted", "promotion": key, "possibly_lost": lost, "problems": problems, **_asked(request)}
+    if context.journal.tip_state is State.FAILED and context.journal.working_state is not None:
+        context.journal.transition(context.journal.working_state, "the mirror is promoted")
+    context.journal.step(steps.PROMOTED, details=details, reason=summary)
+    context.journal.transition(State.PROMOTED, summary, details, from_states=MIRROR.endings[State.PROMOTED])
+    return PhaseResult(PHASE, summary, details)
+
+
+def _partitions(context: PhaseContext, source_ends: dict[tuple[str, int], int]) -> list[PromotedPartition]:
+    record, target = context.record, context.target
+    found = record.partitions()
+    ends = target.wire.list_offsets([target_key(item) for item in found.values()], "log_end")
+    positions = SourcePositions.load(record, target)
+    return [
+        PromotedPartition(
+            topic=item.topic,
+            partition=item.partition,
+            target_topic=item.target_topic,
+            mirrored_until=positions.of(item, ends[target_key(item)]),
+            target_end_offset=positions.target_end(item, ends[target_key(item)]),
+            source_end_offset=source_ends.get(key, -1),
+        )
+        for key, item in found.items()
+    ]
+
+
+def _put_back(context: PhaseContext) -> list[str]:
+    """Give the topics the settings that they have without a copy. A failure is told; the mirror ends all the same."""
+    record = context.record
+    parts: dict[str, Callable[[], Any]] = {
+        "topic settings": lambda: record.copy_settings() and copy_settings.restore_deleting(record, context.target)
+    }
+    problems = []
+    for name, part in parts.items():
+        try:
+            part()
+        except MigrationError as error:
+            problems.append(f"{name}: {error.what}")
+    return problems
+
+
+def _asked(request: MirrorRequest) -> dict[str, Any]:
+    return {
+        "requested_by": request.requested_by,
+        "requested_at": request.requested_at,
+        "reason": request.reason,
+        "request": request.number,
+        "source_gone": request.source_gone,
+    }
+
+
+def _why(request: MirrorRequest) -> str:
+    return f" ({request.reason})" if request.reason else ""
+
+
+def _problems_text(problems: list[str]) -> str:
+    return f"; {len(problems)} parts could NOT be put back" if problems else ""

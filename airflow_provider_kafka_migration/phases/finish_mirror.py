@@ -1,0 +1,28 @@
+"""Finish: end a mirror, or promote its target without the source. It contacts the target only."""
+
+from __future__ import annotations
+
+from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.mirrors import ending, requests
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+
+PHASE = "finish"
+
+
+def run(context: PhaseContext) -> PhaseResult:
+    """Carry out the last request.
+
+    :raises IllegalTransition: nobody has asked for an end, or nothing is mirrored yet.
+    """
+    request = requests.read(context.journal_store, context.migration_id)
+    if request.want == "ended":
+        if context.record.job("tail") is not None:
+            requests.stop_where_they_are(context.record)
+        return ending.end(context, request)
+    if request.want == "promoted" and request.source_gone:
+        return ending.promote_without_source(context, request)
+    raise IllegalTransition(
+        f"nobody has asked to end this mirror: the last request is {request.want}",
+        where=context.where(PHASE),
+        next_step="kafka-migration mirror promote FILE --source-gone, or kafka-migration mirror end FILE",
+    )

@@ -1,0 +1,161 @@
+"""Mirror: copy from the end of the seed on, until a person pauses, promotes or ends it.
+
+The copy is the tail's. A person's request reaches whoever holds the mirror (:mod:`~.mirrors.requests`): it gives the
+copiers a stop, their job ends by itself, and ``finish`` does what was asked for. So a request outlives a kill at any
+moment, and the next run carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
+from airflow_provider_kafka_migration.errors import CopyFailed, IllegalTransition
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.mirrors import ending, requests
+from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync, sync_once
+from airflow_provider_kafka_migration.planning import late_ids, tail_job
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
+
+PHASE: Final = "mirror"
+#: The name of its job, of its progress and of its stop.
+JOB: Final = tail_job.PHASE
+
+
+def run(context: PhaseContext) -> PhaseResult:
+    """Mirror until a person asks for something else, and do that.
+
+    :raises CopyFailed: some partitions could not be copied.
+    """
+    return JOB_PHASE.run(context)
+
+
+def prepare(context: PhaseContext) -> Step:
+    """Write the job; a result if the last request needs none."""
+    record = context.record
+    request = requests.read(context.journal_store, context.migration_id)
+    if request.want == "ended":
+        return ending.end(context, request)
+    _enter(context, request)
+    if request.want == "paused":
+        return ending.pause(context, request)
+    if request.want == "promoted" and request.source_gone:
+        return ending.promote_without_source(context, request)
+    if request.want == "run":
+        requests.withdraw_stop(record)
+    written = tail_job.write(record, context.source, record.job(JOB))
+    recopy(context, JOB, written)
+    late_ids.before_copied_again(context, JOB, written)
+    make_missing(context, JOB, written)
+    return job_ref(record, JOB)
+
+
+def _enter(context: PhaseContext, request: MirrorRequest) -> None:
+    """Move the mirror to where it mirrors; a failed one re-enters what has failed.
+
+    :raises IllegalTransition: earlier phases have not run yet.
+    """
+    journal = context.journal
+    journal.refresh()
+    if journal.tip_state is State.FAILED and journal.working_state is not None:
+        journal.transition(journal.working_state, "mirror is run again")
+    state = journal.tip_state
+    if state is State.SEED and journal.find_step(steps.SEED_DONE) is not None:
+        journal.transition(State.TAIL, "mirroring starts")
+    elif state is State.PAUSED and request.want != "paused" and not request.source_gone:
+        by = f" by {request.requested_by}" if request.requested_by else ""
+        journal.transition(State.TAIL, f"resumed{by}", from_states={State.PAUSED})
+    elif state not in (State.TAIL, State.PAUSED):
+        raise IllegalTransition(
+            f"mirroring cannot start: the mirror is in state {state}",
+            where=context.where(PHASE),
+            next_step="run the earlier phases first (kafka-migration mirror run FILE)",
+        )
+
+
+def finish(context: PhaseContext, _job: JobRef) -> Step:
+    """Do what was asked for, after the copiers have stopped; return the job again if mirroring goes on.
+
+    :raises CopyFailed: the job has ended although nobody asked for it, or before it had copied everything.
+    """
+    record = context.record
+    context.journal.refresh()
+    request = requests.read(context.journal_store, context.migration_id)
+    if request.want == "paused":
+        return ending.pause(context, request)
+    if request.want == "ended":
+        return ending.end(context, request)
+    if request.want == "promoted" and request.source_gone:
+        return ending.promote_without_source(context, request)
+    if record.tail_stop() is None:
+        raise CopyFailed(
+            "the mirror's job has ended, but no stop was set for it",
+            where=context.where(PHASE),
+            next_step="clear the task: it continues from the target's log ends",
+        )
+    return _promote(context, request) if request.want == "promoted" else _go_on(context)
+
+
+def _go_on(context: PhaseContext) -> JobRef:
+    requests.withdraw_stop(context.record)
+    return job_ref(context.record, JOB)
+
+
+def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
+    """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
+    record, source = context.record, context.source
+    stop, job = record.tail_stop(), record.job(JOB)
+    assert stop is not None
+    assert job is not None
+    left = tail_job.behind(record, context.target, job, stop)
+    if left:
+        (topic, partition), (position, until) = sorted(left.items())[0]
+        raise CopyFailed(
+            f"{len(left)} partitions have not reached the source's end; the first is at {position} of {until}",
+            where=context.where(PHASE, topic=topic, partition=partition, offset=position),
+            next_step="clear the task: it continues from the target's log ends",
+        )
+    ends = source.wire.list_offsets(list(record.partitions()), "latest")
+    moved = sorted(key for key, end in ends.items() if end > (stop.offset(*key) or 0))
+    if moved:
+        topic, partition = moved[0]
+        why = (
+            f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
+            "stop them, then promote again"
+        )
+        requests.write(context.journal_store, context.migration_id, "run", by=PHASE, at=iso(context.now()), refused=why)
+        record.journal.step(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
+        return _go_on(context)
+    if context.spec.mirror.sync_groups:
+        sync_once(context)
+    return ending.promote(context, request, ends)
+
+
+@contextmanager
+def _beside(context: PhaseContext) -> Iterator[None]:
+    with tail_job.beside(context), requests.RequestWatch(context), GroupSync(context):
+        yield
+
+
+def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
+    requests.stop_if_asked(context.record, context.source)
+    tail_job.follow(context, memory)
+    GroupSync(context).once(memory)
+
+
+JOB_PHASE: Final = JobPhase(
+    jobs=(JOB,),
+    prepare=prepare,
+    finish=finish,
+    run_job=copy_jobs.run_job,
+    beside=_beside,
+    follow=_follow,
+    read_progress=copy_jobs.copy_progress,
+)

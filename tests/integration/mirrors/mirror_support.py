@@ -1,0 +1,130 @@
+"""A flow of a mirror on real brokers, driven by the command line as people do it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_provider_kafka_migration.cli.frame import ExitCode
+from harness.brokers import KafkaCluster
+from harness.processes import wait_for
+from tests.integration.test_cli_migration import Command
+
+SECONDS = 120.0
+
+
+@dataclass
+class Flow:
+    """One flow: its spec file, and the command with the connections of its two clusters."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+    name: str
+    prefix: str
+    aliases: tuple[str, str]
+    sections: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        pattern = self.prefix.replace(".", r"\.") + ".*"
+        mirror = {
+            "source_alias": self.aliases[0],
+            "target_alias": self.aliases[1],
+            "sync_interval": "500ms",
+            **self.sections.pop("mirror", {}),
+        }
+        known = "|".join([*self.aliases, *mirror.get("known_aliases", [])])
+        content: dict[str, Any] = {
+            "migration_id": self.name,
+            "kind": "mirror",
+            "mirror": mirror,
+            "source": {"conn_id": "env:MIRROR_SOURCE"},
+            "target": {"conn_id": "env:MIRROR_TARGET"},
+            "storage": {"journal": f"file://{self.folder}/{self.name}"},
+            "topics": {"include": [rf"(({known})\.)*{pattern}"]},
+            "groups": {"include": [pattern]},
+            "seed": {"via": "direct", "slice_seconds": 2},
+            "tail": {"slice_seconds": 2},
+            "topology": {"refresh_interval": "1s"},
+            "acls": {"policy": "skip", "quotas": "skip"},
+            **self.sections,
+        }
+        self.spec = self.folder / f"{self.name}.yaml"
+        self.spec.write_text(yaml.safe_dump(content), encoding="utf-8")
+        self.command = Command(
+            {
+                "MIRROR_SOURCE": json.dumps(self.source.client_config()),
+                "MIRROR_TARGET": json.dumps(self.target.client_config()),
+            }
+        )
+
+    def remote(self, topics: Sequence[str]) -> dict[str, str]:
+        """Names on the source -> names on the target."""
+        return {topic: f"{self.aliases[0]}.{topic}" for topic in topics}
+
+    def __call__(self, action: str, *arguments: str, status: int = 0) -> dict[str, Any]:
+        """One command; its exit status must be this one."""
+        return self.command("mirror", action, self.spec, *arguments, status=status)
+
+    def state(self) -> str | None:
+        """The state, as the status command shows it."""
+        process = self.command.start("mirror", "status", self.spec, "--json")
+        out, err = process.communicate(timeout=SECONDS)
+        assert process.returncode in (ExitCode.OK, ExitCode.WAITS), out + err
+        found: str | None = json.loads(out)["state"]
+        return found
+
+    def start(self, action: str = "run") -> subprocess.Popen[str]:
+        """Run the mirror in the background, and wait until it mirrors."""
+        log = (self.folder / f"{self.name}-{time.monotonic_ns()}.log").open("w", encoding="utf-8")
+        process = self._popen(action, log)
+
+        def mirrors() -> bool:
+            assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")
+            return self.state() == "mirroring"
+
+        wait_for(mirrors, SECONDS, f"{self.name} mirrors")
+        return process
+
+    def _popen(self, action: str, log: Any) -> subprocess.Popen[str]:
+        import os
+        import sys
+
+        program = str(Path(sys.executable).with_name("kafka-migration"))
+        return subprocess.Popen(
+            [program, "mirror", action, str(self.spec)],
+            env={**os.environ, **self.command.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """The mirror runs until the block ends; then it is stopped by a signal."""
+        process = self.start()
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def eventually(check: Callable[[], bool], what: str) -> None:
+    """Wait as patiently as a busy machine needs."""
+    wait_for(check, SECONDS, what)
