@@ -134,6 +134,10 @@ class SpecInvalid(Terminal):
     """The spec has mistakes; ``details["mistakes"]`` lists all of them with their paths."""
 
 
+class NamingPolicyUnusable(Terminal):
+    """The class that names a mirror's topics cannot be imported, or lacks a method."""
+
+
 class ConnectionInvalid(Terminal):
     """A connection is missing or has keys that cannot be used."""
 

@@ -34,7 +34,15 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.journal.owner_process import Life, OwnerProcess
-from airflow_provider_kafka_migration.state import State, allowed, check_transition, walk_back
+from airflow_provider_kafka_migration.state import (
+    COURSES,
+    MIGRATION,
+    Course,
+    State,
+    allowed,
+    check_transition,
+    walk_back,
+)
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- claim ------------------------------------------------------------------------------------------------------------
@@ -248,6 +256,12 @@ class Ledger:
         return self.entries[-1].to_state if self.entries else None
 
     @property
+    def course(self) -> Course:
+        """The states that this journal may go through: those of a migration, unless its first entry names another."""
+        kind = self.entries[0].details.get("kind", MIGRATION.kind) if self.entries else MIGRATION.kind
+        return COURSES.get(kind, MIGRATION)
+
+    @property
     def failed_in(self) -> State | None:
         """For a failed migration: the state that failed and will be entered again."""
         return walk_back(self.history) if self.tip_state is State.FAILED else None
@@ -255,7 +269,9 @@ class Ledger:
     def check_state(self, to: State) -> None:
         """Raise :class:`IllegalTransition` unless ``tip_state -> to`` may be written."""
         if self.tip_state is not None:
-            check_transition(self.tip_state, to, failed_in=self.failed_in, migration_id=self.migration_id)
+            check_transition(
+                self.tip_state, to, failed_in=self.failed_in, migration_id=self.migration_id, course=self.course
+            )
 
     def check_claim(self, claim: Claim | None) -> None:
         """Raise :class:`ClaimLost` unless this claim is the one in force."""
@@ -333,7 +349,7 @@ class Ledger:
             return None
         if entry.from_state is not self.tip_state:
             return Problem("illegal", entry.seq, f"it starts at {entry.from_state}, but the state is {self.tip_state}")
-        if not allowed(entry.from_state, entry.to_state, failed_in=self.failed_in):
+        if not allowed(entry.from_state, entry.to_state, failed_in=self.failed_in, course=self.course):
             return Problem("illegal", entry.seq, f"there is no transition {entry.from_state} -> {entry.to_state}")
         if entry.step == CLAIMED:
             good = entry.generation == self.generation + 1

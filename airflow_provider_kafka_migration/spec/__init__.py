@@ -7,6 +7,7 @@ from airflow_provider_kafka_migration.spec.load import (
     load_spec,
     parse_spec,
 )
+from airflow_provider_kafka_migration.spec.mirror import MirrorSection
 from airflow_provider_kafka_migration.spec.schemas import (
     RewriteMode,
     SchemasSection,
@@ -58,6 +59,7 @@ __all__ = [
     "GroupsSection",
     "Location",
     "MigrationSpec",
+    "MirrorSection",
     "NotificationsSection",
     "OffsetsMode",
     "OffsetsSection",

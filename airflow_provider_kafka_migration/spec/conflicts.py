@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.references import SECRET_STORES
+from airflow_provider_kafka_migration.spec import mirror
 
 #: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -54,13 +55,14 @@ class ValidKeys:
 def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
     """Return all conflicts, in the order of the spec.
 
-    :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name, without unreadable sections.
+    :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name, without unreadable sections;
+        and ``kind``.
     :param recorded: the spec was accepted by an earlier version and can no longer be corrected: plain-text secrets
         are not mistakes.
     """
     found: list[Mistake] = []
     rules = (
-        *(_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook),
+        *(_mirror, _connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook),
         *(
             _registries,
             _registry_interval,
@@ -82,6 +84,12 @@ def _section(sections: Mapping[str, Any], name: str) -> Any:
     if name not in sections:
         raise KeyUnknownError(name)
     return sections[name]
+
+
+def _mirror(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find what does not go together in a mirror."""
+    names = ("kind", "mirror", "topics", "acls", "seed")
+    yield from mirror.mistakes(*(_section(sections, name) for name in names))
 
 
 def _connections(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.conflicts import Mistake, ValidKeys, conflicts
+from airflow_provider_kafka_migration.spec.mirror import MirrorSection
 from airflow_provider_kafka_migration.spec.schemas import SchemasSection
 from airflow_provider_kafka_migration.spec.sections import (
     AclsSection,
@@ -38,9 +46,13 @@ MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 
 
 class MigrationSpec(Section):
-    """One migration. ``kafka-migration validate FILE`` checks a file against this model."""
+    """One migration, or one flow of a mirror. ``kafka-migration validate FILE`` checks a file against this model."""
 
     version: Literal[1] = Field(1, description="Version of this format.")
+    kind: Literal["migration", "mirror"] = Field(
+        "migration",
+        description="migration ends with clients that have switched; mirror goes on until it is told to stop.",
+    )
     migration_id: str = Field(
         pattern=MIGRATION_ID_PATTERN, description="Name of the migration: lower case letters, digits and . _ -"
     )
@@ -48,6 +60,7 @@ class MigrationSpec(Section):
     source: ClusterSection
     target: ClusterSection
     storage: StorageSection
+    mirror: MirrorSection = Field(default_factory=lambda: MirrorSection())
     topics: TopicsSection = Field(default_factory=lambda: TopicsSection())
     topology: TopologySection = Field(default_factory=lambda: TopologySection())
     acls: AclsSection = Field(default_factory=lambda: AclsSection())
@@ -72,12 +85,25 @@ class MigrationSpec(Section):
     def _keys_go_together(self, info: ValidationInfo) -> MigrationSpec:
         sections = {name: getattr(self, name) for name in type(self).model_fields}
         recorded = bool((info.context or {}).get("recorded"))
-        found = conflicts(
-            {name: item for name, item in sections.items() if isinstance(item, Section)}, recorded=recorded
-        )
+        given = {name: item for name, item in sections.items() if name == "kind" or isinstance(item, Section)}
+        found = conflicts(given, recorded=recorded)
         if found:
             raise _ConflictsError(found)
+        if self.kind == "mirror":
+            # The selection and the names of topics follow from the aliases; all callers ask the section for them.
+            rename = self.topics.rename
+            topics = self.topics.of_flow(self.mirror.rename(rename), self.mirror.names(rename))
+            object.__setattr__(self, "topics", topics)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only mirrors have: the specs of migrations keep the digest that they had before."""
+        data: dict[str, Any] = handler(self)
+        if self.kind == "migration":
+            data.pop("kind", None)
+            data.pop("mirror", None)
+        return data
 
 
 class _ConflictsError(ValueError):
@@ -134,9 +160,9 @@ def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -
     return mistakes
 
 
-def _valid_sections(data: Mapping[str, Any]) -> dict[str, Section | ValidKeys]:
+def _valid_sections(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return all sections, with only the valid keys of a section with mistakes; leave out unreadable sections."""
-    sections: dict[str, Section | ValidKeys] = {}
+    sections: dict[str, Any] = {"kind": data.get("kind", "migration")}
     for name, field in MigrationSpec.model_fields.items():
         kind = field.annotation
         content = data.get(name, {})

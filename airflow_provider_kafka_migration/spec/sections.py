@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
 from airflow_provider_kafka_migration.internal_topics import why_internal
+from airflow_provider_kafka_migration.naming.policies import FlowNames
 from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
 
 #: MirrorMaker 2 leaves these out, too: configs that belong to a cluster rather than to a topic's meaning.
@@ -85,6 +86,14 @@ class TopicsSection(Section):
     )
     exclude: list[Regex] = Field(default_factory=list, description="Names or regular expressions; exclude wins.")
     rename: RenameSection = Field(default_factory=lambda: RenameSection())
+    #: the names of a mirror's flow; None in a migration
+    _flow: FlowNames | None = PrivateAttr(None)
+
+    def of_flow(self, rename: RenameSection, flow: FlowNames) -> TopicsSection:
+        """Return the same selection under the names of a mirror's flow."""
+        found = self.model_copy(update={"rename": rename})
+        found._flow = flow
+        return found
 
     def selects(self, topic: str) -> bool:
         """Whether a source topic is part of the migration."""
@@ -94,10 +103,14 @@ class TopicsSection(Section):
         """Return why a source topic is not part of the migration; empty if it is."""
         if why := why_internal(topic, self.include):
             return why
-        return why_not_selected("topics", topic, self.include, self.exclude)
+        if why := why_not_selected("topics", topic, self.include, self.exclude):
+            return why
+        return "" if self._flow is None else self._flow.why_not(topic)
 
     def target_name(self, topic: str) -> str:
         """Return the name of a source topic on the target."""
+        if self._flow is not None:
+            return self._flow.remote(topic)
         return self.rename.topics.get(topic, f"{self.rename.prefix}{topic}")
 
 

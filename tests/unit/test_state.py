@@ -10,12 +10,15 @@ from airflow_provider_kafka_migration.errors import IllegalTransition
 from airflow_provider_kafka_migration.state import (
     FORWARD,
     MAX_HOPS,
+    MIGRATION,
+    MIRROR,
     ROLLBACK_FROM,
     TERMINAL,
     State,
     allowed,
     check_transition,
     following,
+    mirror_name,
     position,
     resume_state,
     walk_back,
@@ -40,9 +43,25 @@ LEGAL = {
 }
 
 
+#: The same for a mirror.
+LEGAL_OF_MIRRORS = {
+    "planned": {"precheck", "ended", "failed"},
+    "precheck": {"topology_copy", "ended", "failed"},
+    "topology_copy": {"seed", "ended", "failed"},
+    "seed": {"tail", "ended", "failed"},
+    "tail": {"paused", "promoted", "ended", "failed"},
+    "paused": {"tail", "promoted", "ended", "failed"},
+    "promoted": set(),
+    "ended": set(),
+    "failed": set(),
+}
+
+
 def test_serde_names_are_the_seeds() -> None:
-    assert {state.value for state in State} == set(LEGAL)
-    assert len(State) == 12
+    assert {state.value for state in MIGRATION.states} == set(LEGAL)
+    assert {state.value for state in MIRROR.states} == set(LEGAL_OF_MIRRORS)
+    assert set(State) == MIGRATION.states | MIRROR.states
+    assert len(MIGRATION.states) == 12
     assert f"{S.DRAIN_READY}" == "drain_ready"
     assert S("tail") is S.TAIL
 
@@ -50,7 +69,7 @@ def test_serde_names_are_the_seeds() -> None:
 @pytest.mark.parametrize("source", list(State))
 @pytest.mark.parametrize("to", list(State))
 def test_all_pairs(source: State, to: State) -> None:
-    expected = to.value in LEGAL[source] or (source is to and source not in TERMINAL)
+    expected = to.value in LEGAL.get(source, ()) or (source is to and source not in TERMINAL | {S.PAUSED})
     assert allowed(source, to) is expected
     if expected:
         check_transition(source, to)
@@ -58,6 +77,39 @@ def test_all_pairs(source: State, to: State) -> None:
         with pytest.raises(IllegalTransition, match="Next: ") as caught:
             check_transition(source, to, migration_id="m")
         assert f"{source} cannot go to {to}" in str(caught.value)
+
+
+@pytest.mark.parametrize("source", list(State))
+@pytest.mark.parametrize("to", list(State))
+def test_all_pairs_of_a_mirror(source: State, to: State) -> None:
+    known = {source.value, to.value} <= set(LEGAL_OF_MIRRORS)
+    expected = known and (to.value in LEGAL_OF_MIRRORS[source] or (source is to and source not in TERMINAL))
+    assert allowed(source, to, course=MIRROR) is expected
+    if not expected:
+        with pytest.raises(IllegalTransition, match="a mirror in state"):
+            check_transition(source, to, course=MIRROR)
+
+
+@pytest.mark.parametrize("failed_in", [S.PLANNED, S.SEED, S.TAIL, S.PAUSED])
+@pytest.mark.parametrize("to", list(State))
+def test_a_mirror_after_a_failure(failed_in: State, to: State) -> None:
+    """What failed is entered again, or the mirror ends; nothing is skipped."""
+    expected = to in (failed_in, S.FAILED, S.ENDED) or (to is S.PROMOTED and failed_in in (S.TAIL, S.PAUSED))
+    assert allowed(S.FAILED, to, failed_in=failed_in, course=MIRROR) is expected
+
+
+def test_a_paused_mirror_waits_where_it_was() -> None:
+    assert position(S.PAUSED) == position(S.TAIL)
+    resume = resume_state([S.TAIL, S.PAUSED])
+    assert (resume.waits, resume.state) == (True, S.PAUSED)
+    assert resume_state([S.TAIL, S.PROMOTED]).is_done
+    assert [mirror_name(state) for state in (S.PLANNED, S.TOPOLOGY_COPY, S.SEED, S.TAIL, S.PAUSED)] == [
+        "planned",
+        "topology",
+        "seeding",
+        "mirroring",
+        "paused",
+    ]
 
 
 @pytest.mark.parametrize("failed_in", [state for state in FORWARD if state not in TERMINAL])

@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry, par
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
 from airflow_provider_kafka_migration.journal.spec_guard import last_spec
 from airflow_provider_kafka_migration.journal.view import contradiction
-from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.state import MIGRATION, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 CASES = Path(__file__).parents[2] / "cases" / "journal" / "v1"
@@ -88,4 +88,4 @@ def test_the_examples_are_complete() -> None:
     entries = [parse_entry(file.read_bytes(), path=file.name)[0] for file in FILES]
     steps = {entry.step for entry in entries}
     assert steps >= {None, "created", "claimed", "released", "failed_again", "spec_recorded", "spec_changed"}
-    assert {entry.to_state for entry in entries} == set(State) - {State.ROLLED_BACK}
+    assert {entry.to_state for entry in entries} == MIGRATION.states - {State.ROLLED_BACK}

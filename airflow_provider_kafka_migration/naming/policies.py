@@ -1,0 +1,166 @@
+"""Replication policies (KIP-382): the name of a topic on the other cluster, and the cluster that a name points to.
+
+``topic_source`` of KIP-382's default policy takes the first part of any name as an alias, so that a local topic ``a.b``
+counts as a remote topic of a cluster ``a``. Here only aliases that the spec names count.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from airflow_provider_kafka_migration.errors import NamingPolicyUnusable, Where
+
+#: What brokers accept inside topic names.
+_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@runtime_checkable
+class ReplicationPolicy(Protocol):
+    """What a policy has to answer: the two methods that KIP-382 asks of a ``ReplicationPolicy``.
+
+    A policy may also have ``upstream_topic(topic) -> str | None``: the name of a remote topic on the cluster that it
+    came from. Without it, only the last hop of a topic is known.
+    """
+
+    def format_remote_topic(self, source_cluster_alias: str, topic: str) -> str:
+        """Return the name on the target of a topic of the source."""
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return the alias of the cluster that a remote topic was copied from; ``None`` for a local topic."""
+
+
+def why_unusable_alias(alias: str, separator: str) -> str:
+    """Return why names with this alias could not be taken apart again; empty if they can.
+
+    The alias ends where the separator first appears. So an alias must not contain it, nor end in its beginning:
+    ``a-`` and ``--`` make ``a---orders``, which is also ``a``, ``--`` and ``-orders``.
+    """
+    if not _ALLOWED.fullmatch(alias):
+        return f"{alias!r} has characters that topic names must not have: letters, digits and . _ - only"
+    if separator in alias:
+        return f"{alias!r} contains the separator {separator!r}, so a name could not be taken apart again"
+    if f"{alias}{separator}".index(separator) != len(alias):
+        return f"{alias!r} ends in the beginning of the separator {separator!r}, so a name would be ambiguous"
+    return ""
+
+
+@dataclass(frozen=True)
+class DefaultPolicy:
+    """``<alias><separator><topic>``.
+
+    :param aliases: all known aliases; the first part of a name counts only if it is one of them.
+    """
+
+    aliases: frozenset[str]
+    separator: str = "."
+
+    def format_remote_topic(self, source_cluster_alias: str, topic: str) -> str:
+        """Return the topic with the alias in front."""
+        return f"{source_cluster_alias}{self.separator}{topic}"
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return the known alias in front of the topic."""
+        return self._split(topic)[0]
+
+    def upstream_topic(self, topic: str) -> str | None:
+        """Return the name without the alias; ``None`` for a local topic."""
+        return self._split(topic)[1]
+
+    def _split(self, topic: str) -> tuple[str | None, str | None]:
+        alias, separator, rest = topic.partition(self.separator)
+        return (alias, rest) if separator and rest and alias in self.aliases else (None, None)
+
+
+@dataclass(frozen=True)
+class RenamePolicy:
+    """An optional prefix and exact names; unchanged names without either. A name tells nothing about its source."""
+
+    prefix: str = ""
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+    def format_remote_topic(self, source_cluster_alias: str, topic: str) -> str:
+        """Return the exact name if there is one, else the topic with the prefix."""
+        return self.topics.get(topic, f"{self.prefix}{topic}")
+
+    def topic_source(self, topic: str) -> str | None:
+        """Return ``None``: such a name does not say where its topic comes from."""
+        return None
+
+
+def load_policy(path: str) -> ReplicationPolicy:
+    """Import the class at a dotted path and make one, without arguments.
+
+    :raises NamingPolicyUnusable: it cannot be imported or made, or lacks one of the two methods.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        policy = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise NamingPolicyUnusable(
+            f"the naming policy {path} cannot be used: {type(error).__name__}",
+            where=Where(path="mirror.policy"),
+            next_step="give the dotted path of a class without arguments that every worker can import",
+        ) from error
+    if not isinstance(policy, ReplicationPolicy):
+        raise NamingPolicyUnusable(
+            f"the naming policy {path} lacks format_remote_topic or topic_source",
+            where=Where(path="mirror.policy"),
+            next_step="give the class both methods (KIP-382); see docs/mirrors.md",
+        )
+    return policy
+
+
+# -- hops -------------------------------------------------------------------------------------------------------------
+
+
+def hops(policy: ReplicationPolicy, topic: str) -> tuple[str, ...]:
+    """Return the aliases of the clusters that a topic has come through, the nearest first; empty for a local topic."""
+    found: list[str] = []
+    upstream = getattr(policy, "upstream_topic", None)
+    name: str | None = topic
+    while name:
+        alias = policy.topic_source(name)
+        if alias is None:
+            break
+        found.append(alias)
+        rest = upstream(name) if upstream is not None else None
+        # A policy whose names do not get shorter would go on for ever.
+        name = rest if rest is not None and len(rest) < len(name) else None
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class FlowNames:
+    """The names of one flow, and the topics that it must not copy.
+
+    :param max_hops: how many clusters a topic may have come through when it arrives; None: any number.
+    """
+
+    policy: ReplicationPolicy
+    source_alias: str
+    target_alias: str
+    max_hops: int | None = None
+
+    def remote(self, topic: str) -> str:
+        """Return the name on the target."""
+        return self.policy.format_remote_topic(self.source_alias, topic)
+
+    def why_not(self, topic: str) -> str:
+        """Return why this flow must not copy a topic of the source; empty if it may.
+
+        A topic that has come through the target already is never copied back: it would come round again for ever.
+        """
+        path = hops(self.policy, topic)
+        if self.target_alias in path:
+            return f"cycle: it has come from {self.target_alias} already ({' <- '.join(path)})"
+        if self.max_hops is not None and len(path) + 1 > self.max_hops:
+            return f"mirror.max_hops: {self.max_hops}, and it would arrive after {len(path) + 1} hops"
+        return ""
+
+    def remote_topics(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return the remote topics among the given ones, with their hops, in ascending order."""
+        return {topic: found for topic in sorted(topics) if (found := hops(self.policy, topic))}

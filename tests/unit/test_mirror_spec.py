@@ -1,0 +1,80 @@
+"""The spec of a mirror: names, what does not go together, and that migrations keep their digests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+
+_BASE: dict[str, Any] = {
+    "migration_id": "m",
+    "source": {"conn_id": "env:A"},
+    "target": {"conn_id": "env:B"},
+    "storage": {"journal": "file:///tmp/mirror"},
+}
+
+
+def _mirror(**sections: Any) -> MigrationSpec:
+    mirror = {"source_alias": "A", "target_alias": "B", **sections.pop("mirror", {})}
+    return parse_spec({**_BASE, "kind": "mirror", "mirror": mirror, **sections})
+
+
+def test_the_spec_of_a_migration_does_not_mention_mirrors() -> None:
+    """A migration that was started before keeps the digest of its spec."""
+    dumped = parse_spec(_BASE).model_dump(mode="json")
+    assert "kind" not in dumped
+    assert "mirror" not in dumped
+    assert parse_spec({**_BASE, "kind": "migration"}).model_dump(mode="json") == dumped
+
+
+def test_default_names() -> None:
+    spec = _mirror(mirror={"known_aliases": ["C"]})
+    assert spec.topics.target_name("orders") == "A.orders"
+    assert spec.topics.target_name("C.orders") == "A.C.orders"
+    assert spec.topics.selects("C.orders")
+    assert "cycle" in spec.topics.why_left_out("C.B.orders")
+    assert spec.topics.rename.prefix == "A.", "prefixed ACLs follow the names"
+
+
+@pytest.mark.parametrize("unset", [True, False])
+def test_a_spec_stays_the_same_on_its_way_through_a_dag(unset: bool) -> None:
+    spec = _mirror()
+    assert parse_spec(spec.model_dump(mode="json", exclude_unset=unset)) == spec
+
+
+def test_other_namings() -> None:
+    assert _mirror(mirror={"naming": "identity"}).topics.target_name("orders") == "orders"
+    renamed = _mirror(mirror={"naming": "rename"}, topics={"rename": {"prefix": "x-", "topics": {"a": "b"}}})
+    assert [renamed.topics.target_name(name) for name in ("a", "c")] == ["b", "x-c"]
+    separated = _mirror(mirror={"separator": "__"})
+    assert separated.topics.target_name("orders") == "A__orders"
+
+
+@pytest.mark.parametrize(
+    ("sections", "path"),
+    [
+        ({"mirror": {"source_alias": "A.x"}}, "mirror.source_alias: 'A.x' contains the separator"),
+        ({"mirror": {"known_aliases": ["C.x"]}}, "mirror.known_aliases[0]"),
+        ({"mirror": {"target_alias": ""}}, "mirror.target_alias: a mirror needs it"),
+        ({"mirror": {"target_alias": "A"}}, "mirror.target_alias: source and target have the same alias"),
+        ({"mirror": {"naming": "identity", "two_way": True}}, "a partition gives each offset only once"),
+        ({"mirror": {"naming": "rename", "two_way": True}}, "mirror.two_way"),
+        ({"mirror": {"naming": "custom"}, "acls": {"policy": "skip"}}, "mirror.policy"),
+        ({"mirror": {"policy": "a.B"}}, "mirror.policy"),
+        ({"mirror": {"naming": "custom", "policy": "a.B"}}, "acls.policy"),
+        ({"topics": {"rename": {"prefix": "x"}}}, "topics.rename"),
+        ({"seed": {"via": "split"}}, "seed.via"),
+    ],
+)
+def test_what_does_not_go_together(sections: dict[str, Any], path: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        _mirror(**sections)
+    assert path in str(caught.value)
+
+
+def test_a_migration_with_aliases_is_a_mistake() -> None:
+    with pytest.raises(SpecInvalid, match="without kind: mirror"):
+        parse_spec({**_BASE, "mirror": {"source_alias": "A"}})
