@@ -219,9 +219,17 @@ def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
     :param recorded: as in :func:`parse_spec`.
     :raises SpecInvalid: unreadable file, bad YAML, duplicate keys, or mistakes in the spec.
     """
+    return parse_spec(read_yaml(path), path=str(Path(path)), recorded=recorded)
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML (or JSON) file.
+
+    :raises SpecInvalid: unreadable file, bad YAML, or duplicate keys.
+    """
     file = Path(path)
     try:
-        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise SpecInvalid(
             f"the file cannot be read: {error.strerror}", where=Where(path=str(file)), next_step="check the path"
@@ -238,7 +246,6 @@ def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
         raise SpecInvalid(
             f"not valid YAML: {error}", where=Where(path=str(file)), next_step="correct the YAML at that line"
         ) from None
-    return parse_spec(data, path=str(file), recorded=recorded)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -1,0 +1,356 @@
+"""Reads the properties of a MirrorMaker 2 and writes the specs of the same flows.
+
+Nothing is guessed: a property that has no equivalent is named with the reason, and so is one that nobody knows. What
+secures a connection is not part of a spec; its keys are translated to librdkafka's, for the connection of each cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import javaproperties
+
+from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+
+#: Properties that select or describe what a flow copies, with the spec's key.
+COVERED: Mapping[str, str] = {
+    "topics": "topics.include",
+    "topics.exclude": "topics.exclude",
+    "groups": "groups.include",
+    "groups.exclude": "groups.exclude",
+    "replication.factor": "topology.replication_factor",
+    "config.properties.exclude": "topology.config_exclude",
+    "use.defaults.from": "topology.use_defaults_from",
+    "replication.policy.class": "mirror.naming",
+    "replication.policy.separator": "mirror.separator",
+    "refresh.topics.enabled": "topology.follow_new",
+    "refresh.topics.interval.seconds": "topology.refresh_interval",
+    "sync.topic.configs.enabled": "topology.on_source_drift",
+    "sync.topic.acls.enabled": "acls.policy",
+    "sync.group.offsets.enabled": "mirror.sync_groups",
+    "sync.group.offsets.interval.seconds": "mirror.sync_interval",
+}
+
+#: Properties that need no equivalent, and why.
+NOT_NEEDED: Mapping[str, str] = {
+    "tasks.max": "lanes share the partitions out by size (seed.lanes)",
+    "offset.lag.max": "the offset map is exact; there is no distance between offset syncs",
+    "offset-syncs.topic.replication.factor": "the offset map is in the journal's storage, not in a topic",
+    "offset-syncs.topic.location": "the offset map is in the journal's storage, not in a topic",
+    "emit.offset-syncs.enabled": "the offset map is always written",
+    "emit.checkpoints.enabled": "kafka-migration translate publish writes them for clients that read them",
+    "emit.checkpoints.interval.seconds": "the option --interval of translate publish",
+    "checkpoints.topic.replication.factor": "translate publish uses the brokers' default",
+    "emit.heartbeats.enabled": "translate publish writes them for clients that read them",
+    "emit.heartbeats.interval.seconds": "the option --interval of translate publish",
+    "heartbeats.topic.replication.factor": "translate publish uses the brokers' default",
+    "heartbeats.replication.enabled": "translate publish writes them for clients that read them",
+    "refresh.groups.enabled": "groups are listed anew in each round",
+    "refresh.groups.interval.seconds": "groups are listed anew in each round",
+    "sync.topic.configs.interval.seconds": "topology.refresh_interval is the interval of all of them",
+    "sync.topic.acls.interval.seconds": "topology.refresh_interval is the interval of all of them",
+    "replication.policy.internal.topic.separator.enabled": "the option --internal-separator of translate publish",
+    "offset.flush.interval.ms": "positions are not stored: the target's log is the checkpoint",
+    "offset.flush.timeout.ms": "positions are not stored: the target's log is the checkpoint",
+    "offset.storage.replication.factor": "there is no Connect cluster",
+    "offset.storage.topic": "there is no Connect cluster",
+    "status.storage.replication.factor": "there is no Connect cluster",
+    "config.storage.replication.factor": "there is no Connect cluster",
+    "dedicated.mode.enable.internal.rest": "there is no Connect cluster",
+    "exactly.once.source.support": "each copy is exactly once",
+    "exactly.once.support": "each copy is exactly once",
+    "transaction.boundary": "each copy is exactly once",
+    "consumer.poll.timeout.ms": "the copiers wait as long as a slice lasts",
+    "admin.timeout.ms": "waits are bounded by the package",
+    "metric.names.formats": "metrics have names of their own",
+    "key.converter": "batches are copied as the bytes they are",
+    "value.converter": "batches are copied as the bytes they are",
+    "header.converter": "batches are copied as the bytes they are",
+    "name": "a flow is named after its two clusters",
+    "connector.class": "there is no Connect cluster",
+    "group.id": "the copiers join no group",
+    "rest.port": "there is no Connect cluster",
+    "listeners": "there is no Connect cluster",
+    "worker.": "there is no Connect cluster",
+}
+
+#: Properties whose meaning is lost: a person has to decide.
+NO_EQUIVALENT: Mapping[str, str] = {
+    "topic.filter.class": "a class of your own selects topics; write its rules as topics.include and topics.exclude",
+    "group.filter.class": "a class of your own selects groups; write its rules as groups.include and groups.exclude",
+    "config.property.filter.class": "a class of your own selects configs; write its rules as topology.config_exclude",
+    "forwarding.admin.class": "topics and ACLs are changed on the brokers; create them first, set acls.policy: skip",
+    "transforms": "records are never changed; keep MirrorMaker 2 for this flow, or transform them in the consumers",
+    "predicates": "records are never changed",
+    "errors.": "a record that cannot be copied stops its partition with a named error; none is skipped",
+    "producer.compression.type": "batches keep the codec of their producers",
+    "consumer.isolation.level": "only committed records are copied: read_uncommitted would copy aborted ones",
+    "consumer.auto.offset.reset": "a mirror begins at the log's start; a later start would not keep offsets",
+}
+
+#: Keys of Java's clients with those of librdkafka, for connections.
+_CONNECTION = {
+    "bootstrap.servers": "bootstrap.servers",
+    "security.protocol": "security.protocol",
+    "sasl.mechanism": "sasl.mechanism",
+    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
+    "ssl.key.password": "ssl.key.password",
+    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
+    "sasl.oauthbearer.token.endpoint.url": "sasl.oauthbearer.token.endpoint.url",
+}
+_JAAS = re.compile(r"""(\w[\w.]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""")
+_JAAS_KEYS = {
+    "username": "sasl.username",
+    "password": "sasl.password",
+    "principal": "sasl.kerberos.principal",
+    "keyTab": "sasl.kerberos.keytab",
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_POLICIES = {
+    "DefaultReplicationPolicy": "default",
+    "IdentityReplicationPolicy": "identity",
+}
+_FROM_PROVIDER = "comes from a config provider of MirrorMaker 2: put a reference to the secret there"
+_PROVIDER = re.compile(r"\$\{[^}]*\}")
+_FLOW = re.compile(r"^(.+)->(.+?)\.(.+)$")
+
+
+@dataclass
+class ImportedFlow:
+    """One flow: its spec without the sections that a MirrorMaker 2 does not know, and what a person has to look at.
+
+    :param notes: property to why it is not in the spec; only those that were set.
+    """
+
+    source_alias: str
+    target_alias: str
+    spec: dict[str, Any]
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return ``source->target``."""
+        return f"{self.source_alias}->{self.target_alias}"
+
+
+@dataclass
+class Imported:
+    """What a properties file becomes.
+
+    :param connections: librdkafka keys by alias. They hold secrets.
+    :param connection_notes: alias to what could not be translated.
+    :param unknown: properties that neither MirrorMaker 2 nor this importer knows.
+    """
+
+    flows: list[ImportedFlow]
+    connections: dict[str, dict[str, str]]
+    connection_notes: dict[str, dict[str, str]]
+    unknown: list[str]
+
+
+def read_properties(text: str, *, path: str = "") -> Imported:
+    """Read ``mm2.properties`` of a dedicated MirrorMaker 2.
+
+    :raises SpecInvalid: it names no clusters, or enables no flow.
+    """
+    try:
+        given = {key.strip(): value.strip() for key, value in javaproperties.loads(text).items()}
+    except ValueError as error:
+        raise SpecInvalid(
+            f"not a properties file: {error}", where=Where(path=path), next_step="check the file"
+        ) from None
+    aliases = _names(given.get("clusters", ""))
+    if not aliases:
+        raise SpecInvalid(
+            "the property clusters is missing: this is not the file of a dedicated MirrorMaker 2",
+            where=Where(path=path),
+            next_step="give its mm2.properties; for connectors, write such a file from their configs",
+        )
+    sorted_out = _SortedOut(given, aliases)
+    flows = [sorted_out.flow(source, target) for source in aliases for target in aliases if source != target]
+    enabled = [flow for flow in flows if flow is not None]
+    if not enabled:
+        raise SpecInvalid(
+            "no flow is enabled",
+            where=Where(path=path),
+            next_step="set for instance A->B.enabled = true, as MirrorMaker 2 needs it, too",
+        )
+    connections = {alias: sorted_out.connection(alias) for alias in aliases}
+    return Imported(
+        enabled,
+        {alias: keys for alias, (keys, _) in connections.items()},
+        {alias: notes for alias, (_, notes) in connections.items() if notes},
+        sorted_out.unknown(),
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+class _SortedOut:
+    """The properties by what they are about: a flow, a cluster, or all flows."""
+
+    def __init__(self, given: Mapping[str, str], aliases: list[str]) -> None:
+        self._aliases = aliases
+        self._flows: dict[tuple[str, str], dict[str, str]] = {}
+        self._clusters: dict[str, dict[str, str]] = {alias: {} for alias in aliases}
+        self._common: dict[str, str] = {}
+        self._unknown: list[str] = []
+        for key in sorted(given):
+            self._sort(key, given[key])
+
+    def _sort(self, key: str, value: str) -> None:
+        if key == "clusters":
+            return
+        if match := _FLOW.match(key):
+            self._flows.setdefault((match[1].strip(), match[2].strip()), {})[match[3]] = value
+            return
+        # The longest alias first: `a.b` is a cluster of its own beside `a`.
+        for alias in sorted(self._aliases, key=len, reverse=True):
+            if key.startswith(f"{alias}."):
+                self._clusters[alias][key.removeprefix(f"{alias}.")] = value
+                return
+        self._common[key] = value
+
+    def flow(self, source: str, target: str) -> ImportedFlow | None:
+        """Return a flow with the common properties below its own; None if it is not enabled."""
+        own = self._flows.get((source, target), {})
+        values = {**self._common, **own}
+        if values.pop("enabled", "false").lower() != "true":
+            return None
+        flow = ImportedFlow(source, target, _spec(source, target, self._aliases, values))
+        for key, value in sorted(values.items()):
+            self._note(flow, key, value)
+        return flow
+
+    def _note(self, flow: ImportedFlow, key: str, value: str) -> None:
+        if key in COVERED:
+            if why := _why_not(key, value):
+                flow.notes[key] = why
+            return
+        for table in (NO_EQUIVALENT, NOT_NEEDED):
+            for name, reason in table.items():
+                if key == name or (key.startswith(name) and (name.endswith(".") or key[len(name)] == ".")):
+                    flow.notes[key] = reason
+                    return
+        if key.split(".")[0] in ("producer", "consumer", "admin", "source", "target"):
+            flow.notes[key] = "a setting of one client; the copiers have seed.* and tail.* instead"
+            return
+        self._unknown.append(key)
+
+    def connection(self, alias: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return librdkafka's keys of a cluster, and what could not be translated."""
+        keys, notes = dict[str, str](), dict[str, str]()
+        for key, value in sorted(self._clusters[alias].items()):
+            if key in _CONNECTION:
+                keys[_CONNECTION[key]] = value
+            elif key == "sasl.jaas.config":
+                found = _jaas(value)
+                keys.update(found)
+                if not found:
+                    notes[key] = _FROM_PROVIDER if _PROVIDER.search(value) else "has no user, principal or client id"
+            elif key.startswith(("ssl.truststore.", "ssl.keystore.")):
+                notes[key] = (
+                    "a Java key store: export PEM files, and set ssl.ca.location, ssl.certificate.location and "
+                    "ssl.key.location"
+                )
+            elif key.startswith(("security.", "sasl.", "ssl.")):
+                notes[key] = "set it in the connection by hand; docs/connections.md lists the keys"
+            else:
+                notes[key] = "not a key of a connection; a setting of MirrorMaker 2's own clients"
+        for key, value in sorted(keys.items()):
+            if _PROVIDER.search(value):
+                notes[key] = _FROM_PROVIDER
+                del keys[key]
+        if "bootstrap.servers" not in keys:
+            notes["bootstrap.servers"] = "is missing"
+        return keys, notes
+
+    def unknown(self) -> list[str]:
+        """Return properties that nobody knows, each once."""
+        strange = {f"{source}->{target}.*" for source, target in self._flows if {source, target} - set(self._aliases)}
+        return sorted({*self._unknown, *strange})
+
+
+def _jaas(text: str) -> dict[str, str]:
+    """Return the options of a JAAS configuration that librdkafka has keys for."""
+    found = {}
+    for match in _JAAS.finditer(text):
+        name = match[1]
+        value = next(part for part in match.groups()[1:] if part is not None)
+        if name in _JAAS_KEYS:
+            found[_JAAS_KEYS[name]] = re.sub(r"\\(.)", r"\1", value)
+    return found
+
+
+def _why_not(key: str, value: str) -> str:
+    """Return why the value of a covered property has no place in the spec; empty if it has one."""
+    if key == "replication.policy.class" and value.rpartition(".")[2] not in _POLICIES:
+        return "a Java class of your own names topics: write its two methods in Python (mirror.naming: custom)"
+    if key == "sync.topic.configs.enabled" and value.lower() == "false":
+        return "configs of new topics are copied all the same; changes are reported and not applied"
+    return ""
+
+
+def _spec(source: str, target: str, aliases: Iterable[str], values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the spec of a flow. Sections and keys that keep their default are left out."""
+    spec: dict[str, Any] = {
+        "kind": "mirror",
+        "migration_id": re.sub(r"[^a-z0-9-]+", "-", f"{source}-to-{target}".lower()).strip("-"),
+        "source": {"conn_id": f"kafka_{_identifier(source)}", "name": source},
+        "target": {"conn_id": f"kafka_{_identifier(target)}", "name": target},
+        "mirror": dict(_mirror(source, target, aliases, values)),
+    }
+    for name, value in _sections(values):
+        section, _, key = name.partition(".")
+        spec.setdefault(section, {})[key] = value
+    return spec
+
+
+def _identifier(alias: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", alias)
+
+
+def _mirror(source: str, target: str, aliases: Iterable[str], values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    yield "source_alias", source
+    yield "target_alias", target
+    others = sorted(set(aliases) - {source, target})
+    if others:
+        yield "known_aliases", others
+    policy = values.get("replication.policy.class", "DefaultReplicationPolicy").rpartition(".")[2]
+    yield "naming", _POLICIES.get(policy, "custom")
+    if "replication.policy.separator" in values:
+        yield "separator", values["replication.policy.separator"]
+    # MirrorMaker 2 leaves groups alone unless it is told otherwise.
+    yield "sync_groups", values.get("sync.group.offsets.enabled", "false").lower() == "true"
+    if "sync.group.offsets.interval.seconds" in values:
+        yield "sync_interval", f"{values['sync.group.offsets.interval.seconds']}s"
+
+
+def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield the spec's keys in MirrorMaker 2's meaning: without a property, its default."""
+    yield "topics.include", _names(values.get("topics", ".*"))
+    if "topics.exclude" in values:
+        yield "topics.exclude", _names(values["topics.exclude"])
+    yield "groups.include", _names(values.get("groups", ".*"))
+    yield "groups.exclude", _names(values.get("groups.exclude", "console-consumer-.*, connect-.*, __.*"))
+    # It never looks at the source's replication factor.
+    yield "topology.replication_factor", int(values.get("replication.factor", "2"))
+    if "config.properties.exclude" in values:
+        yield "topology.config_exclude", _names(values["config.properties.exclude"])
+    if "use.defaults.from" in values:
+        yield "topology.use_defaults_from", values["use.defaults.from"]
+    if values.get("refresh.topics.enabled", "true").lower() == "false":
+        yield "topology.follow_new", False
+    if "refresh.topics.interval.seconds" in values:
+        yield "topology.refresh_interval", f"{values['refresh.topics.interval.seconds']}s"
+    if values.get("sync.topic.configs.enabled", "true").lower() == "false":
+        yield "topology.on_source_drift", "ignore"
+    if values.get("sync.topic.acls.enabled", "true").lower() == "false":
+        yield "acls.policy", "skip"

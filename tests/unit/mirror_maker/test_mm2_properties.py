@@ -1,0 +1,168 @@
+"""Properties of a MirrorMaker 2 become flows; nothing is dropped without a word, and no secret gets into them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from airflow_provider_kafka_migration.cli.frame import ExitCode
+from airflow_provider_kafka_migration.cli.mirror_import import import_properties
+from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.mirror_maker.properties import (
+    COVERED,
+    NO_EQUIVALENT,
+    NOT_NEEDED,
+    read_properties,
+)
+from airflow_provider_kafka_migration.spec.mirrors_file import load_mirrors
+
+ACTIVE_ACTIVE = r"""
+# two data centres
+clusters = east, west
+east.bootstrap.servers = east-1:9093, \
+    east-2:9093
+west.bootstrap.servers = west-1:9092
+east.security.protocol = SASL_SSL
+east.sasl.mechanism = SCRAM-SHA-512
+east.sasl.jaas.config = org.apache.kafka.common.security.scram.ScramLoginModule required \
+    username="mirror" password="s3cr\\"et";
+east.ssl.truststore.location = /etc/kafka/trust.jks
+west.sasl.jaas.config = ${file:/secrets/west:jaas}
+east->west.enabled = true
+west->east.enabled = true
+east->west.topics = orders.*, refunds
+west->east.topics = stock
+topics.exclude = .*\.tmp
+sync.group.offsets.enabled = true
+east->west.sync.group.offsets.interval.seconds = 10
+replication.factor = 3
+offset.lag.max = 100
+tasks.max = 8
+topic.filter.class = com.example.Ours
+west.producer.linger.ms = 5
+sync.topics.acls.enabled = true
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "mm2.properties"
+    made.write_text(ACTIVE_ACTIVE, encoding="utf-8")
+    return made
+
+
+def run(*arguments: object) -> Any:
+    import typer
+
+    app = typer.Typer()
+    app.command()(import_properties)
+    return CliRunner().invoke(app, [str(item) for item in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def test_flows_have_their_own_properties_over_the_common_ones() -> None:
+    found = read_properties(ACTIVE_ACTIVE)
+    there, back = found.flows
+    assert (there.name, back.name) == ("east->west", "west->east")
+    assert there.spec["topics"] == {"include": ["orders.*", "refunds"], "exclude": [r".*.tmp"]}
+    assert there.spec["mirror"]["sync_interval"] == "10s"
+    assert back.spec["topics"]["include"] == ["stock"]
+    assert "sync_interval" not in back.spec["mirror"]
+    assert there.spec["topology"]["replication_factor"] == 3
+    assert there.spec["groups"]["exclude"] == ["console-consumer-.*", "connect-.*", "__.*"], "MirrorMaker 2's default"
+
+
+def test_every_property_is_taken_or_named() -> None:
+    found = read_properties(ACTIVE_ACTIVE)
+    notes = found.flows[0].notes
+    assert "a class of your own" in notes["topic.filter.class"]
+    assert {"offset.lag.max", "tasks.max"} <= set(notes)
+    assert found.unknown == ["sync.topics.acls.enabled"], "a misspelled property must not look as if it had worked"
+    assert "a Java key store" in found.connection_notes["east"]["ssl.truststore.location"]
+    assert "config provider" in found.connection_notes["west"]["sasl.jaas.config"]
+    assert "own clients" in found.connection_notes["west"]["producer.linger.ms"]
+
+
+def test_connections_are_librdkafka_s_keys() -> None:
+    assert read_properties(ACTIVE_ACTIVE).connections["east"] == {
+        "bootstrap.servers": "east-1:9093, east-2:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "mirror",
+        "sasl.password": 's3cr"et',
+    }
+
+
+@pytest.mark.parametrize("key", sorted([*COVERED, *NOT_NEEDED, *NO_EQUIVALENT]))
+def test_each_property_of_the_tables_is_known(key: str) -> None:
+    name = f"{key}x" if key.endswith(".") else key
+    value = "3" if "factor" in key or "seconds" in key else "true"
+    text = f"clusters = a, b\na->b.enabled = true\na->b.{name} = {value}\n"
+    found = read_properties(text)
+    assert found.unknown == []
+    assert (name in found.flows[0].notes) == (key not in COVERED or key == "replication.policy.class")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.bootstrap.servers = x:1", "clusters is missing"),
+        ("clusters = a, b\na.bootstrap.servers = x:1", "no flow is enabled"),
+        ("clusters = a, b\na->b.enabled = false", "no flow is enabled"),
+    ],
+)
+def test_a_file_that_says_nothing_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecInvalid, match=message):
+        read_properties(text)
+
+
+def test_a_flow_between_unknown_clusters_is_named() -> None:
+    found = read_properties("clusters = a, b\na->b.enabled = true\na->c.enabled = true")
+    assert found.unknown == ["a->c.*"]
+
+
+def test_the_command_writes_flows_that_can_be_loaded(file: Path, tmp_path: Path) -> None:
+    output, folder = tmp_path / "mirrors.yaml", tmp_path / "connections"
+    result = run(file, "--journal", "s3://mirrors/journal", "--output", output, "--connections", folder)
+    assert result.exit_code == ExitCode.OK, result.output
+    flows = load_mirrors(output)
+    assert sorted(flows) == ["east->west", "west->east"]
+    there = flows["east->west"]
+    assert (there.kind, there.migration_id, there.mirror.naming) == ("mirror", "east-to-west", "default")
+    assert there.mirror.two_way
+    assert there.topics.target_name("orders") == "east.orders"
+    assert there.storage.journal == "s3://mirrors/journal"
+    assert "defaults" in yaml.safe_load(output.read_text())
+    for text in (output.read_text(), result.output):
+        assert 's3cr"et' not in text
+    secret = folder / "east.json"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert json.loads(secret.read_text())["sasl.password"] == 's3cr"et'
+    assert "unknown properties: sync.topics.acls.enabled" in result.output
+    assert "topic.filter.class" in result.output
+
+
+def test_the_command_overwrites_nothing(file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mirrors.yaml"
+    output.write_text("mine", encoding="utf-8")
+    result = run(file, "--journal", "s3://mirrors/journal", "--output", output)
+    assert result.exit_code == ExitCode.FAILED
+    assert output.read_text() == "mine"
+
+
+def test_what_a_person_has_to_correct_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    identity = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+    text = f"{ACTIVE_ACTIVE}\nreplication.policy.class = {identity}\n"
+    file.write_text(text, encoding="utf-8")
+    result = run(file, "--journal", "s3://mirrors/journal", "--output", tmp_path / "mirrors.yaml", "--json")
+    answer = json.loads(result.stdout)
+    assert {item["path"] for item in answer["to_correct"]} == {
+        "flows.east->west.mirror.two_way",
+        "flows.west->east.mirror.two_way",
+    }
