@@ -167,7 +167,7 @@ def translate_offset(
         found_offset, how = found.target_offset, Translation(found.how.value)
         reason = "" if found_offset is not None else "the partition has no data on the target"
         if item.adopted and how is Translation.RESET_TO_START:
-            found_offset, how, reason = _translate_below(committed.offset, below.get(key))
+            found_offset, how, reason = translate_below(committed.offset, below.get(key))
     return TranslatedOffset(
         topic=committed.topic,
         target_topic=item.target_topic,
@@ -181,8 +181,8 @@ def translate_offset(
     )
 
 
-def _translate_below(source_offset: int, below: BelowTranslator | None) -> tuple[int | None, Translation, str]:
-    """Translate an offset below the boundary of an adopted partition."""
+def translate_below(source_offset: int, below: BelowTranslator | None) -> tuple[int | None, Translation, str]:
+    """Translate an offset below the boundary of an adopted partition: target offset, how, and why there is none."""
     position = None if below is None else below.translate(source_offset)
     if position is None:
         reason = "it lags behind the boundary of an adopted partition, and its position there is not known"

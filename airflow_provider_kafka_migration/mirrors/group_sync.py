@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import GroupSnapshot, GroupsResult, TranslatedOffset
@@ -41,7 +41,7 @@ class MirroredTranslator(GroupTranslator):
     :param ends: high watermark of each target partition, by (target topic, partition).
     """
 
-    ends: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
         """Translate all offsets of a group, and hold those back that the copy has not reached."""
@@ -57,14 +57,17 @@ class MirroredTranslator(GroupTranslator):
 def sync_once(context: PhaseContext) -> GroupsResult:
     """Bring the groups on the target up to date, and write ``results/groups.json``. Failures are in the result.
 
-    The target's ends are read after the groups, so that what was mirrored meanwhile counts.
+    The target's ends are read after the groups, so that what was mirrored meanwhile counts, and before the maps: a map
+    that is read afterwards covers everything below them.
     """
     record = context.record
     snapshots = read_groups(record, context.source)
-    translator = GroupTranslator.live(record, context.target)
-    ends = context.target.wire.list_offsets([target_key(item) for item in translator.partitions.values()], "latest")
+    partitions = record.partitions()
+    ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "latest")
+    live = GroupTranslator.live(record, context.target)
+    translator = MirroredTranslator(live.partitions, live.maps, live.below, ends)
     context.journal.check_holds()
-    results = commit(context, snapshots, MirroredTranslator(translator.partitions, translator.maps, ends))
+    results = commit(context, snapshots, translator)
     result = make_result(record, results, snapshots)
     record.put_result(keys.GROUPS, result)
     return result

@@ -91,11 +91,6 @@ class MigrationSpec(Section):
         description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",
     )
 
-    @model_serializer(mode="wrap")
-    def _without_absent_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = dump(self)
-        return {name: value for name, value in data.items() if value is not None or name not in OPTIONAL_SECTIONS}
-
     @model_validator(mode="after")
     def _keys_go_together(self, info: ValidationInfo) -> MigrationSpec:
         sections = {name: getattr(self, name) for name in type(self).model_fields}
@@ -112,13 +107,15 @@ class MigrationSpec(Section):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what only mirrors have: the specs of migrations keep the digest that they had before."""
-        data: dict[str, Any] = handler(self)
+    def _without_later_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what later versions added and this spec does not use, so that its digest stays the same."""
+        data: dict[str, Any] = dump(self)
+        left_out = {name for name in OPTIONAL_SECTIONS if data.get(name) is None}
         if self.kind == "migration":
-            data.pop("kind", None)
-            data.pop("mirror", None)
-        return data
+            left_out |= {"kind", "mirror"}
+        if self.metrics == MetricsSection():
+            left_out.add("metrics")
+        return {name: value for name, value in data.items() if name not in left_out}
 
 
 class _ConflictsError(ValueError):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.mirror_maker import state_topics
 from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
 from airflow_provider_kafka_migration.mirror_maker.state_writer import GroupPosition, StateWriter, Written
-from airflow_provider_kafka_migration.offset_map.runs import How
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.translate.translator import Translator
 
@@ -47,7 +47,11 @@ class StatePublisher:
                 if item.to_offset is None or not item.is_copied:
                     continue
                 end = last.get((item.from_topic, item.partition))
-                is_exact = item.how in (How.EQUAL, How.EXACT) and end is not None and item.from_offset <= end[0]
+                is_exact = (
+                    item.how in (Translation.EQUAL, Translation.EXACT)
+                    and end is not None
+                    and item.from_offset <= end[0]
+                )
                 yield GroupPosition(
                     group,
                     item.from_topic,

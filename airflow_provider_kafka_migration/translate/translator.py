@@ -13,13 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, Where
-from airflow_provider_kafka_migration.groups.offsets import read_offsets
+from airflow_provider_kafka_migration.groups.offsets import read_offsets, translate_below
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
 from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, TranslatedPosition
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
@@ -50,7 +52,7 @@ class Translated:
     from_offset: int
     to_topic: str
     to_offset: int | None
-    how: How
+    how: Translation
     is_copied: bool
     reason: str = ""
     metadata: str = ""
@@ -66,12 +68,14 @@ class _Side:
 
     :param ends: exclusive ends of the copy, here and on the other side.
     :param may_end_in_holes: whether holes behind the last copied record leave no trace on the target.
+    :param begins_behind_content: the partition was adopted: its map begins at the boundary, its logs before it.
     """
 
     to_topic: str
     map: PartitionMap
     ends: tuple[int, int]
     may_end_in_holes: bool = False
+    begins_behind_content: bool = False
 
 
 class Translator:
@@ -87,6 +91,7 @@ class Translator:
         self._context = context
         self._resources = ExitStack()
         self._sides: dict[Direction, dict[TopicPartition, _Side]] = {}
+        self._below: dict[TopicPartition, BelowTranslator] = {}
         self.refresh()
 
     @classmethod
@@ -132,9 +137,10 @@ class Translator:
             found, target = maps[key], (partitions[key].target_topic, partitions[key].partition)
             source_end, target_end = _ends(found, logs.get(target, 0))
             mapped = final is None and Verdict.MAPPED in (partitions[key].verdict, found.verdict)
-            forward[key] = _Side(target[0], found, (source_end, target_end), may_end_in_holes=mapped)
-            back[target] = _Side(key[0], found.inverse(), (target_end, source_end))
+            forward[key] = _Side(target[0], found, (source_end, target_end), mapped, partitions[key].adopted)
+            back[target] = _Side(key[0], found.inverse(), (target_end, source_end), False, partitions[key].adopted)
         self._sides = {"to_target": forward, "to_source": back}
+        self._below = {key: BelowTranslator(document) for key, document in record.maps_below().items()}
 
     def _target_ends(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
         """High watermarks of the target partitions that exist by now: before the topology is copied there are none."""
@@ -169,6 +175,10 @@ class Translator:
         side = self._side(topic, partition, direction)
         here, there = side.ends
         found = side.map.translate(offset)
+        if side.begins_behind_content and found.how is How.RESET_TO_START:
+            below = self._below.get((topic, partition)) if direction == "to_target" else None
+            to_offset, how, reason = translate_below(offset, below)
+            return Translated(topic, partition, offset, side.to_topic, to_offset, how, to_offset is not None, reason)
         is_copied = offset <= here
         if not is_copied and side.may_end_in_holes:
             # The most frequent position: a group that has read everything, up to a transaction's marker.
@@ -284,7 +294,15 @@ class Translator:
             reason = "the committed offset is negative" if item.offset < 0 else "it is not part of the migration"
             answers.append(
                 Translated(
-                    topic, partition, item.offset, "", None, How.SKIPPED, False, reason=reason, metadata=item.metadata
+                    topic,
+                    partition,
+                    item.offset,
+                    "",
+                    None,
+                    Translation.SKIPPED,
+                    False,
+                    reason=reason,
+                    metadata=item.metadata,
                 )
             )
         return answers

@@ -8,8 +8,8 @@ import pytest
 from cutover_support import CUTOVER_STEPS, Lab
 from test_groups import unread
 
+from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.offset_map.runs import How
 from airflow_provider_kafka_migration.phases import floor_guard, groups
 from airflow_provider_kafka_migration.translate import Direction, Translator
 from harness import clients, compare
@@ -30,7 +30,7 @@ def end_of(cluster: KafkaCluster, topic: str) -> int:
     return compare.bounds(cluster.client_config(), [topic])[topic][0].end
 
 
-def check_every_offset(lab: Lab, translator: Translator, topic: str, direction: Direction) -> set[How]:
+def check_every_offset(lab: Lab, translator: Translator, topic: str, direction: Direction) -> set[Translation]:
     """Compare what is read from each offset of one side with what is read from its translation on the other side."""
     here, there = lab.source_cluster, lab.target_cluster
     if direction == "to_source":
@@ -72,7 +72,12 @@ def test_offsets_groups_and_times_of_every_kind_of_partition(
 
     translator = Translator(context)
     seen = {(topic, how) for topic in lab.topics for how in check_every_offset(lab, translator, topic, "to_target")}
-    assert {how for _, how in seen} >= {How.EQUAL, How.EXACT, How.HOLE_FORWARD, How.RESET_TO_START}
+    assert {how for _, how in seen} >= {
+        Translation.EQUAL,
+        Translation.EXACT,
+        Translation.HOLE_FORWARD,
+        Translation.RESET_TO_START,
+    }
     for topic in lab.topics:
         check_every_offset(lab, translator, topic, "to_source")
 

@@ -16,11 +16,11 @@ from typer.testing import Result
 
 from airflow_provider_kafka_migration.cli import translate as commands
 from airflow_provider_kafka_migration.cli.frame import ExitCode
+from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, ForeignData, NotInMigration, Terminal
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffsets
 from airflow_provider_kafka_migration.mirror_maker.state_writer import Written
-from airflow_provider_kafka_migration.offset_map.runs import How
 from airflow_provider_kafka_migration.translate import Translator
 
 Invoke = Callable[..., Result]
@@ -66,7 +66,7 @@ def test_before_the_copy_every_position_is_one_that_is_not_copied(at: Callable[[
     for phase in ("topology_copy", "seed"):
         translator = Translator(at(phase).context())
         found = translator.offset("orders", 0, 2)
-        assert (found.to_topic, found.to_offset, found.how) == ("orders", 2, How.EQUAL)
+        assert (found.to_topic, found.to_offset, found.how) == ("orders", 2, Translation.EQUAL)
         assert not found.is_copied, phase
         assert translator.offset("orders", 0, 0).is_copied, "a consumer at the log's start misses nothing"
 
@@ -87,8 +87,8 @@ def test_a_group_goes_there_and_back(at: Callable[[str], World]) -> None:
     translator = Translator(world.context())
     there = {(item.from_topic, item.partition): item for item in translator.group("billing")}
     assert there["orders", 0].to_offset == 2
-    assert there["orders", 1].how in (How.EQUAL, How.CLAMPED)
-    assert all(item.is_copied for item in there.values() if item.how is How.EQUAL)
+    assert there["orders", 1].how in (Translation.EQUAL, Translation.CLAMPED)
+    assert all(item.is_copied for item in there.values() if item.how is Translation.EQUAL)
     back = {(item.from_topic, item.partition): item for item in translator.group("billing", "to_source")}
     assert back["orders", 0].to_offset == 2
     assert sorted(translator.groups("bill.*|audit")) == ["audit", "billing"]
@@ -100,7 +100,7 @@ def test_what_clients_wrote_after_the_switch_has_no_place_on_the_source(at: Call
     world.target.log("orders").write(b"new life")
     translator = Translator(world.context())
     found = translator.offset("orders", 0, world.target.log("orders").end, "to_source")
-    assert found.how is How.CLAMPED
+    assert found.how is Translation.CLAMPED
     assert not found.is_copied
     assert found.to_offset == world.source.log("orders").end
 
@@ -111,7 +111,7 @@ def test_offsets_outside_of_the_migration_are_named(at: Callable[[str], World]) 
     world.source.group("mixed", orders_0=1, other_0=0)
     found = {item.from_topic: item for item in Translator(world.context()).group("mixed")}
     assert found["orders"].to_offset == 1
-    assert (found["other"].to_offset, found["other"].how) == (None, How.SKIPPED)
+    assert (found["other"].to_offset, found["other"].how) == (None, Translation.SKIPPED)
     assert found["other"].reason == "it is not part of the migration"
 
 
