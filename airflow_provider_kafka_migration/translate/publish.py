@@ -47,11 +47,8 @@ class StatePublisher:
                 if item.to_offset is None or not item.is_copied:
                     continue
                 end = last.get((item.from_topic, item.partition))
-                is_exact = (
-                    item.how in (Translation.EQUAL, Translation.EXACT)
-                    and end is not None
-                    and item.from_offset <= end[0]
-                )
+                has_place = item.how in (Translation.EQUAL, Translation.EXACT)
+                has_record = has_place and end is not None and item.from_offset <= end[0]
                 yield GroupPosition(
                     group,
                     item.from_topic,
@@ -60,5 +57,5 @@ class StatePublisher:
                     item.from_offset,
                     item.to_offset,
                     item.metadata,
-                    is_exact,
+                    has_record,
                 )

@@ -184,7 +184,15 @@ class Translator:
             # The most frequent position: a group that has read everything, up to a transaction's marker.
             is_copied = only_holes(self._context.source, (topic, partition), here, offset)
             found = TranslatedPosition(there, How.HOLE_FORWARD) if is_copied else found
-        return Translated(topic, partition, offset, side.to_topic, found.target_offset, found.how, is_copied=is_copied)
+        return Translated(
+            topic,
+            partition,
+            offset,
+            side.to_topic,
+            found.target_offset,
+            Translation(found.how.value),
+            is_copied=is_copied,
+        )
 
     def last_records(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the offsets (source, target) of the last copied record by source partition; empty ones are absent.
