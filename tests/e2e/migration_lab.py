@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 
@@ -81,6 +82,21 @@ class Lab:
         for name, section in sections.items():
             base[name] = {**base.get(name, {}), **section} if isinstance(section, Mapping) else section
         return base
+
+    def event_logs(self, planted: str) -> dict[str, str]:
+        """Spark conf that makes drivers write their event logs into a folder, and a setting that is in all of them."""
+        self.events.mkdir(exist_ok=True)
+        return {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": self.events.as_uri(),
+            "spark.e2e.planted": planted,
+        }
+
+    @property
+    def events(self) -> Path:
+        """The folder of Spark's event logs."""
+        return self.folder / "spark-events"
 
     @property
     def _told(self) -> Path:
@@ -200,17 +216,23 @@ class DagRun:
         wait_for(f"Spark driver {name}", running, timeout_seconds, every_seconds=0.1)
         return found[0]
 
-    def everything_airflow_keeps(self) -> bytes:
-        """Logs of all tasks and components, and the metadata database, whatever table it is in."""
-        parts = [path.read_bytes() for path in sorted(self.lab.airflow.home.rglob("*.log"))]
+    def everything_airflow_keeps(self) -> dict[str, bytes]:
+        """Logs of all tasks and components (``logs``), and all tables of the metadata database, by name."""
+        kept = {"logs": b"\n".join(path.read_bytes() for path in sorted(self.lab.airflow.home.rglob("*.log")))}
         database = sqlite3.connect(f"file:{self.lab.airflow.home / 'airflow.db'}?mode=ro", uri=True)
         try:
             tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
             for table in tables:
-                parts += [repr(row).encode() for row in database.execute(f'SELECT * FROM "{table}"')]
+                rows = database.execute(f'SELECT * FROM "{table}"')
+                kept[table] = b"\n".join(repr(row).encode() for row in rows)
         finally:
             database.close()
-        return b"\n".join(parts)
+        return kept
+
+    def plant(self, task_id: str, value: str) -> None:
+        """Add a value to the XCom of a task, as a careless task would."""
+        path = f"/dags/{self.dag_id}/dagRuns/{quote(self.run_id, safe='')}/taskInstances/{task_id}/xcomEntries"
+        self.lab.airflow.request("POST", path, {"key": "planted", "value": value})
 
 
 def lab_airflow(
