@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import psutil
 
@@ -216,23 +217,33 @@ class DagRun:
         wait_for(f"Spark driver {name}", running, timeout_seconds, every_seconds=0.1)
         return found[0]
 
-    def everything_airflow_keeps(self) -> dict[str, bytes]:
-        """Logs of all tasks and components (``logs``), and all tables of the metadata database, by name."""
+    def everything_airflow_keeps(self, planted: str = "") -> dict[str, bytes]:
+        """Logs of all tasks and components (``logs``), and all tables of the metadata database, by name.
+
+        :param planted: put into results and rendered fields first, of a copy of the database: whoever searches must
+            find it there.
+        """
         kept = {"logs": b"\n".join(path.read_bytes() for path in sorted(self.lab.airflow.home.rglob("*.log")))}
-        database = sqlite3.connect(f"file:{self.lab.airflow.home / 'airflow.db'}?mode=ro", uri=True)
-        try:
+        path = self.lab.airflow.home / "airflow.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as live, closing(_copy_of(live)) as database:
+            if planted:
+                value = json.dumps({"careless": planted})
+                database.execute("UPDATE xcom SET value = ? WHERE run_id = ?", (value, self.run_id))
+                database.execute(
+                    "UPDATE rendered_task_instance_fields SET rendered_fields = ? WHERE run_id = ?",
+                    (value, self.run_id),
+                )
             tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
             for table in tables:
                 rows = database.execute(f'SELECT * FROM "{table}"')
                 kept[table] = b"\n".join(repr(row).encode() for row in rows)
-        finally:
-            database.close()
         return kept
 
-    def plant(self, task_id: str, value: str) -> None:
-        """Add a value to the XCom of a task, as a careless task would."""
-        path = f"/dags/{self.dag_id}/dagRuns/{quote(self.run_id, safe='')}/taskInstances/{task_id}/xcomEntries"
-        self.lab.airflow.request("POST", path, {"key": "planted", "value": value})
+
+def _copy_of(database: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:")
+    database.backup(copy)
+    return copy
 
 
 def lab_airflow(
