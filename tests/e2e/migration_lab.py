@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,21 @@ class Lab:
         for name, section in sections.items():
             base[name] = {**base.get(name, {}), **section} if isinstance(section, Mapping) else section
         return base
+
+    def event_logs(self, planted: str) -> dict[str, str]:
+        """Spark conf that makes drivers write their event logs into a folder, and a setting that is in all of them."""
+        self.events.mkdir(exist_ok=True)
+        return {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": self.events.as_uri(),
+            "spark.e2e.planted": planted,
+        }
+
+    @property
+    def events(self) -> Path:
+        """The folder of Spark's event logs."""
+        return self.folder / "spark-events"
 
     @property
     def _told(self) -> Path:
@@ -200,17 +217,33 @@ class DagRun:
         wait_for(f"Spark driver {name}", running, timeout_seconds, every_seconds=0.1)
         return found[0]
 
-    def everything_airflow_keeps(self) -> bytes:
-        """Logs of all tasks and components, and the metadata database, whatever table it is in."""
-        parts = [path.read_bytes() for path in sorted(self.lab.airflow.home.rglob("*.log"))]
-        database = sqlite3.connect(f"file:{self.lab.airflow.home / 'airflow.db'}?mode=ro", uri=True)
-        try:
+    def everything_airflow_keeps(self, planted: str = "") -> dict[str, bytes]:
+        """Logs of all tasks and components (``logs``), and all tables of the metadata database, by name.
+
+        :param planted: put into results and rendered fields first, of a copy of the database: whoever searches must
+            find it there.
+        """
+        kept = {"logs": b"\n".join(path.read_bytes() for path in sorted(self.lab.airflow.home.rglob("*.log")))}
+        path = self.lab.airflow.home / "airflow.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as live, closing(_copy_of(live)) as database:
+            if planted:
+                value = json.dumps({"careless": planted})
+                database.execute("UPDATE xcom SET value = ? WHERE run_id = ?", (value, self.run_id))
+                database.execute(
+                    "UPDATE rendered_task_instance_fields SET rendered_fields = ? WHERE run_id = ?",
+                    (value, self.run_id),
+                )
             tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
             for table in tables:
-                parts += [repr(row).encode() for row in database.execute(f'SELECT * FROM "{table}"')]
-        finally:
-            database.close()
-        return b"\n".join(parts)
+                rows = database.execute(f'SELECT * FROM "{table}"')
+                kept[table] = b"\n".join(repr(row).encode() for row in rows)
+        return kept
+
+
+def _copy_of(database: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:")
+    database.backup(copy)
+    return copy
 
 
 def lab_airflow(

@@ -20,6 +20,9 @@ from tests.e2e.migration_lab import WAIT_SECONDS, WEBHOOK_SECRET, DagRun, Lab, k
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
+#: A setting of Spark that is no secret: where it is found, a secret would be found, too.
+PLANTED = "planted-in-the-conf-of-spark"
+
 
 def _check_equal(lab: Lab, topics: list[TopicLoad]) -> None:
     compacted = [topic.name for topic in topics if topic.kind is Kind.COMPACTED]
@@ -64,6 +67,7 @@ def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path)
                 "webhook_secret": "airflow:e2e_webhook",
             },
         )
+        spec["spark"]["conf"].update(lab.event_logs(PLANTED))
         run = lab.trigger(spec)
         run.approve("approve_cutover")
         run.wait("cutover.floor_guard", "success")
@@ -114,13 +118,26 @@ def _check_what_airflow_shows(lab: Lab, run: DagRun) -> None:
 
 
 def _check_no_secrets(lab: Lab, run: DagRun, secrets_folder: Path) -> None:
-    """Not in logs, XCom, rendered fields, trigger arguments or any other table, nor in any object."""
+    """Not in logs, XCom, rendered fields or any other table, nor in any object, nor in Spark's event logs."""
     kept = run.everything_airflow_keeps()
+    password = lab.secrets()[0]
+    planted = run.everything_airflow_keeps(password)
+    assert _places(planted, password) == {"xcom", "rendered_task_instance_fields"}, "the search finds a secret there"
+    assert _places(kept, f"/journal/{run.migration_id}") >= {"xcom", "logs"}
+    events = {path.name: path.read_bytes() for path in lab.events.rglob("*") if path.is_file()}
+    drivers = {name: content for name, content in events.items() if PLANTED.encode() in content}
+    assert len(drivers) >= 3, f"event logs of seed, tail and validate: {sorted(events)}"
+    assert all(run.migration_id.encode() in content for content in drivers.values())
     stored = b"\n".join([*run.objects().values(), *run.objects(EVIDENCE_BUCKET).values()])
     for secret in lab.secrets():
-        assert secret.encode() not in kept, f"Airflow keeps {secret}"
+        assert not _places(kept, secret), f"Airflow keeps {secret}"
+        assert not _places(events, secret), f"Spark's event logs have {secret}"
         assert secret.encode() not in stored, f"an object holds {secret}"
     assert list(secrets_folder.iterdir()) == []
+
+
+def _places(kept: dict[str, bytes], text: str) -> set[str]:
+    return {place for place, content in kept.items() if text.encode() in content}
 
 
 def _check_clearing_everything_is_quick_and_changes_nothing(lab: Lab, run: DagRun) -> None:

@@ -19,6 +19,8 @@ from harness.load import load, tiny_topics
 from tests.integration.copy.copying import Copying
 from tests.integration.spark.spark_runs import SparkRun
 
+PLANTED = "planted-in-the-conf-of-spark"
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
@@ -32,6 +34,23 @@ def exposed(run: SparkRun, secret: str) -> set[str]:
         except psutil.Error:
             continue
     return found
+
+
+def files_with(folder: Path, text: str) -> list[Path]:
+    """The files that contain a text."""
+    return [path for path in folder.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
+
+
+def event_log(folder: Path) -> list[str]:
+    """Options that make the driver write its event log there, with a setting that is no secret and is found in it."""
+    folder.mkdir()
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.test.planted": PLANTED,
+    }
+    return [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
 
 
 def test_a_seed_with_sealed_references_leaves_no_secret_behind(
@@ -67,7 +86,7 @@ def test_a_seed_with_sealed_references_leaves_no_secret_behind(
         spec, resolver, place=place, job="seed", token="seed-1", folder=tmp_path / "private"
     ) as argument:
         copy.references_file = argument  # type: ignore[assignment]
-        run = submit(copy, "seed", "seed")
+        run = submit(copy, "seed", "seed", "local[2,4]", *event_log(tmp_path / "events"))
         while run.process.poll() is None:
             seen |= exposed(run, password)
             assert not exposed(run, pair.text) - {"environment"}
@@ -75,10 +94,11 @@ def test_a_seed_with_sealed_references_leaves_no_secret_behind(
     assert run.wait() == 0, run.text()[-4000:]
     assert seen == set()
     copy.compare().check()
+    (events,) = files_with(tmp_path / "events", PLANTED)
+    assert copy.migration_id in events.read_text()
     for secret in (password, pair.text):
         assert secret not in run.text()
-        left = [path for path in tmp_path.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
-        assert left == []
+        assert files_with(tmp_path, secret) == []
 
 
 def test_a_driver_without_the_key_says_which_machine_lacks_it(
