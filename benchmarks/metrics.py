@@ -1,6 +1,6 @@
 """``python -m benchmarks.metrics``: what the metrics cost a copier, per batch and per sample. No brokers.
 
-The hot path without sockets: parse the batches of a fetch, decide, place, patch the header, encode the request, confirm.
+The hot path without sockets: parse the batches of a fetch, decide, place, patch headers, encode requests, confirm.
 Sockets and the kernel come on top of it, so the share that metrics have of a real copier's processor time is smaller.
 Results in ``benchmarks/results/metrics.json``.
 """
