@@ -106,7 +106,7 @@ bench-idle: env java ## What 1,000 partitions that bring nothing cost eight busy
 
 .PHONY: bench-metrics
 bench-metrics: env ## What metrics cost a copier, per append and per sample
-	$(PY) -m benchmarks.metrics
+	$(BIN)/python -m benchmarks.metrics
 
 .PHONY: bench-lanes
 bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated metadata: seconds and peak memory
