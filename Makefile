@@ -100,6 +100,10 @@ bench-groups: env java ## Consumer groups through MirrorMaker 2 and through us: 
 bench-idle: env java ## What 1,000 partitions that bring nothing cost eight busy ones: latency and processor time
 	$(BIN)/python -m benchmarks.idle
 
+.PHONY: bench-metrics
+bench-metrics: env ## What metrics cost a copier, per append and per sample
+	$(BIN)/python -m benchmarks.metrics
+
 .PHONY: bench-lanes
 bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated metadata: seconds and peak memory
 	$(BIN)/python -m benchmarks.lanes

@@ -135,12 +135,12 @@ class FiguresWriter:
         while True:
             ended = self._stop.wait(seconds)
             sums = {name: sum(getattr(copy.figures, name) for copy in copies) for name in self._names}
-            standing = _standing_of(copies) if self._names is SUMS else {}
+            standing = standing_of(copies) if self._names is SUMS else {}
             try:
                 if former is None:
                     former = self._former()
                 if (sums, standing) != written:
-                    self._write(former, sums, _latency_of(copies), standing)
+                    self._write(former, sums, latency_of(copies), standing)
                     written = (sums, standing)
             except MigrationError as error:
                 log.debug("figures of lane %s could not be written: %s", self._lane, error)
@@ -164,7 +164,7 @@ class FiguresWriter:
         self._store.put(self._key, LaneFigures(lane=self._lane, slices=[*former, now], standing=standing).canonical())
 
 
-def _standing_of(copies: Sequence[PartitionCopy]) -> dict[str, list[int]]:
+def standing_of(copies: Sequence[PartitionCopy]) -> dict[str, list[int]]:
     """Return the standing of the partitions of which the source has said something, by topic."""
     found: dict[str, list[int]] = {}
     for copy in copies:
@@ -178,7 +178,7 @@ def _standing_of(copies: Sequence[PartitionCopy]) -> dict[str, list[int]]:
     return found
 
 
-def _latency_of(copies: Sequence[PartitionCopy]) -> list[int]:
+def latency_of(copies: Sequence[PartitionCopy]) -> list[int]:
     total = LatencyHistogram()
     for copy in copies:
         total.merge(copy.figures.latency.flat())

@@ -181,7 +181,8 @@ def _distribution(module: str) -> str:
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     imported = _imported(ROOT / PACKAGE)
     declared = _declared(
-        *("spark", "msk", "kerberos", "openlineage", "gcp-secrets", "vault", "kubernetes", "databricks", "google")
+        *("spark", "msk", "kerberos", "openlineage", "prometheus", "gcp-secrets", "vault"),
+        *("kubernetes", "databricks", "google"),
     )
     # Of Airflow's compatibility layer only the facets of OpenLineage are used, which guard themselves.
     assert imported - declared == {"apache-airflow-providers-common-compat", "boto3-stubs"}

@@ -1,4 +1,4 @@
-"""A real tail between two brokers, seen by a scraper: the lag rises while the target is throttled, then it falls."""
+"""A real tail between two brokers, as a scraper sees it: the lag rises while the target throttles, then falls."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_the_wheel_requires_exactly_what_copiers_import(wheel: Path) -> None:
     required = [Requirement(text) for text in found.get_all("Requires-Dist") or []]
     assert {item.name for item in required if item.marker is None} == set(SHIPPED_LIBRARIES.values())
     assert {item.name for item in required if item.marker is not None} == {
-        *("aws-msk-iam-sasl-signer-python", "pyarrow"),
+        *("aws-msk-iam-sasl-signer-python", "prometheus-client", "pyarrow"),
     }
     assert found["Version"] == __version__
     assert (
