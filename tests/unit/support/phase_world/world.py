@@ -124,9 +124,9 @@ class World:
         store = self.journal_store
         first = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
         journal = Journal.create_or_open(
-            store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now, details=first
+            store, self.spec.migration_id, fingerprint, owner=owner, clock=self.clock.now, details=first
         )
-        store.answers[f"{MIGRATION}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
+        store.answers[f"{self.spec.migration_id}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
             spec=self.spec,
             journal=journal,
@@ -185,7 +185,7 @@ class World:
 
         def sleep(seconds: float) -> None:
             self.clock.sleep(seconds)
-            data = self.journal_store.get(f"{MIGRATION}/jobs/tail.json")
+            data = self.journal_store.get(f"{self.spec.migration_id}/jobs/tail.json")
             assert data is not None
             self.copiers.copy(CopyJob.parse(data))
 
@@ -209,7 +209,7 @@ class World:
         """Have a person approve with the current code."""
         context = self.context()
         code = request.code_of(request.make_binding(context.record, context.source, kind))
-        result = answers.answer(context, approval(context, kind, code))
+        result = answers.answer(context, approval(context, kind, code, migration_id=self.spec.migration_id))
         if kind == "client_switch":
             self.enter(State.VALIDATING)
         return result
@@ -229,7 +229,7 @@ class World:
 
     def stored(self, name: str) -> bytes | None:
         """Return a document of the journal store."""
-        return self.journal_store.get(f"{MIGRATION}/{name}")
+        return self.journal_store.get(f"{self.spec.migration_id}/{name}")
 
     @property
     def denied(self) -> set[str]:
