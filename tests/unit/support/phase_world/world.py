@@ -209,7 +209,7 @@ class World:
         """Have a person approve with the current code."""
         context = self.context()
         code = request.code_of(request.make_binding(context.record, context.source, kind))
-        result = answers.answer(context, approval(context, kind, code, migration_id=self.spec.migration_id))
+        result = answers.answer(context, approval(context, kind, code))
         if kind == "client_switch":
             self.enter(State.VALIDATING)
         return result
