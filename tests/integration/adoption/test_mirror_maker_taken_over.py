@@ -85,11 +85,11 @@ def _loads(prefix: str) -> list[TopicLoad]:
     ]
 
 
-def _write_identical(cluster: KafkaCluster, topic: str, count: int) -> None:
+def _write_identical(cluster: KafkaCluster, topic: str, count: int, timestamp_ms: int) -> None:
     """Records that content cannot tell apart."""
     producer = Producer({"log_level": 2, "linger.ms": 5, **cluster.client_config()})
     for _ in range(count):
-        producer.produce(topic, b"beat", b"same", 0, timestamp=1_700_000_000_000)
+        producer.produce(topic, b"beat", b"same", 0, timestamp=timestamp_ms)
     assert producer.flush(30) == 0
 
 
@@ -149,7 +149,8 @@ def test_a_killed_mirror_is_taken_over(
     same = f"{prefix}same"
     load(source_cluster, topics)
     source_cluster.create_topics({same: (1, {})})
-    _write_identical(source_cluster, same, _IDENTICAL)
+    timestamp_ms = int(time.time() * 1000)
+    _write_identical(source_cluster, same, _IDENTICAL, timestamp_ms)
     names = {name: name if identity else f"{SOURCE_ALIAS}.{name}" for name in [*(t.name for t in topics), same]}
     adopt = {
         "from": "mirrormaker2",
@@ -180,7 +181,7 @@ def test_a_killed_mirror_is_taken_over(
     with LiveProducer(source_cluster.client_config(), live, records_per_second=300, record_bytes=120), mirror:
         _live_and_die(taken, mirror, orders, 2_000, 4)
         _live_and_die(taken, mirror, orders, 1_000, 2)
-        _write_identical(source_cluster, same, 50)
+        _write_identical(source_cluster, same, 50, timestamp_ms)
         for group, fraction in groups.items():
             at = positions(source_cluster.client_config(), names, fraction)
             commit_offsets(source_cluster.client_config(), group, at)
