@@ -124,9 +124,9 @@ class World:
         store = self.journal_store
         first = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
         journal = Journal.create_or_open(
-            store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now, details=first
+            store, self.spec.migration_id, fingerprint, owner=owner, clock=self.clock.now, details=first
         )
-        store.answers[f"{MIGRATION}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
+        store.answers[f"{self.spec.migration_id}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
             spec=self.spec,
             journal=journal,
@@ -185,7 +185,7 @@ class World:
 
         def sleep(seconds: float) -> None:
             self.clock.sleep(seconds)
-            data = self.journal_store.get(f"{MIGRATION}/jobs/tail.json")
+            data = self.journal_store.get(f"{self.spec.migration_id}/jobs/tail.json")
             assert data is not None
             self.copiers.copy(CopyJob.parse(data))
 
@@ -229,7 +229,7 @@ class World:
 
     def stored(self, name: str) -> bytes | None:
         """Return a document of the journal store."""
-        return self.journal_store.get(f"{MIGRATION}/{name}")
+        return self.journal_store.get(f"{self.spec.migration_id}/{name}")
 
     @property
     def denied(self) -> set[str]:
