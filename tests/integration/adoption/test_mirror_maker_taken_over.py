@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from nacl.signing import SigningKey
 
 from harness.brokers import KafkaCluster
@@ -97,7 +97,10 @@ def _copied(taken: Taken, topic: str) -> int:
     """Records on the target; 0 while the topic does not exist."""
     if taken.names[topic] not in taken.target.admin().list_topics(timeout=10).topics:
         return 0
-    found = bounds(taken.target.client_config(), [taken.names[topic]])
+    try:
+        found = bounds(taken.target.client_config(), [taken.names[topic]])
+    except KafkaException:  # it is being created
+        return 0
     return sum(content.end for content in found[taken.names[topic]].values())
 
 
