@@ -25,7 +25,7 @@ from harness.copiers.mirror_maker import SOURCE_ALIAS, TARGET_ALIAS, MirrorMaker
 from harness.load import Kind, TopicLoad, load
 from harness.processes import wait_for
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 _KEY = SigningKey(bytes(range(32)))
 _SECONDS = 400

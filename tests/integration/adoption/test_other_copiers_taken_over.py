@@ -22,7 +22,7 @@ from harness.clients import commit_offsets
 from harness.compare import Record, read_records
 from harness.load import Kind, TopicLoad, load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @dataclass
