@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from nacl.signing import SigningKey
 
 from harness.brokers import KafkaCluster
@@ -25,7 +25,7 @@ from harness.copiers.mirror_maker import SOURCE_ALIAS, TARGET_ALIAS, MirrorMaker
 from harness.load import Kind, TopicLoad, load
 from harness.processes import wait_for
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 _KEY = SigningKey(bytes(range(32)))
 _SECONDS = 400
@@ -85,11 +85,11 @@ def _loads(prefix: str) -> list[TopicLoad]:
     ]
 
 
-def _write_identical(cluster: KafkaCluster, topic: str, count: int) -> None:
+def _write_identical(cluster: KafkaCluster, topic: str, count: int, timestamp_ms: int) -> None:
     """Records that content cannot tell apart."""
     producer = Producer({"log_level": 2, "linger.ms": 5, **cluster.client_config()})
     for _ in range(count):
-        producer.produce(topic, b"beat", b"same", 0, timestamp=1_700_000_000_000)
+        producer.produce(topic, b"beat", b"same", 0, timestamp=timestamp_ms)
     assert producer.flush(30) == 0
 
 
@@ -97,7 +97,10 @@ def _copied(taken: Taken, topic: str) -> int:
     """Records on the target; 0 while the topic does not exist."""
     if taken.names[topic] not in taken.target.admin().list_topics(timeout=10).topics:
         return 0
-    found = bounds(taken.target.client_config(), [taken.names[topic]])
+    try:
+        found = bounds(taken.target.client_config(), [taken.names[topic]])
+    except KafkaException:  # it is being created
+        return 0
     return sum(content.end for content in found[taken.names[topic]].values())
 
 
@@ -149,7 +152,8 @@ def test_a_killed_mirror_is_taken_over(
     same = f"{prefix}same"
     load(source_cluster, topics)
     source_cluster.create_topics({same: (1, {})})
-    _write_identical(source_cluster, same, _IDENTICAL)
+    timestamp_ms = int(time.time() * 1000)
+    _write_identical(source_cluster, same, _IDENTICAL, timestamp_ms)
     names = {name: name if identity else f"{SOURCE_ALIAS}.{name}" for name in [*(t.name for t in topics), same]}
     adopt = {
         "from": "mirrormaker2",
@@ -180,7 +184,7 @@ def test_a_killed_mirror_is_taken_over(
     with LiveProducer(source_cluster.client_config(), live, records_per_second=300, record_bytes=120), mirror:
         _live_and_die(taken, mirror, orders, 2_000, 4)
         _live_and_die(taken, mirror, orders, 1_000, 2)
-        _write_identical(source_cluster, same, 50)
+        _write_identical(source_cluster, same, 50, timestamp_ms)
         for group, fraction in groups.items():
             at = positions(source_cluster.client_config(), names, fraction)
             commit_offsets(source_cluster.client_config(), group, at)

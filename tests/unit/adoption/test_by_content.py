@@ -1,0 +1,183 @@
+"""One partition whose boundary is looked for: windows, empty targets, policies; the logs are in memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider_kafka_migration.adoption import by_content
+from airflow_provider_kafka_migration.adoption.alignment import OffsetSync
+from airflow_provider_kafka_migration.adoption.by_content import Recorded, Topics, _Partition
+from airflow_provider_kafka_migration.adoption.contents import Contents
+from airflow_provider_kafka_migration.adoption.last_records import LogEnd
+from airflow_provider_kafka_migration.adoption.starts import Candidate, FoundStarts
+from airflow_provider_kafka_migration.offset_map.below import BelowRange, ranges_of
+from airflow_provider_kafka_migration.spec import AdoptSection
+
+KEY = ("orders", 0)
+CANDIDATE = Candidate("orders", 0, "a.orders", "s-id", "t-id", 0, 0)
+
+
+class Log:
+    """A log whose reads are counted: offset to (digest, aborted)."""
+
+    def __init__(self, records: dict[int, tuple[int, bool]], start: int = 0, end: int | None = None) -> None:
+        self.records = records
+        self.end = LogEnd(start, *[end if end is not None else max(records, default=start - 1) + 1] * 3)
+        self.read_records = 0
+
+    def read(self, start: int, stop: int, with_aborted: bool) -> Contents:
+        found = Contents()
+        for offset in range(start, stop):
+            if offset in self.records and (with_aborted or not self.records[offset][1]):
+                body, aborted = self.records[offset]
+                found.add(offset, body, aborted=aborted)
+        self.read_records += len(found)
+        return found
+
+
+def plain(count: int, start: int = 0, aborted: range = range(0)) -> dict[int, tuple[int, bool]]:
+    return {offset: (1_000 + offset, offset in aborted) for offset in range(start, start + count)}
+
+
+def copied(source: Log, *runs: range) -> Log:
+    """A target with runs of source offsets."""
+    offsets = [offset for run in runs for offset in run if offset in source.records]
+    return Log({place: (source.records[offset][0], False) for place, offset in enumerate(offsets)})
+
+
+def find(
+    monkeypatch: pytest.MonkeyPatch,
+    source: Log,
+    target: Log,
+    recorded: Recorded,
+    *,
+    copies_aborted: bool | None = True,
+    down_to: int | None = None,
+    **adopt: Any,
+) -> FoundStarts:
+    logs = {"orders": source, "a.orders": target}
+
+    def read(
+        _: object, key: tuple[str, int], start: int, stop: int, *, with_aborted: bool, with_times: bool
+    ) -> Contents:
+        assert with_times
+        return logs[key[0]].read(start, stop, with_aborted)
+
+    monkeypatch.setattr(by_content, "read_contents", read)
+    side = SimpleNamespace(wire=None)
+    found = FoundStarts()
+    partition = _Partition(
+        context=cast("Any", SimpleNamespace(source=side, target=side, migration_id="m")),
+        candidate=CANDIDATE,
+        adopt=AdoptSection.model_validate({"from": "mirrormaker2", **adopt}),
+        recorded=recorded,
+        source_end=source.end,
+        target_end=target.end,
+        topics=Topics(False, False, False),
+        down_to=down_to,
+    )
+    partition.find(found, copies_aborted)
+    return found
+
+
+def test_only_the_newest_records_are_read_if_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(100_000))
+    target = copied(source, range(90_050))
+    start = find(monkeypatch, source, target, Recorded(89_999)).starts[KEY]
+    assert (start.source_offset, start.target_offset, start.proof) == (90_050, 90_050, "content")
+    assert (start.source_topic_id, start.target_topic_id) == ("s-id", "t-id")
+    assert start.earlier.duplicates == -1, "only a part was compared"
+    assert "committed source offset 89999, 50 below" in start.note
+    assert target.read_records < 1_000
+    assert source.read_records < 11_000
+
+
+def test_everything_is_compared_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(3_000))
+    target = copied(source, range(2_000), range(1_500, 2_500))
+    found = find(monkeypatch, source, target, Recorded(1_499), compare="all", on_duplicates="report")
+    start = found.starts[KEY]
+    assert (start.source_offset, start.target_offset, start.earlier.duplicates) == (2_500, 3_000, 500)
+    below = found.below[KEY]
+    assert below.is_exact
+    assert start.below_digest == below.digest()
+    assert ranges_of(below.ranges) == [BelowRange(0, 0, 1_500), BelowRange(1_500, 2_000, 1_000)]
+
+
+def test_the_map_goes_down_to_the_lowest_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(5_000))
+    found = find(monkeypatch, source, copied(source, range(4_000)), Recorded(3_999), down_to=1_000)
+    below = found.below[KEY]
+    assert not below.is_exact
+    assert ranges_of(below.ranges)[0].source_first <= 1_000
+
+
+@pytest.mark.parametrize("policy", ["refuse", "afresh"])
+def test_flaws_are_refused_with_their_number(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    source = Log(plain(3_000, aborted=range(100, 110)))
+    target = copied(source, range(2_000), range(1_500, 2_500))
+    found = find(monkeypatch, source, target, Recorded(1_499), compare="all", on_duplicates=policy)
+    assert not found.starts
+    assert "500 records written twice or more, 10 records of aborted transactions" in found.refused[KEY]
+    assert ("topics.rename.topics" in found.refused[KEY]) is (policy == "afresh")
+
+
+def test_whether_aborted_records_were_copied_is_tried_if_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(1_000, aborted=range(500, 550)))
+    committed = Log({offset: item for offset, item in source.records.items() if not item[1]}, end=1_000)
+    target = copied(committed, range(800))
+    start = find(monkeypatch, source, target, Recorded(None), copies_aborted=None, compare="all").starts[KEY]
+    assert (start.source_offset, start.earlier.aborted_records) == (800, 0)
+    everything = copied(source, range(800))
+    again = find(
+        monkeypatch,
+        source,
+        everything,
+        Recorded(None),
+        copies_aborted=None,
+        compare="all",
+        on_duplicates="report",
+    ).starts[KEY]
+    assert (again.source_offset, again.earlier.aborted_records) == (800, 50)
+
+
+def test_a_partition_that_was_never_copied_is_copied_from_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find(monkeypatch, Log(plain(10)), Log({}), Recorded(-1))
+    assert not found.starts
+    assert not found.refused
+
+
+def test_an_emptied_target_is_adopted_only_if_the_source_has_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied = Log({}, start=500, end=500)
+    start = find(monkeypatch, Log({}, start=700, end=700), emptied, Recorded(699)).starts[KEY]
+    assert (start.source_offset, start.target_offset) == (700, 500)
+    refused = find(monkeypatch, Log(plain(10, 700), start=700), emptied, Recorded(699)).refused[KEY]
+    assert "nothing shows which of them were copied" in refused
+
+
+def test_a_source_that_ends_below_the_position_is_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log({}, start=10, end=10)
+    target = Log(plain(100))
+    assert "it was truncated" in find(monkeypatch, source, target, Recorded(99)).refused[KEY]
+
+
+def test_a_doubt_is_accepted_only_by_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(50, 1_000), start=1_000)
+    target = Log(plain(100, 100))
+    refused = find(monkeypatch, source, target, Recorded(199))
+    assert "nothing shows that what it deleted was copied" in refused.refused[KEY]
+    start = find(monkeypatch, source, target, Recorded(199), on_duplicates="report").starts[KEY]
+    assert start.source_offset == 1_000
+    assert "deleted all up to offset 999" in start.note
+
+
+def test_offset_syncs_are_the_map_where_the_spec_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(500))
+    syncs = (OffsetSync(0, 0), OffsetSync(101, 101), OffsetSync(202, 202))
+    found = find(monkeypatch, source, copied(source, range(300)), Recorded(250, syncs), map_below="offset_syncs")
+    below = found.below[KEY]
+    assert not below.is_exact
+    assert ranges_of(below.ranges) == [BelowRange(0, 0, 1), BelowRange(101, 101, 1), BelowRange(202, 202, 1)]
