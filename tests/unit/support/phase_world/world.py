@@ -72,6 +72,8 @@ _SPEC: dict[str, Any] = {
 class World:
     """One migration with its clusters; :meth:`context` is what a new process of the same owner opens."""
 
+    migration_id = MIGRATION
+
     def __init__(self, **sections: Any) -> None:
         self.sections = sections
         self.clock = Clock()
@@ -102,7 +104,7 @@ class World:
 
     def fork(self) -> World:
         """Return a copy of everything: other processes, other clusters, the same history."""
-        other = World.__new__(World)
+        other = type(self).__new__(type(self))
         other.sections, other.outside = dict(self.sections), Outside()
         other.clock = copy.copy(self.clock)
         other.source, other.target = copy.deepcopy(self.source), copy.deepcopy(self.target)
@@ -123,11 +125,10 @@ class World:
         fingerprint = Fingerprint(self.source.cluster_id, self.target.cluster_id)
         owner = Owner("cli", "tester", "tester")
         store = self.journal_store
+        name = self.migration_id
         first = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
-        journal = Journal.create_or_open(
-            store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now, details=first
-        )
-        store.answers[f"{MIGRATION}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
+        journal = Journal.create_or_open(store, name, fingerprint, owner=owner, clock=self.clock.now, details=first)
+        store.answers[f"{name}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
             spec=self.spec,
             journal=journal,
@@ -186,7 +187,7 @@ class World:
 
         def sleep(seconds: float) -> None:
             self.clock.sleep(seconds)
-            data = self.journal_store.get(f"{MIGRATION}/jobs/tail.json")
+            data = self.journal_store.get(f"{self.migration_id}/jobs/tail.json")
             assert data is not None
             self.copiers.copy(CopyJob.parse(data))
 
@@ -230,7 +231,7 @@ class World:
 
     def stored(self, name: str) -> bytes | None:
         """Return a document of the journal store."""
-        return self.journal_store.get(f"{MIGRATION}/{name}")
+        return self.journal_store.get(f"{self.migration_id}/{name}")
 
     @property
     def denied(self) -> set[str]:
@@ -270,6 +271,10 @@ class Worlds:
     def __init__(self) -> None:
         self._made: dict[str, World] = {}
 
+    def begin(self, **sections: Any) -> World:
+        """Return a world in which nothing has run."""
+        return new_world(**sections)
+
     def at(self, phase: str, **sections: Any) -> World:
         """Return a migration in which everything before a phase has run."""
         key = f"{phase} {sections}"
@@ -280,7 +285,7 @@ class Worlds:
                 world.clock.sleep(1)
                 world.run(ORDER[index - 1])
             else:
-                world = new_world(**sections)
+                world = self.begin(**sections)
             self._made[key] = world
         return self._made[key].fork()
 
