@@ -161,7 +161,8 @@ def _replicas(plan: Plan, factor: int) -> int:
 
 
 def _names(plan: Plan) -> set[str]:
-    return {topic.target_name for topic in plan.topics}
+    """Return the target topics whose present bytes are a part of what is to be copied: not content of others."""
+    return {topic.target_name for topic in plan.topics if not any(item.adopted for item in topic.partitions)}
 
 
 # -- precheck storage -------------------------------------------------------------------------------------------------

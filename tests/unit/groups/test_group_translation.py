@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_kafka_migration.documents.adoption import BelowMap
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.cutover import CommittedOffset, Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.groups.offsets import count_translations, translate_offset
+from airflow_provider_kafka_migration.offset_map.below import BelowRange, BelowTranslator, flat_ranges
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 
 KEY = ("orders", 0)
@@ -94,3 +96,65 @@ def test_counts_come_in_a_fixed_order_and_without_zeros() -> None:
         for n in (101, 5, 6)
     ]
     assert list(count_translations(offsets).items()) == [("equal", 2), ("clamped", 1)]
+
+
+# -- adopted partitions -----------------------------------------------------------------------------------------------
+
+
+def adopted(offset: int, *, is_exact: bool | None) -> tuple[int | None, Translation, str]:
+    """Translate an offset of a partition that is adopted at 200 -> 150; None: without a map below."""
+    item = CopyPartition(
+        topic="orders",
+        target_topic="orders",
+        partition=0,
+        source_start_offset=200,
+        target_start_offset=150,
+        verdict=Verdict.SHIFTED,
+        adopted=True,
+    )
+    ranges = [BelowRange(0, 0, 50), BelowRange(100, 50, 100)]
+    if is_exact is False:
+        ranges = [BelowRange(100, 50, 1)]
+    below = BelowMap(
+        migration_id="m",
+        topic="orders",
+        partition=0,
+        source_offset=200,
+        target_offset=150,
+        is_exact=bool(is_exact),
+        ranges=flat_ranges(ranges),
+    )
+    found = translate_offset(
+        CommittedOffset(topic="orders", partition=0, offset=offset),
+        {KEY: item},
+        {KEY: PartitionMap([OffsetRange(200, 150)])},
+        {} if is_exact is None else {KEY: BelowTranslator(below)},
+    )
+    return found.target_offset, found.translation, found.reason
+
+
+@pytest.mark.parametrize(
+    ("offset", "target", "how"),
+    [
+        (200, 150, Translation.EXACT),  # at the boundary: the map of the copy
+        (210, 160, Translation.EXACT),
+        (199, 149, Translation.EXACT),
+        (100, 50, Translation.EXACT),
+        (60, 50, Translation.EXACT),  # a hole
+        (7, 7, Translation.EQUAL),
+    ],
+)
+def test_a_group_behind_a_boundary_keeps_its_place(offset: int, target: int, how: Translation) -> None:
+    assert adopted(offset, is_exact=True) == (target, how, "")
+
+
+def test_where_little_is_known_a_group_gets_an_earlier_place() -> None:
+    assert adopted(199, is_exact=False) == (51, Translation.EARLIER, "")
+
+
+@pytest.mark.parametrize(("offset", "is_exact"), [(99, False), (199, None)])
+def test_a_group_whose_place_is_not_known_is_named(offset: int, is_exact: bool | None) -> None:
+    """The start of the copy would skip all records between its offset and the boundary."""
+    target, how, reason = adopted(offset, is_exact=is_exact)
+    assert (target, how) == (None, Translation.SKIPPED)
+    assert "lags behind the boundary" in reason

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from phase_world.outside import Killed
-from phase_world.way_back import BACK, WayBack
-from phase_world.world import KEYS, World, Worlds
+from phase_world.way_back import WayBack
+from phase_world.world import KEYS, ORDER, World, Worlds
 
 from airflow_provider_kafka_migration.adoption.boundary import boundary_of
 from airflow_provider_kafka_migration.checks.adoption import check_adoption
@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PrecheckBlocked, SpecInvalid, Terminal
 from airflow_provider_kafka_migration.groups.commit import Translator, read_groups
 from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.state import State
 
 
 @pytest.fixture
@@ -117,6 +118,27 @@ def test_a_foreign_write_after_the_plan_is_found_by_the_precheck(switched: World
     assert findings(back)["B121"] == ["orders-0"]
 
 
+def test_an_adopted_topic_that_is_deleted_is_never_made_again(switched: World) -> None:
+    """On an ordinary target it is created and copied again; here it had content that nobody could copy."""
+    back = WayBack(switched)
+    for phase in ("plan", "precheck", "topology_copy", "seed"):
+        back.run(phase)
+    del back.target.topics["orders"]
+    with pytest.raises(ForeignData, match="orders-0: it does not exist on the target any more"):
+        back.run("seed")
+    assert "orders" not in back.target.topics
+
+
+def test_the_plan_page_shows_where_partitions_begin(switched: World) -> None:
+    back = WayBack(switched)
+    back.run("plan")
+    page = back.stored("plan/plan.md")
+    assert page is not None
+    end = switched.source.log("orders", 0).end
+    assert f"| orders-0 | {end} | {end} | boundary |" in page.decode()
+    assert "adopted (way_back, the end of m1): 3 partitions" in page.decode()
+
+
 def test_a_foreign_write_after_the_precheck_is_found_before_anything_is_changed(switched: World) -> None:
     back = WayBack(switched)
     back.run("plan")
@@ -214,6 +236,41 @@ def test_groups_that_lag_behind_the_boundary_keep_their_place(switched: World) -
     assert found == {("orders", 0): 1, ("orders", 1): 5, ("state", 0): 2}
 
 
+def through(world: World) -> None:
+    """Run all phases of a migration, up to its signed evidence."""
+    for phase in ORDER:
+        world.clock.sleep(1)
+        world.run(phase)
+    assert world.state is State.FINALIZED
+
+
+def test_there_and_back_and_there_again(switched: World) -> None:
+    """Each way is a whole migration with cutover, groups, validation and evidence; each begins at the last one's end.
+
+    The fence of each of them takes one offset, which everything that compares ends and counts knows.
+    """
+    for phase in ("validate", "evidence"):
+        switched.run(phase)
+    world: World = switched
+    ends = {key: switched.target.log(*key).end for key in KEYS}
+    for life, name in enumerate((b"back", b"there"), 1):
+        way = WayBack(world)
+        through(way)
+        for key in KEYS:
+            here, there = way.source.log(*key), way.target.log(*key)
+            assert there.end == here.end + 1, "the fence of this migration"
+            assert here.values() == there.values()
+            assert there.end > ends[key]
+            ends[key] = there.end
+            there.write(b"%s-%d" % (name, life))
+        artifacts = way.context().record.adoption()
+        assert artifacts is not None
+        assert artifacts.boundary_of == world.spec.migration_id
+        assert artifacts.refused == []
+        world = way
+    assert world.spec.migration_id == "m1.back.back"
+
+
 @pytest.mark.no_cover
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["plan", "topology_copy", "seed"])
@@ -253,4 +310,4 @@ def test_the_journals_are_two(switched: World) -> None:
     WayBack(switched).run("plan")
     switched.context().journal.refresh()
     assert len(switched.context().journal.entries()) == entries
-    assert any(key.startswith(f"{BACK}/") for key in switched.journal_store.objects)
+    assert any(key.startswith("m1.back/") for key in switched.journal_store.objects)

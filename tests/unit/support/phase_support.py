@@ -302,7 +302,7 @@ def approval(context: PhaseContext, kind: str, code: str, *, user: str = "ann", 
     """An answer given now."""
     return ApprovalAnswer.model_validate(
         {
-            "migration_id": "m1",
+            "migration_id": context.migration_id,
             "kind": kind,
             "decision": "approve",
             "code": code,

@@ -116,6 +116,12 @@ def test_records_behind_the_boundary_fail_by_default(policy: Any, outcome: str) 
     assert "producer ids 7" in result.findings[0]
 
 
+def test_below_an_adopted_range_is_content_of_others() -> None:
+    args = (document(), {KEY: 100}, {KEY: Ends(10, 100)}, {KEY: Ends(0, 101)}, {KEY: content()})
+    assert check_counts(*args, CountRules()).outcome is Outcome.FAILED, "fillers came back"
+    assert check_counts(*args, CountRules(adopted=frozenset({KEY}))).outcome is Outcome.PASSED
+
+
 def test_a_log_start_may_move_once_retention_is_back() -> None:
     rules = CountRules(retention_is_back=True)
     ends = {KEY: Ends(10, 100)}

@@ -7,7 +7,6 @@ from typing import Any
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.way_back.derived_spec import derive
-from phase_world.jobs import MIGRATION
 from phase_world.world import KEYS, ORDER, World, Worlds
 
 
@@ -16,8 +15,6 @@ class Returning(World):
 
     :param section: the section ``way_back`` of the spec.
     """
-
-    migration_id = f"{MIGRATION}.back"
 
     def __init__(self, first: World, section: dict[str, Any]) -> None:
         data = first.spec.model_dump(mode="json") | {"way_back": section}
