@@ -36,6 +36,7 @@ class WayBack(World):
         for name, value in sections.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value
         self.spec = parse_spec(data)
+        self.migration_id = self.spec.migration_id
         self.copiers = SimCopiers(self.source, self.target, self.journal_store, self.outside)
         self.verifier = SimVerifier(self.source, self.target, self.outside)
         self._context: PhaseContext | None = None

@@ -72,6 +72,8 @@ _SPEC: dict[str, Any] = {
 class World:
     """One migration with its clusters; :meth:`context` is what a new process of the same owner opens."""
 
+    migration_id = MIGRATION
+
     def __init__(self, **sections: Any) -> None:
         self.sections = sections
         self.clock = Clock()
@@ -123,11 +125,10 @@ class World:
         fingerprint = Fingerprint(self.source.cluster_id, self.target.cluster_id)
         owner = Owner("cli", "tester", "tester")
         store = self.journal_store
+        name = self.migration_id
         first = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
-        journal = Journal.create_or_open(
-            store, self.spec.migration_id, fingerprint, owner=owner, clock=self.clock.now, details=first
-        )
-        store.answers[f"{self.spec.migration_id}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
+        journal = Journal.create_or_open(store, name, fingerprint, owner=owner, clock=self.clock.now, details=first)
+        store.answers[f"{name}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
             spec=self.spec,
             journal=journal,
@@ -186,7 +187,7 @@ class World:
 
         def sleep(seconds: float) -> None:
             self.clock.sleep(seconds)
-            data = self.journal_store.get(f"{self.spec.migration_id}/jobs/tail.json")
+            data = self.journal_store.get(f"{self.migration_id}/jobs/tail.json")
             assert data is not None
             self.copiers.copy(CopyJob.parse(data))
 
@@ -230,7 +231,7 @@ class World:
 
     def stored(self, name: str) -> bytes | None:
         """Return a document of the journal store."""
-        return self.journal_store.get(f"{self.spec.migration_id}/{name}")
+        return self.journal_store.get(f"{self.migration_id}/{name}")
 
     @property
     def denied(self) -> set[str]:
