@@ -51,7 +51,7 @@ jars: env java ## Fetch Kafka's jars and Apicurio into the user's cache and chec
 	@$(BIN)/python -m harness.registries
 
 .PHONY: demo
-demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1)
+demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1, WAY_BACK=1)
 	@$(BIN)/python -m demo
 
 .PHONY: test

@@ -1,6 +1,7 @@
 """``python -m demo``: exit status 0 when the migration was correct.
 
-Environment: ``APPROVE=manual`` leaves the two approvals to a person; ``KEEP=1`` leaves everything running until Ctrl-C.
+Environment: ``APPROVE=manual`` leaves the two approvals to a person; ``KEEP=1`` leaves everything running until Ctrl-C;
+``WAY_BACK=1`` lets clients write to the target for a while afterwards, and return.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from demo.drive import Run
 from demo.groups import Groups, Switched
 from demo.screen import Screen
 from demo.verdict import Verdict, judge, show
+from demo.way_back import WayBack
 from demo.world import FOLDER, World
 from harness.clients import LiveProducer
 from harness.load import load
@@ -35,10 +37,11 @@ _EXIT_INTERRUPTED = 130
 class Demo:
     """One demo from beginning to end."""
 
-    def __init__(self, console: Console, *, by_hand: bool, keep: bool) -> None:
+    def __init__(self, console: Console, *, by_hand: bool, keep: bool, way_back: bool = False) -> None:
         self._console = console
         self._by_hand = by_hand
         self._keep = keep
+        self._way_back = way_back
         self._begun = time.monotonic()
         self._groups: Groups
         self._switched: list[Switched] = []
@@ -69,6 +72,8 @@ class Demo:
             self.say("The run has ended. Comparing both clusters record by record ...")
             verdict = judge(world, self._switched)
             self._write_on_the_target(world, verdict)
+            if self._way_back:
+                self._go_back(world, verdict)
             verdict.seconds = time.monotonic() - self._begun
             (FOLDER / "summary.json").write_text(json.dumps(verdict.summary(), indent=2) + "\n", encoding="utf-8")
             show(self._console, verdict)
@@ -125,6 +130,16 @@ class Demo:
         if producer.failed:
             verdict.problems.append(f"the producer cannot write on the target: {producer.failed[0][2]}")
 
+    def _go_back(self, world: World, verdict: Verdict) -> None:
+        """Let the clients write to the target for a while and return to the source."""
+        self.say("The way back: clients write to the new cluster for a while, and then return to the old one ...")
+        with Screen(self._console) as screen:
+            back = WayBack(world, self._groups, screen.say)
+            back.run(world.airflow, screen, by_hand=self._by_hand)
+        verdict.problems += back.problems
+        for line in back.lines:
+            self.say(f"Way back: {line}")
+
     def _stay(self, world: World) -> None:
         self.say(f"KEEP=1: everything keeps running. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}")
         self.say(f"source: {world.source.bootstrap}   target: {world.target.bootstrap}")
@@ -145,6 +160,10 @@ def _report_failure(console: Console, demo: Demo, error: BaseException) -> None:
         console.print(f"  {path}", highlight=False, soft_wrap=True)
 
 
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
 def main() -> int:
     """The exit status."""
     argparse.ArgumentParser(prog="python -m demo", description=__doc__).parse_args()
@@ -154,7 +173,7 @@ def main() -> int:
         return 2
     console = Console(soft_wrap=False)
     signal.signal(signal.SIGTERM, _on_signal)
-    demo = Demo(console, by_hand=approve == "manual", keep=os.environ.get("KEEP", "") not in ("", "0"))
+    demo = Demo(console, by_hand=approve == "manual", keep=_is_set("KEEP"), way_back=_is_set("WAY_BACK"))
     try:
         verdict = demo.run()
     except KeyboardInterrupt:

@@ -57,6 +57,8 @@ class Run:
     :param by_hand: leave the approvals to a person.
     :param before_switch: called once when the client switch waits for its approval, to move the clients.
     :param in_tail: called once when the tail runs.
+    :param before_cutover: called once when the cutover waits for its approval.
+    :param choice: how the cutover is approved.
     """
 
     def __init__(
@@ -67,7 +69,13 @@ class Run:
         by_hand: bool,
         before_switch: Callable[[], None],
         in_tail: Callable[[], None],
+        before_cutover: Callable[[], None] = lambda: None,
+        dag_id: str = DAG_ID,
+        choice: str = "Approve",
     ) -> None:
+        self._dag_id = dag_id
+        self._choices = {CUTOVER: choice, SWITCH: "Approve"}
+        self._before_cutover = before_cutover
         self._airflow = airflow
         self._screen = screen
         self._by_hand = by_hand
@@ -83,14 +91,18 @@ class Run:
 
         :raises HarnessError: it failed, or took too long; names the task and shows the end of its log.
         """
-        self.run_id = self._airflow.trigger(DAG_ID, params(spec), f"demo-{int(time.time())}")
-        self._screen.say(f"Run {self.run_id} of DAG {DAG_ID}: {self.address}")
+        self.run_with(params(spec))
+
+    def run_with(self, given: Mapping[str, Any]) -> None:
+        """Trigger the DAG with these Params and follow the run until it has succeeded. Errors as :meth:`run`."""
+        self.run_id = self._airflow.trigger(self._dag_id, dict(given), f"demo-{int(time.time())}")
+        self._screen.say(f"Run {self.run_id} of DAG {self._dag_id}: {self.address}")
         deadline = time.monotonic() + _RUN_SECONDS
         while True:
-            states = self._airflow.task_states(DAG_ID, self.run_id)
+            states = self._airflow.task_states(self._dag_id, self.run_id)
             self._read_progress(states)
             self._screen.show(states, self._progress)
-            state = self._airflow.run_state(DAG_ID, self.run_id)
+            state = self._airflow.run_state(self._dag_id, self.run_id)
             if state == "success":
                 return
             failed = [name for name, task in states.items() if task == "failed"]
@@ -109,7 +121,7 @@ class Run:
     @property
     def address(self) -> str:
         """The run in Airflow's UI."""
-        return f"{self._airflow.url}/dags/{DAG_ID}/runs/{self.run_id}"
+        return f"{self._airflow.url}/dags/{self._dag_id}/runs/{self.run_id}"
 
     def _approve(self, task_id: str) -> None:
         if task_id in self._answered:
@@ -118,18 +130,22 @@ class Run:
             self._asked[task_id] = time.monotonic()
             if task_id == SWITCH:
                 self._before_switch()
+            if task_id == CUTOVER:
+                self._before_cutover()
             if self._by_hand:
                 self._screen.say(
                     f"{task_id} waits for you: {self.address} (tab Required Actions; no login is needed, everyone is "
-                    "admin). Read the text, type its code, choose Approve."
+                    "admin). Read the text, type its code, choose " + f"{self._choices[task_id]}."
                 )
         if self._by_hand or time.monotonic() - self._asked[task_id] < _THINK_SECONDS:
             return
-        shown = self._airflow.hitl(DAG_ID, self.run_id, task_id)
+        shown = self._airflow.hitl(self._dag_id, self.run_id, task_id)
         if shown is None:
             return
         code = code_in(str(shown["body"]))
-        self._airflow.answer(DAG_ID, self.run_id, task_id, ["Approve"], {"code": code}, _ANSWER_SECONDS)
+        self._airflow.answer(
+            self._dag_id, self.run_id, task_id, [self._choices[task_id]], {"code": code}, _ANSWER_SECONDS
+        )
         self._answered.add(task_id)
         self._screen.say(f"{task_id}: approved with code {code}")
 
@@ -137,7 +153,7 @@ class Run:
         for name, state in states.items():
             if state == "running":
                 with contextlib.suppress(HarnessError, OSError):
-                    stored = self._airflow.state_store(DAG_ID, self.run_id, name)
+                    stored = self._airflow.state_store(self._dag_id, self.run_id, name)
                     self._progress[name] = progress_text(stored.get("progress"))
             elif state in ("success", "failed"):
                 self._progress.pop(name, None)
@@ -146,7 +162,7 @@ class Run:
         text = f"the run failed: {', '.join(failed) or 'no task says why'}"
         for name in failed[:1]:
             with contextlib.suppress(HarnessError):
-                text += log_story(name, self._airflow.task_log(DAG_ID, self.run_id, name))
+                text += log_story(name, self._airflow.task_log(self._dag_id, self.run_id, name))
         return text
 
 

@@ -84,8 +84,8 @@ def _can_leave_cutover(record: MigrationRecord, state: State) -> bool:
 def _instead(state: State) -> str:
     if state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         return (
-            "clients may already use the target, so the source may lack their records: complete the migration. To "
-            "return, move the clients back by a migration in the other direction"
+            "clients may already use the target, so the source may lack their records: complete the switch; clients "
+            "can then return, with what they have written, by `kafka-migration way-back run FILE` (docs/way-back.md)"
         )
     return "the migration has ended; start a new one with another migration_id"
 

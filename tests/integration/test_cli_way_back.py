@@ -23,7 +23,8 @@ from harness.compare import Record, compare, read_records
 from harness.load import Kind, TopicLoad, load, tiny_topics
 from tests.integration.test_cli_migration import Command
 
-pytestmark = pytest.mark.integration
+#: Whole migrations, one after the other, each command a process of its own: minutes on a busy machine.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 _KEY = SigningKey(bytes(range(32)))
 _SEED = 15

@@ -1,0 +1,127 @@
+"""Every task of a way back, killed after any change that it makes: the next process ends where it would have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from phase_world.outside import Killed
+from phase_world.returning import Returns
+from phase_world.world import KEYS, ORDER, World, Worlds
+from test_killed_anywhere import PHASES, changes_of, kill_everywhere, outcome
+
+from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.state import State
+
+pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+
+SECTION = {"freeze_old": "acl"}
+
+
+@pytest.fixture(scope="session")
+def all_returns(all_worlds: Worlds) -> Returns:
+    """Ways back that all tests of a process share; only :func:`returns` uses them directly."""
+    return Returns(all_worlds)
+
+
+@pytest.fixture
+def returns(all_returns: Returns, worlds: Worlds) -> Returns:
+    """Copies of ways back at the beginning of any phase."""
+    assert worlds is not None
+    return all_returns
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_next_process_ends_where_the_killed_one_would_have(returns: Returns, phase: str) -> None:
+    kill_everywhere(returns, phase, way_back=SECTION)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_phase_that_is_done_changes_nothing_when_it_runs_again(returns: Returns, phase: str) -> None:
+    world = returns.at(phase, way_back=SECTION)
+    world.run(phase)
+    expected = outcome(world)
+    world.restart()
+    world.context()
+    world.outside.revive()
+    world.run(phase)
+    assert outcome(world) == expected
+    done = [change for change in world.outside.changes if change.startswith(("source.", "target.", "copiers."))]
+    assert done == []
+
+
+@pytest.mark.parametrize("place", [0.3, 0.8])
+def test_a_way_back_that_is_killed_once_in_each_phase_is_finalized(returns: Returns, place: float) -> None:
+    counts = {phase: changes_of(returns, phase, way_back=SECTION)[0] for phase in PHASES}
+    world = returns.at(ORDER[0], way_back=SECTION)
+    configs = {name: dict(topic.configs) for name, topic in world.target.topics.items()}
+    for phase in ORDER:
+        if phase in counts:
+            world.context()
+            world.outside.revive()
+            world.outside.dies_after = int(counts[phase] * place)
+            with pytest.raises(Killed):
+                world.run(phase)
+            world.restart()
+        world.run(phase)
+    assert world.state is State.FINALIZED
+    for key in KEYS:
+        new, old = world.source.log(*key), world.target.log(*key)
+        assert old.values() == new.values(), "all records of both lives, at equal offsets"
+        assert b"newest" in new.values().values()
+    assert {name: topic.configs for name, topic in world.target.topics.items()} == configs
+    assert not [acl for acl in world.target.acls or () if acl.permission == "DENY"], "clients are let in again"
+
+
+def _denied(world: World) -> set[str]:
+    return {acl.principal for acl in world.target.acls or () if acl.permission == "DENY"}
+
+
+def test_producers_of_the_old_cluster_are_denied_from_the_first_change_to_the_return(returns: Returns) -> None:
+    before = returns.at("topology_copy", way_back=SECTION)
+    frozen_by_the_first = _denied(before)
+    assert returns.at("seed", way_back=SECTION).steps(steps.OLD_CLUSTER_GUARDED)
+    during = _denied(returns.at("cutover.floor_guard", way_back=SECTION))
+    assert during == {"User:shop", "User:app"} >= frozen_by_the_first
+    after = returns.at("approve_switch", way_back=SECTION)
+    assert _denied(after) == set()
+    assert after.steps(steps.READY_FOR_CLIENT_RETURN)[-1].details["returns_to"] == "m1"
+
+
+@pytest.mark.parametrize("phase", ["topology_copy", "seed", "drain_ready", "approve_cutover"])
+def test_keeping_after_any_phase_puts_everything_back(returns: Returns, phase: str) -> None:
+    first = returns.at(ORDER[0], way_back=SECTION)
+    configs = {name: dict(topic.configs) for name, topic in first.target.topics.items()}
+    acls = set(first.target.acls or ())
+    world = returns.at(phase, way_back=SECTION)
+    count, expected = _keep_everywhere(world)
+    assert count > 1
+    assert expected["configs"] == configs
+    assert world.fork().target.acls != acls or phase == "topology_copy"
+    for number in range(count):
+        killed = world.fork()
+        killed.context()
+        killed.outside.revive()
+        killed.outside.dies_after = number
+        with pytest.raises(Killed):
+            killed.run("rollback", reason="kept")
+        killed.restart()
+        killed.run("rollback", reason="kept")
+        assert outcome(killed) == expected, f"killed after change {number}"
+        assert killed.target.acls == acls
+        assert killed.steps(steps.OLD_CLUSTER_RELEASED)
+
+
+def _keep_everywhere(world: World) -> tuple[int, dict[str, Any]]:
+    kept = world.fork()
+    kept.context()
+    kept.outside.revive()
+    kept.run("rollback", reason="kept")
+    assert kept.state is State.ROLLED_BACK
+    return len(kept.outside.changes), outcome(kept)
+
+
+def test_it_is_too_late_to_keep_once_clients_may_return(returns: Returns) -> None:
+    with pytest.raises(IllegalTransition):
+        returns.at("approve_switch", way_back=SECTION).run("rollback", reason="kept")
