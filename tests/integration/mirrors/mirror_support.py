@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,7 +54,7 @@ class Flow:
             "storage": {"journal": f"file://{self.folder}/{self.name}"},
             "topics": {"include": [rf"(({known})\.)*{pattern}"]},
             "groups": {"include": [pattern]},
-            "seed": {"via": "direct", "slice_seconds": 2},
+            "seed": {"via": "direct", "slice_seconds": 5},
             "tail": {"slice_seconds": 2},
             "topology": {"refresh_interval": "1s"},
             "acls": {"policy": "skip", "quotas": "skip"},
@@ -92,13 +94,10 @@ class Flow:
             assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")
             return self.state() == "mirroring"
 
-        wait_for(mirrors, SECONDS, f"{self.name} mirrors")
+        wait_for(f"{self.name} mirrors", mirrors, SECONDS, 0.5)
         return process
 
     def _popen(self, action: str, log: Any) -> subprocess.Popen[str]:
-        import os
-        import sys
-
         program = str(Path(sys.executable).with_name("kafka-migration"))
         return subprocess.Popen(
             [program, "mirror", action, str(self.spec)],
@@ -127,4 +126,4 @@ class Flow:
 
 def eventually(check: Callable[[], bool], what: str) -> None:
     """Wait as patiently as a busy machine needs."""
-    wait_for(check, SECONDS, what)
+    wait_for(what, check, SECONDS, 0.5)

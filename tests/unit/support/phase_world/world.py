@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.mirror_table import TABLES
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -121,7 +122,10 @@ class World:
         fingerprint = Fingerprint(self.source.cluster_id, self.target.cluster_id)
         owner = Owner("cli", "tester", "tester")
         store = self.journal_store
-        journal = Journal.create_or_open(store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now)
+        details = None if self.spec.kind == "migration" else {"kind": self.spec.kind}
+        journal = Journal.create_or_open(
+            store, MIGRATION, fingerprint, owner=owner, clock=self.clock.now, details=details
+        )
         store.answers[f"{MIGRATION}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
             spec=self.spec,
@@ -154,7 +158,7 @@ class World:
             return self._begin_tail()
         if phase.startswith("approve_"):
             return self.approve("cutover" if phase == "approve_cutover" else "client_switch")
-        entry, context = PHASES[phase], self.context()
+        entry, context = TABLES[self.spec.kind][phase], self.context()
         self.enter(entry.state)
         result = entry.load()(context, **{**self._timing(phase), **options})
         if entry.leads_to is not None and context.journal.tip_state is entry.state:
