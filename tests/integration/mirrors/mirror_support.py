@@ -21,7 +21,8 @@ from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.test_cli_migration import Command
 
-SECONDS = 120.0
+#: Each look at the state is a command of its own, and machines are busy.
+SECONDS = 240.0
 
 
 @dataclass

@@ -41,7 +41,7 @@ def _ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {number: item.end for number, item in bounds(cluster.client_config(), [topic])[topic].items()}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_active_active(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -88,7 +88,7 @@ def test_active_active(
     assert _topics(target_cluster, name) == {topic, f"A.{topic}", f"A.{late}"}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_chain(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
@@ -104,13 +104,16 @@ def test_a_chain(
     known = {"mirror": {"known_aliases": ["A", "B", "C"]}}
     first = Flow(source_cluster, target_cluster, tmp_path, f"{plain}-ab", f"{name}.", ("A", "B"), dict(known))
     second = Flow(target_cluster, third_cluster, tmp_path, f"{plain}-bc", f"{name}.", ("B", "C"), dict(known))
-    with LiveProducer(source_cluster.client_config(), {topic: [0, 1]}, records_per_second=100) as producer:
-        with first.running(), second.running():
-            eventually(lambda: producer.count() > 500, "the producer writes")
-            producer.freeze()
-            ends = _ends(source_cluster, topic)
-            eventually(lambda: _have_ends(third_cluster, {f"B.A.{topic}": ends}), "C has everything of A")
-            assert {row["topic"]: row["through"] for row in second("hops")["topics"] if name in row["topic"]} == {
-                f"B.A.{topic}": ["B", "A"]
-            }
+    with (
+        LiveProducer(source_cluster.client_config(), {topic: [0, 1]}, records_per_second=100) as producer,
+        first.running(),
+        second.running(),
+    ):
+        eventually(lambda: producer.count() > 500, "the producer writes")
+        producer.freeze()
+        ends = _ends(source_cluster, topic)
+        eventually(lambda: _have_ends(third_cluster, {f"B.A.{topic}": ends}), "C has everything of A")
+        assert {row["topic"]: row["through"] for row in second("hops")["topics"] if name in row["topic"]} == {
+            f"B.A.{topic}": ["B", "A"]
+        }
     compare(source_cluster.client_config(), third_cluster.client_config(), {topic: f"B.A.{topic}"}).check()
