@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.frame import Answer, answering
-from airflow_provider_kafka_migration.cli.session import SpecArgument, resolver
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+from airflow_provider_kafka_migration.cli.frame import Answer, answering, error_console
+from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, resolver
+from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_duration
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
     from airflow_provider_kafka_migration.translate import Direction, Translated, Translator
+    from airflow_provider_kafka_migration.translate.publish import StatePublisher
 
 translate_app = typer.Typer(
     help="Translate offsets, times and consumer groups between the two clusters.", no_args_is_help=True
@@ -104,6 +110,75 @@ def translate_group(
         text.append("no group matches")
     data = {"groups": {name: [item.as_dict() for item in positions] for name, positions in sorted(found.items())}}
     return _answer(spec, data, text, [item for positions in found.values() for item in positions])
+
+
+@translate_app.command("publish")
+@answering
+def publish(
+    file: SpecArgument,
+    source_alias: Annotated[
+        str, typer.Option("--source-alias", help="The source in MirrorMaker 2's words.", show_default=False)
+    ],
+    target_alias: Annotated[
+        str, typer.Option("--target-alias", help="The target in MirrorMaker 2's words.", show_default=False)
+    ],
+    separator: Annotated[str, typer.Option("--separator", help="replication.policy.separator of the clients.")] = ".",
+    internal_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--internal-separator",
+            help="In the names of internal topics; . with replication.policy.internal.topic.separator.enabled=false. "
+            "Default: the separator.",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Write one round and end.")] = False,
+    interval: Annotated[str, typer.Option("--interval", help="Time between two rounds.")] = "60s",
+) -> Answer:
+    """Write the positions of all selected groups into MirrorMaker 2's state topics on the target, until interrupted.
+
+    RemoteClusterUtils and MirrorClient of Kafka then answer from the exact offset map. Only one such command may run
+    for an alias. It creates the topics that are missing, and changes nothing else.
+    """
+    from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
+
+    spec = load_spec(file)
+    topics = StateTopics(source_alias, target_alias, separator, internal_separator or separator)
+    try:
+        pause = parse_duration(interval).total_seconds()
+    except ValueError as error:
+        raise typer.BadParameter(f"--interval: {error}") from None
+    written = {"rounds": 0, "checkpoints": 0, "offset_syncs": 0, "heartbeats": 0}
+    with _publisher(spec, topics) as publisher:
+        while True:
+            try:
+                found = publisher.publish()
+            except Transient as error:
+                if once:
+                    raise
+                error_console().print(f"[yellow]this round was not written[/]: {escape(str(error))}")
+            else:
+                written["rounds"] += 1
+                for name, count in asdict(found).items():
+                    written[name] += count
+                changed = f"{found.checkpoints} checkpoints, {found.offset_syncs} offset syncs"
+                error_console().print(f"round {written['rounds']}: {changed}")
+            if once:
+                break
+            time.sleep(pause)
+    return Answer(
+        data={"migration_id": spec.migration_id, "topics": topics.names(), **written},
+        text=[f"{topics.checkpoints}: {written['checkpoints']} checkpoints written"],
+    )
+
+
+@contextmanager
+def _publisher(spec: MigrationSpec, topics: StateTopics) -> Iterator[StatePublisher]:
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.translate.publish import StatePublisher
+
+    with Migration.open(spec, identity(), resolver(), actor="publish") as migration, migration.reading() as context:
+        yield StatePublisher(context, topics)
 
 
 def _groups(

@@ -119,6 +119,11 @@ class TransactionalMap(PartitionMap):
         """Always True: a transactional copy never fills holes."""
         return True
 
+    @property
+    def copied_ends(self) -> tuple[int, int]:
+        """Exclusive ends of what was copied: on the source, holes included, and on the target."""
+        return self._copied_until(), self._end()
+
     def source_of(self, target_offset: int) -> int:
         """Return the source offset of the copied record at a target offset, or of the next copied one behind it."""
         index = bisect_right(self._target, target_offset) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -15,9 +16,10 @@ from typer.testing import Result
 
 from airflow_provider_kafka_migration.cli import translate as commands
 from airflow_provider_kafka_migration.cli.frame import ExitCode
-from airflow_provider_kafka_migration.errors import BrokerRefused, NotInMigration, Terminal
+from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, ForeignData, NotInMigration, Terminal
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffsets
+from airflow_provider_kafka_migration.mirror_maker.state_writer import Written
 from airflow_provider_kafka_migration.offset_map.runs import How
 from airflow_provider_kafka_migration.translate import Translator
 
@@ -157,3 +159,84 @@ def test_a_time_that_is_none_is_refused_before_anything_is_opened(invoke: Invoke
     result = invoke("translate", "time", spec_file, "orders", 0, time)
     assert result.exit_code == 2
     assert time in result.output
+
+
+class _Publisher:
+    """Publishes what it is given, round by round."""
+
+    def __init__(self, *rounds: Written | Exception) -> None:
+        self.rounds = list(rounds)
+
+    def publish(self) -> Written:
+        found = self.rounds.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@pytest.fixture
+def publishing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
+    """Make the command publish rounds; returns the pauses between them, the last of which a signal ends."""
+
+    def make(*rounds: Written | Exception) -> list[float]:
+        made, pauses = _Publisher(*rounds), list[float]()
+        monkeypatch.setattr(commands, "_publisher", lambda _spec, _topics: contextlib.nullcontext(made))
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if not made.rounds:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(commands.time, "sleep", pause)
+        return pauses
+
+    return make
+
+
+ALIASES = ("--source-alias", "old", "--target-alias", "new")
+
+
+def test_publish_once_says_what_it_wrote(
+    publishing: Callable[..., list[float]], invoke: Invoke, spec_file: Path
+) -> None:
+    pauses = publishing(Written(3, 2, 2))
+    answer = json.loads(invoke("translate", "publish", spec_file, *ALIASES, "--once", "--json").stdout)
+    assert (answer["rounds"], answer["checkpoints"], answer["offset_syncs"]) == (1, 3, 2)
+    assert answer["topics"][0] == "old.checkpoints.internal"
+    assert pauses == []
+
+
+def test_publish_goes_on_after_a_round_that_may_succeed_later(
+    publishing: Callable[..., list[float]], invoke: Invoke, spec_file: Path
+) -> None:
+    pauses = publishing(Written(3), BrokerBusy("the target restarts"), Written(1))
+    result = invoke("translate", "publish", spec_file, *ALIASES, "--interval", "5s")
+    assert pauses == [5.0, 5.0, 5.0]
+    assert "the target restarts" in result.stderr
+    assert "round 2: 1 checkpoints" in result.stderr
+    assert result.exit_code == 130
+
+
+def test_publish_ends_with_an_error_that_a_person_has_to_correct(
+    publishing: Callable[..., list[float]], invoke: Invoke, spec_file: Path
+) -> None:
+    publishing(Written(3), ForeignData("another tool writes"), Written(1))
+    assert invoke("translate", "publish", spec_file, *ALIASES).exit_code == ExitCode.FAILED
+    publishing(BrokerBusy("the target restarts"))
+    assert invoke("translate", "publish", spec_file, *ALIASES, "--once").exit_code == ExitCode.TRY_AGAIN
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--source-alias", "my.src", "--target-alias", "new"), "separator"),
+        (("--source-alias", "old", "--target-alias", "old"), "same alias"),
+        ((*ALIASES, "--interval", "soon"), "a duration is a number"),
+    ],
+)
+def test_publish_refuses_what_no_client_could_read(
+    invoke: Invoke, spec_file: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = invoke("translate", "publish", spec_file, *arguments)
+    assert result.exit_code in (ExitCode.FAILED, ExitCode.USAGE)
+    assert message in " ".join(result.output.split())

@@ -1,14 +1,7 @@
 """Translates positions between the two clusters of a migration, exactly and in both directions.
 
 An application that keeps offsets somewhere else than in Kafka (a database, a checkpoint of its own, a dashboard) needs
-the same translation as consumer groups do. It reads the offset map and changes nothing::
-
-    from airflow_provider_kafka_migration.references import Resolver
-    from airflow_provider_kafka_migration.spec import load_spec
-    from airflow_provider_kafka_migration.translate import Translator
-
-    with Translator.open(load_spec("orders.yaml"), Resolver()) as translator:
-        print(translator.offset("orders", 0, 4711).to_offset)
+the same translation as consumer groups do.
 """
 
 from __future__ import annotations
@@ -16,20 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, Where
 from airflow_provider_kafka_migration.groups.offsets import read_offsets
-from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, TranslatedPosition
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
-from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps, only_holes
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -46,6 +40,7 @@ class Translated:
 
     :param to_offset: None if the topic or partition is not part of the migration; ``reason`` then says why.
     :param how: as in the results of consumer groups (docs/groups.md).
+    :param metadata: text of a group's commit.
     :param is_copied: whether the copy had reached this position when the translator was opened. If it had not,
         ``to_offset`` is only where it will be with an equal or shifted partition; do not start a consumer there yet.
     """
@@ -58,6 +53,7 @@ class Translated:
     how: How
     is_copied: bool
     reason: str = ""
+    metadata: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the position as JSON-able data."""
@@ -66,16 +62,16 @@ class Translated:
 
 @dataclass(frozen=True)
 class _Side:
-    """One direction: the map of a partition, the name on the other side, and how far the copy has got."""
+    """One direction of a partition: its map, its name on the other side, and what has been copied.
+
+    :param ends: exclusive ends of the copy, here and on the other side.
+    :param may_end_in_holes: whether holes behind the last copied record leave no trace on the target.
+    """
 
     to_topic: str
     map: PartitionMap
-    reached_offset: int | None
-
-    def is_copied(self, offset: int, how: How) -> bool:
-        if self.reached_offset is None:
-            return how is not How.CLAMPED
-        return offset <= self.reached_offset
+    ends: tuple[int, int]
+    may_end_in_holes: bool = False
 
 
 class Translator:
@@ -123,26 +119,21 @@ class Translator:
         record.journal.refresh()
         partitions = record.partitions()
         final = record.offset_map()
-        forward: dict[TopicPartition, _Side] = {}
-        back: dict[TopicPartition, _Side] = {}
         if final is not None:
             maps: Mapping[TopicPartition, PartitionMap] = closed_maps(final)
-            ends: Mapping[TopicPartition, int] = {}
+            logs: Mapping[TopicPartition, int] = {}
         else:
             # The ends first: a map that is read afterwards covers all that lies below them.
-            ends = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
+            logs = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
             maps = load_maps(record, self._context.target, partitions)
-        for key, item in partitions.items():
-            found, target = maps.get(key), (item.target_topic, item.partition)
-            if found is None:
-                continue
-            reached: tuple[int | None, int | None] = (found.source_end_offset, found.target_end_offset)
-            if final is None and not isinstance(found, TransactionalMap):
-                reached = (found.source_position(ends.get(target, 0)), ends.get(target, 0))
-            elif isinstance(found, TransactionalMap):
-                reached = (None, None)
-            forward[key] = _Side(item.target_topic, found, reached[0])
-            back[target] = _Side(item.topic, found.inverse(), reached[1])
+        forward: dict[TopicPartition, _Side] = {}
+        back: dict[TopicPartition, _Side] = {}
+        for key in sorted(set(partitions) & set(maps)):
+            found, target = maps[key], (partitions[key].target_topic, partitions[key].partition)
+            source_end, target_end = _ends(found, logs.get(target, 0))
+            mapped = final is None and Verdict.MAPPED in (partitions[key].verdict, found.verdict)
+            forward[key] = _Side(target[0], found, (source_end, target_end), may_end_in_holes=mapped)
+            back[target] = _Side(key[0], found.inverse(), (target_end, source_end))
         self._sides = {"to_target": forward, "to_source": back}
 
     def _target_ends(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -176,10 +167,26 @@ class Translator:
         if offset < 0:
             raise ValueError(f"an offset is never negative: {offset}")
         side = self._side(topic, partition, direction)
+        here, there = side.ends
         found = side.map.translate(offset)
-        return Translated(
-            topic, partition, offset, side.to_topic, found.target_offset, found.how, side.is_copied(offset, found.how)
-        )
+        is_copied = offset <= here
+        if not is_copied and side.may_end_in_holes:
+            # The most frequent position: a group that has read everything, up to a transaction's marker.
+            is_copied = only_holes(self._context.source, (topic, partition), here, offset)
+            found = TranslatedPosition(there, How.HOLE_FORWARD) if is_copied else found
+        return Translated(topic, partition, offset, side.to_topic, found.target_offset, found.how, is_copied=is_copied)
+
+    def last_records(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the offsets (source, target) of the last copied record by source partition; empty ones are absent.
+
+        In a partition whose holes are filled, it may be the marker of a hole.
+        """
+        found = {}
+        for key, side in self._sides["to_target"].items():
+            _, end = side.ends
+            if end > (side.map.target_start_offset or 0):
+                found[key] = (side.map.source_of(end - 1), end - 1)
+        return found
 
     def timestamp(
         self, topic: str, partition: int, when: datetime | int, direction: Direction = "to_target"
@@ -254,7 +261,7 @@ class Translator:
 
     def _read(
         self, name: str, listing: GroupListing, found: GroupOffsets | None, role: str
-    ) -> Iterable[tuple[TopicPartition, int]]:
+    ) -> list[tuple[TopicPartition, GroupOffset]]:
         where = Where(migration_id=self._context.migration_id, cluster=role, group=name)
         if found is None:
             raise BrokerBusy("the offsets of the group were not answered", where=where, next_step="try again")
@@ -263,24 +270,36 @@ class Translator:
                 raise error.exception(
                     f"the offsets of the {listing.type} group cannot be read", where, operation="Describe on Group"
                 )
-        return sorted((key, item.offset) for key, item in found.offsets.items())
+        return sorted(found.offsets.items(), key=lambda item: item[0])
 
-    def _translated(self, committed: Iterable[tuple[TopicPartition, int]], direction: Direction) -> list[Translated]:
-        return [
-            self.offset(topic, partition, offset, direction)
-            if (topic, partition) in self._sides[direction] and offset >= 0
-            else Translated(
-                topic,
-                partition,
-                offset,
-                "",
-                None,
-                How.SKIPPED,
-                is_copied=False,
-                reason="the committed offset is negative" if offset < 0 else "it is not part of the migration",
+    def _translated(
+        self, committed: Iterable[tuple[TopicPartition, GroupOffset]], direction: Direction
+    ) -> list[Translated]:
+        answers = []
+        for (topic, partition), item in committed:
+            if item.offset >= 0 and (topic, partition) in self._sides[direction]:
+                found = self.offset(topic, partition, item.offset, direction)
+                answers.append(replace(found, metadata=item.metadata))
+                continue
+            reason = "the committed offset is negative" if item.offset < 0 else "it is not part of the migration"
+            answers.append(
+                Translated(
+                    topic, partition, item.offset, "", None, How.SKIPPED, False, reason=reason, metadata=item.metadata
+                )
             )
-            for (topic, partition), offset in committed
-        ]
+        return answers
+
+
+def _ends(found: PartitionMap, log_end_offset: int) -> tuple[int, int]:
+    """Return the exclusive ends of what was copied, on the source and on the target.
+
+    :param log_end_offset: of the target's log, for a partition that is still being copied.
+    """
+    if isinstance(found, TransactionalMap):
+        return found.copied_ends
+    if found.source_end_offset is not None and found.target_end_offset is not None:
+        return found.source_end_offset, found.target_end_offset
+    return found.source_position(log_end_offset), log_end_offset
 
 
 def _milliseconds(when: datetime | int) -> int:

@@ -1,0 +1,1 @@
+"""What clients and operators know from MirrorMaker 2: its state topics, in its own formats."""

@@ -1,0 +1,60 @@
+"""Publishes the exact positions of consumer groups in MirrorMaker 2's formats, for its clients and for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.mirror_maker import state_topics
+from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
+from airflow_provider_kafka_migration.mirror_maker.state_writer import GroupPosition, StateWriter, Written
+from airflow_provider_kafka_migration.offset_map.runs import How
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.translate.translator import Translator
+
+
+class StatePublisher:
+    """Writes checkpoints, offset syncs and heartbeats of one flow to its target, round by round.
+
+    Only positions that the copy has reached are published: a checkpoint whose target offset does not exist yet would
+    send consumers to the end. One publisher per flow: two would undo each other's checkpoints.
+
+    :param context: a context that only reads.
+    :raises TopologyRefused: a state topic cannot be created, or has several partitions.
+    :raises ForeignData: a state topic holds something that another tool has written, or a tombstone.
+    """
+
+    def __init__(self, context: PhaseContext, topics: StateTopics) -> None:
+        self._context = context
+        self._translator = Translator(context)
+        self.created = state_topics.create(context.target.admin, topics.names())
+        self._writer = StateWriter(context.target.config, context.target.wire, topics)
+
+    def publish(self) -> Written:
+        """Read the groups and the offset map again, and write what has changed.
+
+        :raises MigrationError: the groups cannot be read, or the target has not taken a record. Nothing is lost: the
+            next round writes it.
+        """
+        self._translator.refresh()
+        return self._writer.write(self._positions(), self._translator.last_records())
+
+    def _positions(self) -> Iterator[GroupPosition]:
+        last = self._translator.last_records()
+        for group, positions in self._translator.groups(".*").items():
+            if not self._context.spec.groups.selects(group):
+                continue
+            for item in positions:
+                if item.to_offset is None or not item.is_copied:
+                    continue
+                end = last.get((item.from_topic, item.partition))
+                is_exact = item.how in (How.EQUAL, How.EXACT) and end is not None and item.from_offset <= end[0]
+                yield GroupPosition(
+                    group,
+                    item.from_topic,
+                    item.to_topic,
+                    item.partition,
+                    item.from_offset,
+                    item.to_offset,
+                    item.metadata,
+                    is_exact,
+                )
