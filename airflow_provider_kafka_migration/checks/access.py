@@ -89,7 +89,7 @@ def _missing(side: str, operation: str, resource: str, why: str, names: list[str
 
 def _source_topics(spec: MigrationSpec, source: Cluster, plan: Plan) -> Iterator[Finding]:
     wanted = {"READ": "to copy and compare", "DESCRIBE_CONFIGS": "to plan"}
-    if spec.cutover.sentinel == "record":
+    if spec.cutover.sentinel == "record" and spec.kind == "migration":
         wanted["WRITE"] = "cutover.sentinel: record"
     names = [topic.name for topic in plan.topics]
     yield from _topics(source, names, wanted)

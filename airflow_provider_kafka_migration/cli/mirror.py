@@ -303,7 +303,8 @@ def _ask(
         else:
             _wait(spec, journal, request, timeout)
     journal.refresh()
-    tip = journal.tip
+    # The command that has acted may have released the mirror since.
+    tip = next((entry for entry in reversed(journal.entries()) if not entry.is_step), None)
     details = {} if tip is None else dict(tip.details)
     text = "" if tip is None else tip.reason
     data = {"migration_id": spec.migration_id, "state": _name(journal.tip_state), "details": details}

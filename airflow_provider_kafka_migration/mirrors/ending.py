@@ -62,7 +62,7 @@ def promote_without_source(context: PhaseContext, request: MirrorRequest) -> Pha
     known = {
         (str(item["topic"]), int(item["partition"])): int(item["source_offset"]) + max(int(item["lag"]), 0)
         for item in progress.get("partitions", [])
-        if int(item["source_offset"]) >= 0
+        if int(item.get("source_offset", -1)) >= 0
     }
     with copy_jobs.lanes_kept(context, PHASE, job):
         return _promote(context, request, known, seen_at=str(progress.get("at") or ""))

@@ -54,6 +54,8 @@ def prepare(context: PhaseContext) -> Step:
     recopy(context, JOB, written)
     late_ids.before_copied_again(context, JOB, written)
     make_missing(context, JOB, written)
+    # Before the job begins: a short job could otherwise end before anybody has told it where to stop.
+    requests.stop_if_asked(record, context.source)
     return job_ref(record, JOB)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,8 @@ from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.test_cli_migration import Command
 
-SECONDS = 120.0
+#: Each look at the state is a command of its own, and machines are busy.
+SECONDS = 240.0
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Flow:
             "storage": {"journal": f"file://{self.folder}/{self.name}"},
             "topics": {"include": [rf"(({known})\.)*{pattern}"]},
             "groups": {"include": [pattern]},
-            "seed": {"via": "direct", "slice_seconds": 2},
+            "seed": {"via": "direct", "slice_seconds": 5},
             "tail": {"slice_seconds": 2},
             "topology": {"refresh_interval": "1s"},
             "acls": {"policy": "skip", "quotas": "skip"},
@@ -92,13 +95,10 @@ class Flow:
             assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")
             return self.state() == "mirroring"
 
-        wait_for(mirrors, SECONDS, f"{self.name} mirrors")
+        wait_for(f"{self.name} mirrors", mirrors, SECONDS, 0.5)
         return process
 
     def _popen(self, action: str, log: Any) -> subprocess.Popen[str]:
-        import os
-        import sys
-
         program = str(Path(sys.executable).with_name("kafka-migration"))
         return subprocess.Popen(
             [program, "mirror", action, str(self.spec)],
@@ -127,4 +127,4 @@ class Flow:
 
 def eventually(check: Callable[[], bool], what: str) -> None:
     """Wait as patiently as a busy machine needs."""
-    wait_for(check, SECONDS, what)
+    wait_for(what, check, SECONDS, 0.5)

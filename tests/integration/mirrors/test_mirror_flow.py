@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_kafka_migration.cli.frame import ExitCode
+from airflow_provider_kafka_migration.documents.mirror import Promotion
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
 from harness.compare import bounds, compare
@@ -33,7 +34,7 @@ def _ends(cluster: KafkaCluster, topics: list[str]) -> dict[tuple[str, int], int
     return {(topic, number): item.end for topic, numbers in found.items() for number, item in numbers.items()}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_flow_is_killed_paused_resumed_and_promoted(flow: Flow) -> None:
     loads = tiny_topics(flow.prefix)
     load(flow.source, loads)
@@ -101,3 +102,43 @@ def test_a_flow_is_killed_paused_resumed_and_promoted(flow: Flow) -> None:
     assert committed_offsets(target, group, [remote[orders]]) == ends
     assert flow("run")["state"] == "promoted", "nothing is copied any more"
     assert flow("resume", status=ExitCode.FAILED)["error"]["code"] == "ILLEGAL_TRANSITION"
+
+
+@pytest.mark.timeout(900)
+def test_the_source_is_gone(
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The source dies for good under a live producer: what is on the target is known by partition, and is right."""
+    prefix = f"{unique_name('gone')}."
+    orders = f"{prefix}orders"
+    name = prefix.strip(".").lower().replace("_", "-")
+    with KafkaCluster(tmp_path_factory.mktemp("doomed"), "4.1.1", "kraft") as doomed:
+        doomed.create_topics({orders: (2, {})})
+        flow = Flow(doomed, target_cluster, tmp_path, name, prefix, ("A", "B"))
+        with LiveProducer(doomed.client_config(), {orders: [0, 1]}, records_per_second=200) as producer:
+            process = flow.start()
+            eventually(lambda: producer.count() > 500, "the producer writes")
+            before = producer.count()
+            eventually(lambda: producer.count() > before + 1000, "slices end")
+            doomed.stop(graceful=False)
+            promoted = flow("promote", "--source-gone", "--reason", "fire")
+    assert promoted["state"] == "promoted"
+    assert promoted["details"]["source_gone"] is True
+    assert process.wait(120) == ExitCode.OK
+    found = Promotion.parse((tmp_path / name / name / "results" / "promotion.json").read_bytes())
+    until = {(item.topic, item.partition): item.mirrored_until for item in found.partitions}
+    assert set(until) == {(orders, 0), (orders, 1)}
+    assert all(offset > 0 for offset in until.values())
+    assert found.source_seen_at
+    for item in found.partitions:
+        assert item.source_end_offset >= 0
+        assert item.target_end_offset == item.mirrored_until, "equal offsets"
+    acknowledged = {
+        (flow.remote([topic])[topic], number): [record for record in records if record.offset < until[topic, number]]
+        for (topic, number), records in producer.acknowledged.items()
+    }
+    assert sum(map(len, acknowledged.values())) > 500
+    assert lost_records(target_cluster.client_config(), acknowledged) == []

@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.offset_map.below import (
 )
 
 
-def translator(*ranges: tuple[int, int, int], end: tuple[int, int], is_exact: bool = True) -> BelowTranslator:
+def translator(*ranges: BelowRange | tuple[int, int, int], end: tuple[int, int], is_exact: bool = True) -> BelowTranslator:
     return BelowTranslator(
         BelowMap(
             migration_id="m",
@@ -24,7 +24,7 @@ def translator(*ranges: tuple[int, int, int], end: tuple[int, int], is_exact: bo
             source_offset=end[0],
             target_offset=end[1],
             is_exact=is_exact,
-            ranges=flat_ranges(BelowRange(*item) for item in ranges),
+            ranges=flat_ranges(item if isinstance(item, BelowRange) else BelowRange(*item) for item in ranges),
         )
     )
 

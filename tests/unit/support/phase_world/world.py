@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.spec_guard import spec_to_record
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.mirror_table import TABLES
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -126,7 +127,9 @@ class World:
         owner = Owner("cli", "tester", "tester")
         store = self.journal_store
         name = self.migration_id
-        first = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
+        first: dict[str, Any] = {"spec": spec_to_record(self.spec.model_dump(mode="json"))}
+        if self.spec.kind != "migration":
+            first["kind"] = self.spec.kind
         journal = Journal.create_or_open(store, name, fingerprint, owner=owner, clock=self.clock.now, details=first)
         store.answers[f"{name}/progress/tail.json"] = Heartbeat(lambda: journal.generation)
         context = PhaseContext(
@@ -160,7 +163,7 @@ class World:
             return self._begin_tail()
         if phase.startswith("approve_"):
             return self.approve("cutover" if phase == "approve_cutover" else "client_switch")
-        entry, context = PHASES[phase], self.context()
+        entry, context = TABLES[self.spec.kind][phase], self.context()
         self.enter(entry.state)
         result = entry.load()(context, **{**self._timing(phase), **options})
         if entry.leads_to is not None and context.journal.tip_state is entry.state:

@@ -1,0 +1,231 @@
+"""A mirror from beginning to end between simulated clusters: what people ask for, and processes that die meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from phase_world.jobs import MIGRATION
+from phase_world.outside import Killed
+from phase_world.world import World, Worlds, without_probes
+
+from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Promotion
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, CopyFailed, IllegalTransition
+from airflow_provider_kafka_migration.mirrors import ending, group_sync, requests
+from airflow_provider_kafka_migration.phases import mirror
+from airflow_provider_kafka_migration.state import State
+
+SECTIONS: dict[str, Any] = {
+    "kind": "mirror",
+    "mirror": {"source_alias": "A", "target_alias": "B", "naming": "rename"},
+}
+ORDERS = ("orders", 0)
+
+
+@pytest.fixture(autouse=True)
+def _no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_probes(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Worlds:
+    return Worlds()
+
+
+@pytest.fixture
+def world(worlds: Worlds) -> World:
+    """A mirror that is seeded."""
+    return worlds.at("tail", **SECTIONS)
+
+
+def ask(world: World, want: Any, **more: Any) -> MirrorRequest:
+    return requests.write(world.journal_store, MIGRATION, want, by="ann", at="2026-04-24T10:40:00Z", **more)
+
+
+def mirror_until(world: World, act: Callable[[], object]) -> Any:
+    """Run the mirror; once it has copied what is there, this happens, and its copiers are told to stop."""
+
+    def then() -> None:
+        world.copiers.then = lambda: None
+        act()
+        requests.stop_if_asked(world.context().record, world.context().source)
+        data = world.journal_store.get(f"{MIGRATION}/jobs/tail.json")
+        assert data is not None
+        world.copiers.copy(world.copiers.submitted[-1])
+
+    world.copiers.then = then
+    return mirror.run(world.context())
+
+
+def test_it_is_paused_and_goes_on(world: World) -> None:
+    result = mirror_until(world, lambda: ask(world, "paused", reason="window"))
+    assert result.summary == "paused by ann (window)"
+    assert world.state is State.PAUSED
+    world.source.log(*ORDERS).write(b"new")
+    world.restart()
+    assert mirror.run(world.context()).summary.startswith("paused"), "a restart does not let it go on"
+    assert world.target.log(*ORDERS).end == 5
+    ask(world, "run")
+    world.restart()
+    mirror_until(world, lambda: ask(world, "paused"))
+    assert world.target.log(*ORDERS).end == world.source.log(*ORDERS).end == 6
+    assert world.context().journal.history[-4:] == (State.TAIL, State.PAUSED, State.TAIL, State.PAUSED)
+
+
+def test_a_job_that_ends_unasked_is_an_error(world: World) -> None:
+    with pytest.raises(CopyFailed, match="no stop was set"):
+        mirror.run(world.context())
+
+
+def test_it_is_promoted_when_everything_is_copied(world: World) -> None:
+    world.source.log(*ORDERS).write(b"last")
+    result = mirror_until(world, lambda: ask(world, "promoted"))
+    assert world.state is State.PROMOTED
+    assert result.details["possibly_lost"] == 0
+    assert result.details["problems"] == []
+    found = Promotion.parse(world.stored("results/promotion.json") or b"")
+    assert {(item.topic, item.partition): item.mirrored_until for item in found.partitions} == {
+        ("orders", 0): 6,
+        ("orders", 1): 10,
+        ("state", 0): 5,
+    }
+    assert world.target.topics["orders"].configs["retention.ms"] == "86400000", "its own settings are back"
+    assert world.target.groups["billing"].offsets, "the groups were synced for the last time"
+    with pytest.raises(IllegalTransition):
+        world.context().journal.transition(State.TAIL, "again", from_states={State.PROMOTED})
+
+
+def test_a_source_that_still_moves_is_not_promoted(world: World) -> None:
+    """Records that come after the stop: it is refused, and the mirror goes on."""
+    asked = []
+
+    def too_early() -> None:
+        asked.append(ask(world, "promoted"))
+        requests.stop_if_asked(world.context().record, world.context().source)
+        world.source.log(*ORDERS).write(b"late")
+
+        def later() -> None:
+            refused = requests.read(world.journal_store, MIGRATION)
+            assert "producers still write to 1 partitions of the source, the first is orders-0" in refused.refused
+            assert refused.want == "run"
+            ask(world, "paused")
+
+        world.copiers.then = later
+
+    world.copiers.then = too_early
+    mirror.run(world.context())
+    assert world.state is State.PAUSED
+    assert len(world.steps("request_refused")) == 1
+    assert world.target.log(*ORDERS).end == 6, "it went on after the refusal"
+
+
+def test_a_promotion_that_copied_too_little_is_not_one(world: World) -> None:
+    world.source.log(*ORDERS).write(b"last")
+    world.copiers.leaves[ORDERS] = 5
+    with pytest.raises(CopyFailed, match="have not reached the source's end; the first is at 5 of 6"):
+        mirror_until(world, lambda: ask(world, "promoted"))
+    assert world.state is State.TAIL
+    world.copiers.leaves.clear()
+    world.restart()
+    mirror.run(world.context())
+    assert world.state is State.PROMOTED, "the next run carries the request out"
+
+
+def test_the_source_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the source's wire nor its admin is asked; what is known to be missing is told."""
+    mirror_until(world, lambda: ask(world, "paused"))
+    world.source.log(*ORDERS).write(b"lost", b"too")
+    progress = {
+        "at": "2026-04-24T10:39:00Z",
+        "partitions": [{"topic": "orders", "partition": 0, "source_offset": 5, "lag": 2}],
+    }
+    monkeypatch.setattr(type(world.context().record), "job_progress", lambda _self, _name: progress)
+
+    def gone(*_: object) -> None:
+        raise BrokerUnreachable("gone")
+
+    context = world.context()
+    monkeypatch.setattr(context.source.wire, "list_offsets", gone)
+    ask(world, "promoted", source_gone=True)
+    result = ending.promote_without_source(context, requests.read(world.journal_store, MIGRATION))
+    assert world.state is State.PROMOTED
+    assert result.details["possibly_lost"] == 2
+    assert "what the source got after 2026-04-24T10:39:00Z" in result.summary
+    found = Promotion.parse(world.stored("results/promotion.json") or b"")
+    rows = {(item.topic, item.partition): (item.mirrored_until, item.source_end_offset) for item in found.partitions}
+    assert rows[ORDERS] == (5, 7)
+    assert rows["state", 0] == (5, -1), "an end that no copier has seen is not a zero"
+    assert context.record.tail_stop() is not None, "a copier that wakes up finds that it has to stop"
+
+
+def test_nothing_is_promoted_before_it_is_mirrored(worlds: Worlds) -> None:
+    world = worlds.at("seed", **SECTIONS)
+    ask(world, "promoted", source_gone=True)
+    with pytest.raises(IllegalTransition, match="cannot be promoted"):
+        ending.promote_without_source(world.context(), requests.read(world.journal_store, MIGRATION))
+    assert world.state is not State.PROMOTED
+
+
+def test_it_ends_and_leaves_what_was_copied(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "ended"))
+    assert world.state is State.ENDED
+    assert world.target.log(*ORDERS).end == 5
+    assert world.target.topics["orders"].configs["retention.ms"] == "86400000"
+
+
+@pytest.mark.parametrize("want", ["paused", "promoted", "ended"])
+def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str) -> None:
+    """The next one carries out what was asked, and copies nothing twice."""
+    leads_to = {"paused": State.PAUSED, "promoted": State.PROMOTED, "ended": State.ENDED}[want]
+    whole = worlds.at("tail", **SECTIONS)
+    whole.source.log(*ORDERS).write(b"new")
+    whole.context()
+    whole.outside.revive()
+    mirror_until(whole, lambda: ask(whole, want))
+    total = len(whole.outside.changes)
+    assert total > 3
+    for number in range(total):
+        world = worlds.at("tail", **SECTIONS)
+        world.source.log(*ORDERS).write(b"new")
+        world.context()
+        world.outside.revive()
+        world.outside.dies_after = number
+        with pytest.raises((Killed, BaseException)):
+            mirror_until(world, lambda world=world: ask(world, want))  # type: ignore[misc]
+        world.copiers.then = lambda: None
+        world.restart()
+        ask(world, want)
+        mirror.run(world.context())
+        assert world.state is leads_to, f"killed after change {number}"
+        for name, log in (("orders", world.target.log(*ORDERS)),):
+            assert sorted(log.values()) == list(range(log.end)), f"{name} has every offset once"
+
+
+def test_groups_follow_and_are_held_at_the_end_of_the_copy(world: World) -> None:
+    """A group that has read more than is mirrored waits at the end; it is never set back."""
+    mirror_until(world, lambda: ask(world, "paused"))
+    world.source.log(*ORDERS).write(b"not", b"yet")
+    world.source.group("billing", orders_0=7, orders_1=10)
+    result = group_sync.sync_once(world.context())
+    there = world.target.groups["billing"].offsets
+    assert there["orders", 0].offset == 5
+    assert there["orders", 1].offset == 10
+    held = [item for group in result.groups for item in group.offsets if "held at the end" in item.reason]
+    assert [(item.topic, item.source_offset, item.target_offset) for item in held] == [("orders", 7, 5)]
+    ask(world, "run")
+    mirror_until(world, lambda: ask(world, "paused"))
+    group_sync.sync_once(world.context())
+    assert world.target.groups["billing"].offsets["orders", 0].offset == 7
+    world.source.group("billing", orders_0=1)
+    group_sync.sync_once(world.context())
+    assert world.target.groups["billing"].offsets["orders", 0].offset == 7, "forward only"
+
+
+def test_the_thread_of_the_groups_ends_with_its_block(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    before = threading.active_count()
+    with group_sync.GroupSync(world.context()), requests.RequestWatch(world.context()):
+        assert threading.active_count() > before
+    assert threading.active_count() == before
