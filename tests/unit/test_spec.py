@@ -64,7 +64,7 @@ def test_minimal_spec_has_the_documented_defaults() -> None:
 def test_every_section_of_the_full_case_is_read() -> None:
     spec = load_spec(CASES / "full.yaml")
     written = yaml.safe_load((CASES / "full.yaml").read_text(encoding="utf-8"))
-    left_out = {*OPTIONAL_SECTIONS, "kind", "mirror", "metrics"}
+    left_out = {*OPTIONAL_SECTIONS, "kind", "mirror"}
     assert set(written) == set(type(spec).model_fields) - left_out, "the case must use every section"
     assert spec.storage.archive_location == "s3://migrations/orders-segments"
     assert spec.seed.max_bytes_per_second == 50_000_000

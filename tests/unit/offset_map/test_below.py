@@ -15,7 +15,9 @@ from airflow_provider_kafka_migration.offset_map.below import (
 )
 
 
-def translator(*ranges: BelowRange | tuple[int, int, int], end: tuple[int, int], is_exact: bool = True) -> BelowTranslator:
+def translator(
+    *ranges: BelowRange | tuple[int, int, int], end: tuple[int, int], is_exact: bool = True
+) -> BelowTranslator:
     return BelowTranslator(
         BelowMap(
             migration_id="m",
