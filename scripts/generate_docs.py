@@ -29,6 +29,7 @@ from airflow_provider_kafka_migration.dag import operator_class
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.metrics.table import markdown
+from airflow_provider_kafka_migration.mirror_maker.properties import table
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration, json_schema, load_spec
 
@@ -46,6 +47,7 @@ def pages() -> dict[Path, str]:
         DOCS / "errors.md": errors_page(),
         DOCS / "operators.md": with_tasks(DOCS / "operators.md"),
         DOCS / "monitoring.md": with_metrics(DOCS / "monitoring.md"),
+        DOCS / "mirror-maker-properties.md": properties_page(),
         **plan_pages(),
         DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
     }
@@ -60,6 +62,22 @@ def index_page() -> str:
     text = text.replace("](docs/", "](")
     # Files outside of the site: the name stays, the link goes.
     return GENERATED + re.sub(r"\[([^\]]+)\]\((?:CONTRIBUTING\.md|TESTING\.md|CHANGELOG\.md|LICENSE)\)", r"\1", text)
+
+
+# -- MirrorMaker 2's properties ----------------------------------------------------------------------------------------
+
+_PROPERTIES_HEAD = """# Properties of MirrorMaker 2
+
+What becomes of each property of a `mm2.properties` in `kafka-migration mirror import` ([mirrors](mirrors.md)). It holds
+for a property of all flows and of one flow (`east->west.topics`). Keys that secure a connection become librdkafka's,
+for the connection of that cluster. A property that is in no row is printed as unknown.
+
+"""
+
+
+def properties_page() -> str:
+    """The table of properties."""
+    return f"{GENERATED}{_PROPERTIES_HEAD}{table()}"
 
 
 # -- a plan -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.cli.session import (
     journal_store,
     open_journal,
     read_document,
+    read_spec,
 )
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 from airflow_provider_kafka_migration.spec import load_spec
@@ -107,7 +108,7 @@ def show_journal(
     last: Annotated[int, typer.Option("--last", min=0, help="Only this many last entries; 0: all.")] = 0,
 ) -> Answer:
     """Show the entries of the journal: every transition and step, with time and actor."""
-    spec = load_spec(file)
+    spec = read_spec(file)
     entries = [entry for entry in open_journal(spec).entries() if not (transitions and entry.is_step)]
     chosen = entries[-last:] if last else entries
     return Answer(
@@ -135,7 +136,7 @@ def _table(entries: list[JournalEntry]) -> Table:
 @answering
 def verify(file: SpecArgument) -> Answer:
     """Read the whole journal and check numbers, hashes and the chain. Exit status 1 if anything was altered."""
-    spec = load_spec(file)
+    spec = read_spec(file)
     open_journal(spec)
     from airflow_provider_kafka_migration.journal.view import verify_journal
 

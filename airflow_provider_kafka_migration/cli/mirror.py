@@ -12,8 +12,9 @@ from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering
 from airflow_provider_kafka_migration.cli.migrate import DataPlane, MigrationOpener, TakeoverOption, make_view
+from airflow_provider_kafka_migration.cli.mirror_import import import_properties
 from airflow_provider_kafka_migration.cli.plan import plan
-from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal
+from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     RequestRefused,
@@ -21,7 +22,7 @@ from airflow_provider_kafka_migration.errors import (
     SpecInvalid,
     Where,
 )
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State, mirror_name
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ mirror_app = typer.Typer(
     help="Mirror a cluster continuously: a copy that goes on until it is told to stop.", no_args_is_help=True
 )
 mirror_app.command("plan")(plan)
+mirror_app.command("import")(import_properties)
+
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal.")]
 TimeoutOption = Annotated[
@@ -52,7 +55,7 @@ _LEADS_TO: dict[str, State] = {
 
 
 def _load(file: Path) -> MigrationSpec:
-    spec = load_spec(file)
+    spec = read_spec(file)
     if spec.kind != "mirror":
         raise SpecInvalid(
             "this is the spec of a migration, not of a mirror",

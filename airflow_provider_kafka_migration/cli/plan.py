@@ -16,7 +16,7 @@ from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view
-from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document
+from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document, read_spec
 from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
     MigrationError,
@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     SpecInvalid,
     Where,
 )
-from airflow_provider_kafka_migration.spec import json_schema, load_spec
+from airflow_provider_kafka_migration.spec import json_schema
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.plan import MeasuredRates, Plan, SchemaPlanSummary, TopicPlan
@@ -82,7 +82,7 @@ def plan(
     from airflow_provider_kafka_migration.planning import source_snapshot
     from airflow_provider_kafka_migration.planning.make import make_plans
 
-    spec = load_spec(file)
+    spec = read_spec(file)
     earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)
     view = make_view(quiet=True)
     with MigrationOpener(spec, view).open() as migration, migration.reading() as context:
@@ -276,7 +276,7 @@ def precheck(
     another person can continue without a takeover. It reads the source; on the target it creates a scratch topic to
     test what brokers accept, and removes it.
     """
-    spec = load_spec(file)
+    spec = read_spec(file)
     view = make_view(quiet=json_output)
     with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
         try:
@@ -315,7 +315,7 @@ def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> 
 def validate(file: SpecArgument, *, json_output: JsonOption = False) -> Answer:
     """Check a spec without contacting anything, and show all mistakes together."""
     try:
-        spec = load_spec(file)
+        spec = read_spec(file)
     except SpecInvalid as error:
         found = error.details.get("mistakes")
         if not found or json_output:

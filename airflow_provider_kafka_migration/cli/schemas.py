@@ -17,10 +17,10 @@ from rich.table import Table
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.plan import PlanFormat, write_document
-from airflow_provider_kafka_migration.cli.session import SpecArgument
+from airflow_provider_kafka_migration.cli.session import SpecArgument, read_spec
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import RegistryUnreachable, SpecInvalid, Where
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaPlan, SchemasResult
@@ -58,7 +58,7 @@ def plan_schemas(
     It works before a migration, too; then it also reads the topics of the source. In a migration it takes the topics
     of its plan, and the id mode with which records have been copied.
     """
-    spec = load_spec(file)
+    spec = read_spec(file)
     with _reading(spec) as context:
         made = _plan_now(context, sample=True)
     if output is not None:
@@ -79,7 +79,7 @@ def copy_schemas(file: SpecArgument, takeover: TakeoverOption = False, *, json_o
     It claims the migration, which must have created its topics (`run --until topology_copy`), and releases it at the
     end. It may run again at any time before the cutover ends; if killed, the next call continues.
     """
-    spec = load_spec(file)
+    spec = read_spec(file)
     _check_configured(spec)
     view = make_view(quiet=json_output)
     with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
@@ -110,7 +110,7 @@ def diff_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> Answ
     These are the versions that the next copy would register, conflicts, and what could not be read. `schemas verify`
     also compares levels, modes, deletions and ids.
     """
-    spec = load_spec(file)
+    spec = read_spec(file)
     with _reading(spec, quiet=json_output) as context:
         made = _plan_now(context, sample=False)
     rows = list(_differences(made))
@@ -138,7 +138,7 @@ def verify_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> An
     """
     from airflow_provider_kafka_migration.schemas.check import judge
 
-    spec = load_spec(file)
+    spec = read_spec(file)
     with _reading(spec, quiet=json_output) as context:
         made, found = _compare(context)
     verdict = judge(found, made.conflicts if spec.schemas.on_conflict == "report" else ())

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, SpecInvalid, Where
 from airflow_provider_kafka_migration.references import DEFAULT_SCHEME, Resolver
-from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
@@ -52,6 +52,26 @@ def _airflow_resolver() -> Resolver:
     # Without this Airflow searches only the environment and secrets backends, not where `connections add` writes.
     find_connections_of_the_database()
     return airflow_resolver()
+
+
+def read_spec(file: Path) -> MigrationSpec:
+    """Return the spec in a file, or that of one flow in a file of several: ``mirrors.yaml#east->west``.
+
+    :raises SpecInvalid: the file cannot be read, has mistakes, or has no such flow.
+    """
+    from airflow_provider_kafka_migration.spec.mirrors_file import load_mirrors
+
+    path, separator, name = str(file).partition("#")
+    if not separator or file.exists():
+        return load_spec(file)
+    flows = load_mirrors(path)
+    if name not in flows:
+        raise SpecInvalid(
+            f"the file has no enabled flow {name!r}",
+            where=Where(path=path),
+            next_step=f"choose one of: {', '.join(flows)}",
+        )
+    return flows[name]
 
 
 def person() -> str:

@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, answering, error_console
-from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, resolver
+from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, read_spec, resolver
 from airflow_provider_kafka_migration.errors import Transient
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_duration
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_duration
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -57,7 +57,7 @@ def translate_offset(
     back: BackOption = False,
 ) -> Answer:
     """Show where a consumer that has read up to an offset continues on the other cluster."""
-    spec = load_spec(file)
+    spec = read_spec(file)
     with _open(spec) as translator:
         found = [translator.offset(topic, partition, offset, _direction(back)) for offset in offsets]
     return _answer(spec, {"positions": [item.as_dict() for item in found]}, [_table(found)], found)
@@ -80,7 +80,7 @@ def translate_time(
     back: BackOption = False,
 ) -> Answer:
     """Show the first record at or after a time, as one cluster answers it, and its place on the other one."""
-    spec, parsed = load_spec(file), [_time(text) for text in times]
+    spec, parsed = read_spec(file), [_time(text) for text in times]
     with _open(spec) as translator:
         found = [translator.timestamp(topic, partition, when, _direction(back)) for when in parsed]
     return _answer(spec, {"positions": [item.as_dict() for item in found]}, [_table(found)], found)
@@ -100,7 +100,7 @@ def translate_group(
     back: BackOption = False,
 ) -> Answer:
     """Show the committed offsets of consumer groups, and where their consumers continue on the other cluster."""
-    spec = load_spec(file)
+    spec = read_spec(file)
     with _open(spec) as translator:
         found = _groups(translator, groups, _direction(back), regex=regex)
     text: list[Any] = []
@@ -142,7 +142,7 @@ def publish(
     """
     from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
 
-    spec = load_spec(file)
+    spec = read_spec(file)
     topics = StateTopics(source_alias, target_alias, separator, internal_separator or separator)
     try:
         pause = parse_duration(interval).total_seconds()

@@ -120,6 +120,15 @@ _PROVIDER = re.compile(r"\$\{[^}]*\}")
 _FLOW = re.compile(r"^(.+)->(.+?)\.(.+)$")
 
 
+def table() -> str:
+    """Return the properties and what becomes of them, as a Markdown table for the documentation."""
+    rows = [(name, f"`{key}`") for name, key in COVERED.items()]
+    rows += [(name, f"not needed: {why}") for name, why in NOT_NEEDED.items()]
+    rows += [(name, f"**no equivalent**: {why}") for name, why in NO_EQUIVALENT.items()]
+    lines = [f"| `{name}{'*' if name.endswith('.') else ''}` | {becomes} |" for name, becomes in rows]
+    return "\n".join(["| property of MirrorMaker 2 | becomes |", "|---|---|", *lines]) + "\n"
+
+
 @dataclass
 class ImportedFlow:
     """One flow: its spec without the sections that a MirrorMaker 2 does not know, and what a person has to look at.

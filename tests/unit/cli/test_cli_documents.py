@@ -303,3 +303,31 @@ def test_throttle_sets_shows_and_takes_back(invoke: Any, spec_file: Path, journa
         assert invoke("throttle", spec_file, "--seed", wrong).exit_code == ExitCode.USAGE
     journal.refresh()
     assert len(journal.entries()) == entries, "nothing is claimed"
+
+
+# -- one flow of several ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mirrors_file(tmp_path: Path) -> Path:
+    """Two flows between two clusters."""
+    file = tmp_path / "mirrors.yaml"
+    flows = {
+        "clusters": {"east": {"conn_id": "env:EAST"}, "west": {"conn_id": "env:WEST"}},
+        "storage": {"journal": f"file://{tmp_path}/journal"},
+        "flows": {"east->west": {}, "west->east": {"enabled": False}},
+    }
+    file.write_text(json.dumps(flows), encoding="utf-8")
+    return file
+
+
+def test_a_flow_of_a_file_of_several_is_named_behind_a_hash(invoke: Any, mirrors_file: Path) -> None:
+    answer = answer_of(invoke("mirror", "status", f"{mirrors_file}#east->west", "--json"))
+    assert answer["migration_id"] == "east-to-west"
+
+
+@pytest.mark.parametrize("name", ["west->east", "east->north", ""])
+def test_a_flow_that_is_not_there_is_named_with_the_others(invoke: Any, mirrors_file: Path, name: str) -> None:
+    result = invoke("mirror", "status", f"{mirrors_file}#{name}")
+    assert result.exit_code == ExitCode.FAILED
+    assert "choose one of: east->west" in result.stderr
