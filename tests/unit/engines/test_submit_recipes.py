@@ -1,4 +1,4 @@
-"""The recipes of docs/spark.md: their specs are valid, and lead to the command of ``spark-submit`` that they promise."""
+"""The recipes of docs/spark.md: their specs are valid, and lead to the ``spark-submit`` that they promise."""
 
 from __future__ import annotations
 
