@@ -331,9 +331,13 @@ def test_a_held_partition_does_not_run_out_of_patience(worlds: Worlds, monkeypat
 
 def test_a_partition_waits_while_there_is_no_map(worlds: Worlds) -> None:
     copy = worlds.copy(one_topic(), job_fields=settings("t"))
-    result = copy.slice(seconds=1.5)["t"]
+
+    def all_are_wanted() -> bool:
+        return all(copy.store.get(wanted_key(MIGRATION, ".", number)) is not None for number in IDS)
+
+    result = copy.slice(stop=all_are_wanted)["t"]
     assert (trouble_code(result), result.records) == ("SCHEMA_ID_UNKNOWN", 0)
-    assert {copy.store.get(wanted_key(MIGRATION, ".", number)) is None for number in IDS} == {False}
+    assert all_are_wanted()
 
 
 def test_unknown_ids_in_aborted_transactions_hold_nothing(worlds: Worlds) -> None:
