@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.adoption.starts import Candidate, FindStarts, FoundStarts, adoption_document
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart, Adoption, BelowMap
-from airflow_provider_kafka_migration.documents.plan import AdoptionSummary, PartitionPlan, Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import AdoptionSummary, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import topic_key
 from airflow_provider_kafka_migration.record import keys
@@ -149,14 +149,3 @@ def _begun(spec: MigrationSpec, topic: str, item: PartitionPlan, start: AdoptedS
 def _share_behind(item: PartitionPlan, offset: int) -> float:
     whole = item.end_offset - item.log_start_offset
     return min(max(item.end_offset - offset, 0) / whole, 1.0) if whole > 0 else 0.0
-
-
-def check_plan(plan: Plan, adoption: Adoption | None) -> list[TopicPartition]:
-    """Return the partitions that a plan adopts although its adoption does not name them; empty: they agree."""
-    starts = {} if adoption is None else adoption.starts()
-    return [
-        (topic.name, item.partition)
-        for topic in plan.topics
-        for item in topic.partitions
-        if item.adopted is not None and starts.get((topic.name, item.partition)) != item.adopted
-    ]
