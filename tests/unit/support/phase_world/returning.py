@@ -16,6 +16,8 @@ class Returning(World):
     :param section: the section ``way_back`` of the spec.
     """
 
+    migration_id = f"{World.migration_id}.back"
+
     def __init__(self, first: World, section: dict[str, Any]) -> None:
         data = first.spec.model_dump(mode="json") | {"way_back": section}
         first.spec = parse_spec(data)
