@@ -96,6 +96,20 @@ class MigrationSpec(Section):
             object.__setattr__(self, "topics", topics)
         return self
 
+    def check_kind(self, kind: str, *, path: str | None = None) -> MigrationSpec:
+        """Return this spec, if it is of a kind.
+
+        :raises SpecInvalid: it is of the other one.
+        """
+        if self.kind == kind:
+            return self
+        instead = "run it with kafka-migration mirror" if self.kind == "mirror" else "set kind: mirror and its section"
+        raise SpecInvalid(
+            f"this is the spec of a {self.kind}, not of a {kind}",
+            where=Where(migration_id=self.migration_id, path=path),
+            next_step=instead,
+        )
+
     @model_serializer(mode="wrap")
     def _without_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what only mirrors have: the specs of migrations keep the digest that they had before."""
