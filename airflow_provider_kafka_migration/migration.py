@@ -405,8 +405,17 @@ class Migration:
         :raises IllegalTransition: an earlier phase has not run yet.
         :raises MigrationError: any error of the phase.
         """
-        row = self._rows[phase]
+        row = self._row(phase)
         return self._recorded(row, lambda: self._run(row, options))
+
+    def _row(self, phase: str) -> Phase:
+        if phase in self._rows:
+            return self._rows[phase]
+        raise IllegalTransition(
+            f"a {self.spec.kind} has no phase {phase}",
+            where=Where(migration_id=self.spec.migration_id, phase=phase),
+            next_step="check `kind` in the spec; a mirror runs with kafka-migration mirror run FILE",
+        )
 
     def _recorded(self, row: Phase, step: Callable[[], _R]) -> _R:
         """Run a step of a phase; retry steps of the cutover patiently. Failures go to the journal."""
@@ -450,7 +459,7 @@ class Migration:
 
         :raises MigrationError: any error of the phase, or of the submission.
         """
-        row = self._rows[phase]
+        row = self._row(phase)
         return self._recorded(row, lambda: self._start_job(row))
 
     def end_job(self, phase: str, submission: Submission) -> Submission | PhaseResult:
@@ -458,7 +467,7 @@ class Migration:
 
         :raises MigrationError: the error of the job, or of the verification.
         """
-        row = self._rows[phase]
+        row = self._row(phase)
         return self._recorded(row, lambda: self._end_job(row, submission))
 
     def follow_job(self, phase: str, submission: Submission, memory: dict[str, Any]) -> Progress | None:
@@ -466,7 +475,7 @@ class Migration:
 
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
-        row = self._rows[phase]
+        row = self._row(phase)
         job_phase, context = _job_phase(row), self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))

@@ -192,6 +192,7 @@ def drive(
     """
     from airflow_provider_kafka_migration.cli.runner import STOPS, MigrationRunner
 
+    spec = spec.check_kind("migration", path=str(file))
     view = make_view(quiet=json_output)
     end_with_open_freeze(spec, file)
     opener = MigrationOpener(spec, view, takeover=course.takeover, plane=plane)
@@ -349,7 +350,7 @@ def rollback(
 
     Topics and data on the target stay; the report lists them.
     """
-    spec = load_spec(file)
+    spec = load_spec(file).check_kind("migration", path=str(file))
     if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
         raise typer.Abort
     view = make_view(quiet=json_output)

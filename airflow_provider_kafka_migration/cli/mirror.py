@@ -19,7 +19,6 @@ from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     RequestRefused,
     RequestUnanswered,
-    SpecInvalid,
     Where,
 )
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -55,14 +54,7 @@ _LEADS_TO: dict[str, State] = {
 
 
 def _load(file: Path) -> MigrationSpec:
-    spec = read_spec(file)
-    if spec.kind != "mirror":
-        raise SpecInvalid(
-            "this is the spec of a migration, not of a mirror",
-            where=Where(migration_id=spec.migration_id, path=str(file)),
-            next_step="set kind: mirror and the section mirror, or use kafka-migration run FILE",
-        )
-    return spec
+    return read_spec(file).check_kind("mirror", path=str(file))
 
 
 @mirror_app.command("run")

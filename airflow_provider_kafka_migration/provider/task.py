@@ -57,11 +57,12 @@ def run_spec(spec: Mapping[str, Any] | None, context: Context, *, recorded: bool
 
     :param recorded: as in :func:`parse_spec`, for tasks that unfreeze producers, wait or notify: they must not fail on
         a spec that an earlier version accepted.
-    :raises SpecInvalid: with every mistake.
+    :raises SpecInvalid: with every mistake, or because it is the spec of a mirror, for which there are no tasks yet.
     """
     if spec is None and context["params"].get(WAY_BACK):
         return way_back_run_spec(context["params"])
-    return parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
+    found = parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
+    return found.check_kind("migration")
 
 
 def run_owner(context: Context) -> str:

@@ -106,6 +106,20 @@ class MigrationSpec(Section):
             object.__setattr__(self, "topics", topics)
         return self
 
+    def check_kind(self, kind: str, *, path: str | None = None) -> MigrationSpec:
+        """Return this spec, if it is of a kind.
+
+        :raises SpecInvalid: it is of the other one.
+        """
+        if self.kind == kind:
+            return self
+        instead = "run it with kafka-migration mirror" if self.kind == "mirror" else "set kind: mirror and its section"
+        raise SpecInvalid(
+            f"this is the spec of a {self.kind}, not of a {kind}",
+            where=Where(migration_id=self.migration_id, path=path),
+            next_step=instead,
+        )
+
     @model_serializer(mode="wrap")
     def _without_later_sections(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what later versions added and this spec does not use, so that its digest stays the same."""

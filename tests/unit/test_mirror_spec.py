@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.errors import FingerprintChanged, IllegalTransition, SpecInvalid
+from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
+from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.provider.task import run_spec
+from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.storage.local import LocalStore
 
 _BASE: dict[str, Any] = {
     "migration_id": "m",
@@ -78,3 +84,28 @@ def test_what_does_not_go_together(sections: dict[str, Any], path: str) -> None:
 def test_a_migration_with_aliases_is_a_mistake() -> None:
     with pytest.raises(SpecInvalid, match="without kind: mirror"):
         parse_spec({**_BASE, "mirror": {"source_alias": "A"}})
+
+
+def test_tasks_and_commands_of_migrations_refuse_a_mirror(tmp_path: Path) -> None:
+    spec = _mirror()
+    with pytest.raises(SpecInvalid, match="spec of a mirror, not of a migration"):
+        run_spec(spec.model_dump(mode="json"), {})  # type: ignore[arg-type]
+    assert run_spec(_BASE, {}).kind == "migration"  # type: ignore[arg-type]
+    with pytest.raises(SpecInvalid, match="spec of a migration, not of a mirror"):
+        parse_spec(_BASE).check_kind("mirror")
+    storage = {"journal": tmp_path.as_uri()}
+    migration = Migration.open(parse_spec({**_BASE, "storage": storage}), "o", Resolver(), actor="a")
+    with pytest.raises(IllegalTransition, match="a migration has no phase mirror"):
+        migration.run("mirror")
+
+
+def test_a_journal_keeps_its_kind(tmp_path: Path) -> None:
+    """The same id and storage, but another kind: refused before a cluster is asked."""
+    store = LocalStore(tmp_path)
+    Journal.create_or_open(store, "m", Fingerprint("A", "B"), owner=Owner("cli", "o", "a"), details={"kind": "mirror"})
+    spec = parse_spec({**_BASE, "storage": {"journal": tmp_path.as_uri()}})
+    with (
+        Migration.open(spec, "o", Resolver(), actor="a") as migration,
+        pytest.raises(FingerprintChanged, match="mirror"),
+    ):
+        _ = migration.journal_context
