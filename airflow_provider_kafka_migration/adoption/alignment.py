@@ -601,8 +601,9 @@ def _missing(source: Contents, covered: bytearray, below: int, rules: Rules) -> 
     """Count the source records below the position that the target lacks, without those that it has compacted away."""
     if not rules.target_cleaned:
         return covered.count(0, 0, below)
-    # An earlier life may have copied records above the position: they compact away what is below it, too.
-    later = {source.keys[index] for index in range(below, len(source)) if covered[index]}
+    # An earlier life may have copied records above the position: they compact away what is below it, too. A tombstone
+    # among them may be gone from the target by now; it is copied again, so its key ends deleted in any case.
+    later = {source.keys[at] for at in range(below, len(source)) if covered[at] or source.is_tombstone(at)}
     missing = 0
     for index in range(below - 1, -1, -1):
         key = source.keys[index]
