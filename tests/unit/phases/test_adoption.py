@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.adoption.boundary import boundary_of
 from airflow_provider_kafka_migration.checks.adoption import check_adoption
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PrecheckBlocked, SpecInvalid, Terminal
-from airflow_provider_kafka_migration.groups.commit import Translator, read_groups
+from airflow_provider_kafka_migration.groups.commit import GroupTranslator, read_groups
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.state import State
 
@@ -230,7 +230,7 @@ def test_groups_that_lag_behind_the_boundary_keep_their_place(switched: World) -
     for phase in ("plan", "precheck", "topology_copy", "seed"):
         back.run(phase)
     context = back.context()
-    translator = Translator.live(context.record, context.target)
+    translator = GroupTranslator.live(context.record, context.target)
     (slow,) = [item for item in read_groups(context.record, context.source) if item.group == "slow"]
     found = {(item.topic, item.partition): item.target_offset for item in translator.translate(slow)}
     assert found == {("orders", 0): 1, ("orders", 1): 5, ("state", 0): 2}
