@@ -271,6 +271,7 @@ def test_the_new_cluster_is_kept(trip: Trip) -> None:
     assert trip.back("status", status=0)["state"] == "rolled_back"
 
 
+@pytest.mark.soak
 def test_a_second_there_and_back_on_the_same_clusters(trip: Trip) -> None:
     """Each leg is the way back of the one before it; what all four lives have written is on both clusters."""
     trip.forward()
@@ -291,6 +292,7 @@ def test_a_second_there_and_back_on_the_same_clusters(trip: Trip) -> None:
     assert [name.count(".back") for name in names] == [0, 1, 2, 3]
 
 
+@pytest.mark.soak
 def test_killed_again_and_again_while_applications_write(trip: Trip) -> None:
     """The command is killed at random moments, and a broker of the old cluster once: nothing is lost or doubled."""
     trip.forward()

@@ -138,7 +138,7 @@ def _spec(folder: Path, prefix: str, adopt: dict[str, Any], target_prefix: str) 
     return path
 
 
-@pytest.mark.parametrize("naming", ["default", "identity"])
+@pytest.mark.parametrize("naming", ["default", pytest.param("identity", marks=pytest.mark.soak)])
 def test_a_killed_mirror_is_taken_over(
     naming: str,
     source_cluster: KafkaCluster,

@@ -89,6 +89,7 @@ def test_active_active(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.soak
 def test_a_chain(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
