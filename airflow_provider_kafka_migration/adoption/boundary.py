@@ -51,12 +51,17 @@ class LeftBoundary:
     :param target_topic: topic on the way back's target.
     :param start: without a comparison; the checks of :func:`find_starts` complete it.
     :param below: positions below the boundary, in the direction of the way back.
+    :param is_exact: ``below`` has every record. It does not where the migration itself had adopted the partition
+        without an exact map: a group that lags that far then gets an earlier position, or none.
+    :param copied_from_offset: first offset on the way back's source that the migration has copied itself.
     :param may_lack: compaction may have removed records on either side.
     """
 
     target_topic: str
     start: AdoptedStart
     below: list[BelowRange]
+    is_exact: bool
+    copied_from_offset: int
     may_lack: bool
 
 
@@ -105,6 +110,7 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
     ids, plan, fence, below = journaled_ids(record), record.plan(), record.fence(), record.maps_below()
     ready = _handed_over(record)
     ready_at = "" if ready is None else ready.at
+    adopted = {(topic.name, item.partition) for topic in plan.topics for item in topic.partitions if item.adopted}
     found = {}
     for item in document.partitions:
         if item.verdict == Verdict.TRANSACTIONAL or item.source_end_offset is None or item.target_end_offset is None:
@@ -123,7 +129,9 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
                 caught_up_at=ready_at,
                 note=_note(record, item.target_end_offset, marker),
             ),
-            below=_below(item, ranges_of(earlier.ranges) if earlier is not None and earlier.is_exact else []),
+            below=_below(item, ranges_of(earlier.ranges) if earlier is not None else []),
+            copied_from_offset=item.target_start_offset or 0,
+            is_exact=earlier.is_exact if earlier is not None else (item.topic, item.partition) not in adopted,
             may_lack=_may_lack(plan, item.topic),
         )
     return found
@@ -192,7 +200,7 @@ def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candi
             partition=key[1],
             source_offset=boundaries[key].start.source_offset,
             target_offset=boundaries[key].start.target_offset,
-            is_exact=True,
+            is_exact=boundaries[key].is_exact,
             ranges=flat_ranges(boundaries[key].below),
         )
         compared = _compare(context, record, candidate, boundaries[key], below, source_end, target_end)
@@ -251,6 +259,11 @@ def _compare(
         # The records of both sides carry different schema ids; the boundary itself stays proven by journal and logs.
         return Compared(0)
     places = BelowTranslator(below)
+
+    def place(offset: int) -> int | None:
+        """Leave out what an inexact map says of the records before the migration's own."""
+        return places.exact_place(offset) if left.is_exact or offset >= left.copied_from_offset else None
+
     source = Side(
         context.source.wire, candidate.key, source_end.log_start_offset, left.start.source_offset, left.may_lack
     )
@@ -260,7 +273,8 @@ def _compare(
     return compare_last(
         source,
         target,
-        places.exact_place,
+        place,
+        has_all_places=left.is_exact,
         count=adopt.min_records,
         timestamps=record.spec.offsets.timestamps,
         whole=adopt.compare == "all",

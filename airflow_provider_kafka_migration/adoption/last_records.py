@@ -96,6 +96,7 @@ def compare_last(
     count: int,
     timestamps: Timestamps,
     whole: bool = False,
+    has_all_places: bool = True,
 ) -> Compared:
     """Compare the committed records below a boundary, back from it, until ``count`` records are equal on both sides.
 
@@ -104,11 +105,12 @@ def compare_last(
 
     :param to_target: target offset of a source record; None: it was not copied.
     :param whole: compare everything, not only the last records.
+    :param has_all_places: ``to_target`` knows every copied record; otherwise records without a place are passed over.
     """
     window = _FIRST_WINDOW_OFFSETS
     while True:
         from_offset = max(source.log_start_offset, source.end_offset - window)
-        found = _compare_from(source, target, to_target, from_offset, timestamps)
+        found = _compare_from(source, target, to_target, from_offset, timestamps, has_all_places)
         enough = found.records >= count and not whole
         if found.difference or enough or from_offset <= source.log_start_offset:
             return found
@@ -118,10 +120,17 @@ def compare_last(
 
 
 def _compare_from(
-    source: Side, target: Side, to_target: Callable[[int], int | None], from_offset: int, timestamps: Timestamps
+    source: Side,
+    target: Side,
+    to_target: Callable[[int], int | None],
+    from_offset: int,
+    timestamps: Timestamps,
+    has_all_places: bool,
 ) -> Compared:
     theirs = _committed(source, from_offset, timestamps)
     places = {offset: to_target(offset) for offset in theirs}
+    if not has_all_places:
+        theirs = {offset: record for offset, record in theirs.items() if places[offset] is not None}
     reached = [place for place in places.values() if place is not None]
     if not reached:
         return Compared(0)

@@ -74,7 +74,7 @@ def _text(file: Path) -> str:
 
 def _document(found: Imported, journal: str) -> dict[str, Any]:
     """The file of flows. What all flows share stands in ``defaults``."""
-    flows = {flow.name: {key: value for key, value in flow.spec.items() if key not in _OF_FILE} for flow in found.flows}
+    flows = {flow.name: _without_names(flow.spec) for flow in found.flows}
     shared = _shared(list(flows.values()))
     return {
         "clusters": {
@@ -90,8 +90,14 @@ def _document(found: Imported, journal: str) -> dict[str, Any]:
     }
 
 
-#: Keys of a flow that follow from its name in the file.
+#: Keys of a flow, and of its section ``mirror``, that follow from its name in the file.
 _OF_FILE = ("kind", "migration_id", "source", "target")
+_OF_NAME = ("source_alias", "target_alias", "known_aliases")
+
+
+def _without_names(spec: dict[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in spec.items() if key not in _OF_FILE}
+    return {**own, "mirror": {key: value for key, value in own["mirror"].items() if key not in _OF_NAME}}
 
 
 def _shared(flows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, ForeignData, PermissionMissing, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import AUTHORIZATION_CODES
+from airflow_provider_kafka_migration.kafka.auth import kerberos
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch, RawBatch, records
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.logs import read_span
@@ -76,6 +77,7 @@ class StateWriter:
 
     def __init__(self, config: ClientConfig, wire: Wire, topics: StateTopics) -> None:
         self._topics = topics
+        self._config, self._wire = config, wire
         self._known = _Known()
         for record in _decoded(wire, topics.checkpoints, Checkpoint.decode):
             key, value = record.encode()
@@ -160,6 +162,10 @@ class StateWriter:
 
     def _send(self, items: Sequence[tuple[str, StateRecord]]) -> None:
         failures: list[tuple[str, KafkaError]] = []
+        if self._config.kerberos is not None:
+            # librdkafka does not renew tickets here, and they end after some hours.
+            where = Where(cluster="target", topic=self._topics.checkpoints)
+            kerberos.fill_ticket_cache(self._config.kerberos, self._wire.connection().host, where)
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None:

@@ -48,6 +48,8 @@ class StartWayBackOperator(TriggerDagRunOperator):
     def __init__(self, *, spec: SpecSource, **kwargs: Any) -> None:
         data = plain_spec(spec) or {}
         kwargs.setdefault("skip_when_already_exists", True)
+        # A paused DAG would only queue the run, while the new cluster's retention goes on deleting.
+        kwargs.setdefault("fail_when_dag_is_paused", True)
         super().__init__(
             trigger_dag_id=WAY_BACK_DAG_ID,
             trigger_run_id=f"way_back__{data['migration_id']}",

@@ -75,7 +75,9 @@ def check_names(spec: MigrationSpec, names: list[str], *, migration_id: str) -> 
         for targets in by_metric.values()
         if _collide(spec, targets)
     }
-    unused = sorted(set(spec.topics.rename.topics) - set(names))
+    # A way back names all topics of its migration; some may have been deleted on the new cluster since.
+    is_way_back = spec.adopt is not None and spec.adopt.from_ == "way_back"
+    unused = [] if is_way_back else sorted(set(spec.topics.rename.topics) - set(names))
     if not problems and not long and not unused:
         return
     parts = [f"{target} from {', '.join(sources)}" for target, sources in sorted(problems.items())]

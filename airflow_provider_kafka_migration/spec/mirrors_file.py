@@ -64,7 +64,10 @@ def parse_mirrors(data: Any, *, path: str | None = None) -> dict[str, MigrationS
         ]
         raise _invalid(found, path) from None
     flows, mistakes = {}, list[dict[str, str]]()
-    enabled = {name: flow or {} for name, flow in file.flows.items() if (flow or {}).get("enabled", True) is not False}
+    if len({_name(name) for name in file.flows}) < len(file.flows):
+        mistakes.append({"path": "flows", "reason": "a flow is there twice"})
+    flows_by_name = {_name(name): flow or {} for name, flow in file.flows.items()}
+    enabled = {name: flow for name, flow in flows_by_name.items() if flow.get("enabled", True) is not False}
     for name in sorted(enabled):
         try:
             flows[name] = _flow(file, name, enabled[name], both_ways=_opposite(name) in enabled)
@@ -83,7 +86,7 @@ def parse_mirrors(data: Any, *, path: str | None = None) -> dict[str, MigrationS
 
 
 def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bool) -> MigrationSpec:
-    source, arrow, target = (part.strip() for part in name.partition(_ARROW))
+    source, arrow, target = name.partition(_ARROW)
     unknown = sorted({source, target} - set(file.clusters))
     if not arrow or unknown:
         what = f"{', '.join(unknown)} not in clusters" if arrow else "a flow is written source->target"
@@ -92,13 +95,18 @@ def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bo
     if wrong:
         raise SpecInvalid(f"{', '.join(wrong)}: the file itself says this", next_step="remove it from the flow")
     data = _merged(file.defaults, {key: value for key, value in own.items() if key != "enabled"})
-    mirror = {
-        "source_alias": source,
-        "target_alias": target,
-        "known_aliases": sorted(set(file.clusters) - {source, target}),
-        "two_way": both_ways,
-        **data.pop("mirror", {}),
-    }
+    mirror = dict(data.pop("mirror", {}))
+    aliases = {"source_alias": source, "target_alias": target}
+    wrong = sorted(key for key, alias in aliases.items() if mirror.get(key, alias) != alias)
+    if wrong:
+        # A flow under the aliases of another one would give topics names that lead round in a circle.
+        raise SpecInvalid(f"mirror.{wrong[0]} differs from the name of the flow", next_step="remove it from the file")
+    others = sorted(set(file.clusters) - {source, target})
+    mirror = {"known_aliases": others, "two_way": both_ways, **mirror, **aliases}
+    if both_ways and not mirror["two_way"]:
+        raise SpecInvalid(
+            "mirror.two_way is false, but the opposite flow is there, too", next_step="remove mirror.two_way"
+        )
     return parse_spec(
         {
             "migration_id": flow_id(source, target),
@@ -112,8 +120,13 @@ def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bo
     )
 
 
+def _name(text: str) -> str:
+    """Return the name of a flow without spaces around the aliases."""
+    return _ARROW.join(part.strip() for part in text.split(_ARROW))
+
+
 def _opposite(name: str) -> str:
-    source, _, target = (part.strip() for part in name.partition(_ARROW))
+    source, _, target = name.partition(_ARROW)
     return f"{target}{_ARROW}{source}"
 
 

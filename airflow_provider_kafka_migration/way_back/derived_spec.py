@@ -154,7 +154,11 @@ def _topics(record: MigrationRecord, section: WayBackSection) -> dict[str, Any]:
         "exclude": [*left_out, *lost, *section.exclude],
         "rename": {
             "prefix": "",
-            "topics": {target: source for target, source in migrated.items() if target != source},
+            "topics": {
+                target: source
+                for target, source in migrated.items()
+                if target != source and not any(re.fullmatch(pattern, target) for pattern in section.exclude)
+            },
         },
     }
 

@@ -48,6 +48,25 @@ def test_one_error_lists_the_mistakes_of_all_flows() -> None:
     assert "d not in clusters" in failure.value.what
 
 
+def test_a_flow_never_runs_under_the_aliases_of_another_one() -> None:
+    defaults = {"mirror": {"source_alias": "a", "target_alias": "b"}}
+    assert sorted(parse_mirrors(file(defaults=defaults, flows={"a->b": {}}))) == ["a->b"]
+    with pytest.raises(SpecInvalid, match=r"mirror\.source_alias differs from the name of the flow"):
+        parse_mirrors(file(defaults=defaults, flows={"a->b": {}, "b->a": {}}))
+
+
+def test_spaces_in_the_name_of_a_flow_hide_no_circle() -> None:
+    flows = parse_mirrors(file(flows={"a -> b": {}, "b->a": {}}))
+    assert [spec.mirror.two_way for spec in flows.values()] == [True, True]
+    identity = {"mirror": {"naming": "identity"}}
+    with pytest.raises(SpecInvalid, match="two_way"):
+        parse_mirrors(file(defaults=identity, flows={"a -> b": {}, " b ->a": {}}))
+    with pytest.raises(SpecInvalid, match="there twice"):
+        parse_mirrors(file(flows={"a -> b": {}, "a->b": {}}))
+    with pytest.raises(SpecInvalid, match="the opposite flow"):
+        parse_mirrors(file(defaults={"mirror": {"two_way": False}}, flows={"a->b": {}, "b->a": {}}))
+
+
 def test_two_flows_never_share_a_journal() -> None:
     clusters = {"a": {"conn_id": "x"}, "A": {"conn_id": "y"}, "b": {"conn_id": "z"}}
     with pytest.raises(SpecInvalid, match="set migration_id"):

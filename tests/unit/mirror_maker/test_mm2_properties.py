@@ -147,6 +147,19 @@ def test_the_command_writes_flows_that_can_be_loaded(file: Path, tmp_path: Path)
     assert "topic.filter.class" in result.output
 
 
+def test_a_reverse_flow_that_is_added_later_has_its_own_aliases(tmp_path: Path) -> None:
+    file, output = tmp_path / "mm2.properties", tmp_path / "mirrors.yaml"
+    one_way = ACTIVE_ACTIVE.replace("west->east.enabled = true", "west->east.enabled = false")
+    file.write_text(one_way, encoding="utf-8")
+    assert run(file, "--journal", "s3://mirrors/journal", "--output", output).exit_code == ExitCode.OK
+    document = yaml.safe_load(output.read_text())
+    document["flows"]["west->east"] = {}
+    output.write_text(yaml.safe_dump(document), encoding="utf-8")
+    back = load_mirrors(output)["west->east"]
+    assert (back.mirror.source_alias, back.mirror.target_alias, back.mirror.two_way) == ("west", "east", True)
+    assert back.topics.why_left_out("east.orders"), "it has come from there"
+
+
 def test_the_command_overwrites_nothing(file: Path, tmp_path: Path) -> None:
     output = tmp_path / "mirrors.yaml"
     output.write_text("mine", encoding="utf-8")

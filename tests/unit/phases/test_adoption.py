@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from phase_world.outside import Killed
 from phase_world.way_back import WayBack
 from phase_world.world import KEYS, ORDER, World, Worlds
 
+from airflow_provider_kafka_migration.adoption import boundary
 from airflow_provider_kafka_migration.adoption.boundary import boundary_of
 from airflow_provider_kafka_migration.checks.adoption import check_adoption
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PrecheckBlocked, SpecInvalid, Terminal
 from airflow_provider_kafka_migration.groups.commit import GroupTranslator, read_groups
+from airflow_provider_kafka_migration.offset_map.below import BelowRange
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.state import State
 
@@ -234,6 +237,35 @@ def test_groups_that_lag_behind_the_boundary_keep_their_place(switched: World) -
     (slow,) = [item for item in read_groups(context.record, context.source) if item.group == "slow"]
     found = {(item.topic, item.partition): item.target_offset for item in translator.translate(slow)}
     assert found == {("orders", 0): 1, ("orders", 1): 5, ("state", 0): 2}
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_below_a_start_that_was_taken_over_without_an_exact_map_nothing_is_skipped(
+    switched: World, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    """The migration itself had adopted orders-0 at offset 3, with some offsets of the tool before it, or none."""
+    boundaries = boundary_of
+
+    def of_adopted(record: Any) -> Any:
+        found = boundaries(record)
+        left = found["orders", 0]
+        end = left.start.source_offset
+        ranges = [BelowRange(1, 1, 1)] if mapped else []
+        changed = replace(left, below=[*ranges, BelowRange(3, 3, end - 3)], is_exact=False, copied_from_offset=3)
+        return {**found, ("orders", 0): changed}
+
+    monkeypatch.setattr(boundary, "boundary_of", of_adopted)
+    switched.target.group("late", orders_0=2)
+    back = WayBack(switched)
+    back.run("plan")
+    assert ("orders", 0) in fields(back), "unknown places are no difference"
+    record = back.context().record
+    assert not record.maps_below()["orders", 0].is_exact
+    translator = GroupTranslator.live(record, back.context().target)
+    late = next(item for item in read_groups(record, back.context().source) if item.group == "late")
+    answer = translator.translate(late)[0].target_offset
+    assert answer is None or answer <= 2
+    assert (answer is not None) == mapped
 
 
 def through(world: World) -> None:

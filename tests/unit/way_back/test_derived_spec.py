@@ -60,6 +60,14 @@ def test_names_are_inverted(tmp_path: Path) -> None:
     assert not topics.selects("orders"), "the new cluster's own topic of that name is not what was migrated"
 
 
+def test_a_renamed_topic_that_stays_away_leaves_no_rename_behind(tmp_path: Path) -> None:
+    plan = _renamed({"orders": "new.orders", "state": "new.state"})
+    section = {"include": ["orders", "state"], "rename": {"prefix": "new."}}
+    topics = _derive(tmp_path, plan, topics=section, way_back={"exclude": ["new\\.state"]}).topics
+    assert topics.rename.topics == {"new.orders": "orders"}
+    assert not topics.selects("new.state")
+
+
 def test_an_exclude_does_not_hide_a_topic_that_was_migrated(tmp_path: Path) -> None:
     plan = _renamed({"orders": "tmp.orders"})
     section = {"exclude": ["tmp.*"], "rename": {"topics": {"orders": "tmp.orders"}}}
