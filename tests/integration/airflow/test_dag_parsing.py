@@ -106,7 +106,7 @@ def test_serialises_equal_in_another_process(found: dict[str, Any], minimal_spec
 
 def test_dag_files_parse_without_connections_and_network(found: dict[str, Any]) -> None:
     assert not found["dag_errors"]
-    assert found["dags"] == ["kafka_migration", "kafka_migration_rollback"]
+    assert found["dags"] == ["kafka_migration", "kafka_migration_rollback", "kafka_migration_way_back"]
 
 
 def test_a_bad_file_is_an_import_error_of_its_own_and_hides_no_other(found: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ from airflow_provider_kafka_migration.drift import source_drift, take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
-from airflow_provider_kafka_migration.phases import tail, topology_copy
-from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.phases import topology_copy
+from airflow_provider_kafka_migration.planning import follow, tail_job
 from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
@@ -132,7 +132,7 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
         context.record, context.source, "seed", copy_jobs.lanes_of(context.record, plan, partitions)
     )
     context.journal_store.put(copy_jobs.job_key(context.record, "seed"), job.canonical())
-    tail._write_job(context.record, context.source, None)
+    tail_job.write(context.record, context.source, None)
     assert mine(context, stem) == set(), "the topic is not there yet"
     control.source_cluster.create_topic(late, 1)
     wait_for("the new topic", lambda: late in context.source.admin.describe_topics(), 60)

@@ -14,7 +14,7 @@ from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated, ValidationFailed
 from airflow_provider_kafka_migration.phases import freeze, tail
-from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.planning import follow, tail_job
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
@@ -131,7 +131,7 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
 ) -> None:
     lab = following({"old": 1})
     context = begin(lab)
-    tail._write_job(context.record, context.source, None)
+    tail_job.write(context.record, context.source, None)
     new = lab.topics[0].removesuffix("old") + "new"
     fill({new: 2}, 10)
 
@@ -206,7 +206,7 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
 def test_nothing_is_followed_while_producers_are_frozen(
     following: Callable[..., Lab], fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "Follower", lambda *_: nullcontext())  # passes are made by hand
+    monkeypatch.setattr(tail_job, "Follower", lambda *_: nullcontext())  # passes are made by hand
     lab = following({"old": 1})
     context = begin(lab)
     lab.start_tail()
