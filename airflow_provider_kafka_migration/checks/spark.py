@@ -12,7 +12,6 @@ from packaging.version import InvalidVersion, Version
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.documents.spark_probe import AddressLook, MachineLook, SparkProbe
 from airflow_provider_kafka_migration.lanes.libraries import python_bounds, requirements
-from airflow_provider_kafka_migration.lanes.spark_conf import is_local
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.record.spark_probe import SparkSide, outdated, read_probe
@@ -21,7 +20,6 @@ from airflow_provider_kafka_migration.record.spark_probe import SparkSide, outda
 SKEW_SECONDS = 2.0
 #: From here on S3 signatures, tokens and certificates begin to fail.
 WORST_SKEW_SECONDS = 30.0
-_ASK = "run the task spark_check before precheck; if it has succeeded, clear it: precheck follows it"
 _AGAIN = "clear spark_check; precheck follows it"
 
 
@@ -30,14 +28,12 @@ def check_spark(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     runner = context.runner
     if runner is not None and not isinstance(runner, SparkSide):
         return
-    # Airflow's precheck has no runner; there spark_check, which comes before it, has compared the masters.
-    master = "" if runner is None else runner.spark_master(context.spec)
     probe = read_probe(context.record)
     if probe is None:
-        # A master that is not known here may be anywhere.
-        code = "W130" if is_local(master) else "B130"
-        yield finding(code, "there is no result of the task spark_check that this version can read", fix=_ASK)
+        yield finding("W130", "there is no result of the task spark_check")
         return
+    # Airflow's precheck has no runner; there spark_check, which comes before it, has compared the masters.
+    master = "" if runner is None else runner.spark_master(context.spec)
     why = outdated(probe, context.spec, context.now(), master)
     if why:
         yield finding("B131", f"it was probed at {probe.at}, and {why}", fix=_AGAIN)

@@ -283,15 +283,9 @@ _ALL = (
     ),
     # -- Spark
     Code(
-        "B130",
-        "Spark on other machines has not been looked at",
-        "run the task spark_check before precheck; without it nobody knows whether executors reach the brokers and "
-        "have what a copier imports",
-    ),
-    Code(
         "W130",
-        "Spark on this machine has not been looked at",
-        "run the task spark_check before precheck; without it, unsafe settings show only when the copy starts",
+        "Spark has not been looked at",
+        "run the task spark_check before precheck; without it, problems of executors show only when the copy starts",
     ),
     Code("B131", "what is known about Spark is outdated", "clear spark_check; precheck follows it"),
     Code(

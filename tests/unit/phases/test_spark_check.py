@@ -219,29 +219,11 @@ def test_a_waiver_leaves_the_probe_valid(world: World) -> None:
 
 def test_airflow_s_precheck_has_no_runner_and_still_asks_for_the_probe(world: World) -> None:
     world.context().runner = None
-    assert codes(world) == ["B130"]
+    assert codes(world) == ["W130"]
     Spark(world)
     world.run(CHECK)
     world.context().runner = None
     assert codes(world) == []
-
-
-@pytest.mark.parametrize(("master", "found"), [(FAR, "B130"), ("", "B130"), ("local[2,4]", "W130")])
-def test_no_answer_of_other_machines_is_a_blocker(world: World, master: str, found: str) -> None:
-    """Absence is not evidence: only on this machine it is known what a copier needs."""
-    Spark(world, master)
-    assert codes(world) == [found]
-    world.run(CHECK)
-    assert codes(world) == []
-    world.journal_store.put(f"{world.spec.migration_id}/results/spark-probe.json", b'{"version": 99}')
-    assert codes(world) == [found]
-
-
-def test_a_precheck_without_a_probe_blocks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    Spark(world)
-    monkeypatch.setattr(precheck, "CHECKS", {"Spark": check_spark})
-    with pytest.raises(PrecheckBlocked, match="B130"):
-        world.run("precheck")
 
 
 def test_an_error_that_stays_is_a_finding_and_one_that_may_pass_is_raised(world: World) -> None:
