@@ -89,6 +89,7 @@ def facts(record: MigrationRecord) -> dict[str, Any]:
     assert record.spec.adopt is not None
     due = ask_again_at(record)
     plan = record.plan()
+    opened = record.journal.find_step(steps.READY_FOR_CLIENT_RETURN)
     adopted = sum(item.adopted is not None for topic in plan.topics for item in topic.partitions)
     return {
         "reverses": record.spec.adopt.migration_id,
@@ -100,4 +101,5 @@ def facts(record: MigrationRecord) -> dict[str, Any]:
         "adopted_partitions": adopted,
         "new_partitions": sum(len(topic.partitions) for topic in plan.topics) - adopted,
         "deny_acls": len(guard.bindings(record.journal)),
+        "todo": "" if opened is None else str(opened.details.get("todo", "")),
     }

@@ -24,7 +24,6 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     FreezeFailed,
@@ -37,11 +36,11 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, source_registry, words
+from airflow_provider_kafka_migration.freeze import by_hand, source_registry, tail_stop, words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     HANDS_OFF,
@@ -330,7 +329,7 @@ def hold_by_method(record: MigrationRecord, receiver: Receiver, *, within_second
         webhook = FreezeWebhook(
             receiver.address, receiver.secret, request_seconds=seconds, attempts=1, direction=receiver.direction
         )
-    return _taken(webhook.hold(record.migration_id, now=record.now()), receiver)
+    return taken(webhook.hold(record.migration_id, now=record.now()), receiver)
 
 
 def check_receiver(context: PhaseContext) -> None:
@@ -348,10 +347,10 @@ def check_receiver(context: PhaseContext) -> None:
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
     found = webhook_receiver(context)
     webhook = FreezeWebhook(found.address, found.secret, direction=found.direction)
-    return _taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
+    return taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
 
 
-def _taken(answer: WebhookAnswer, receiver: Receiver) -> dict[str, Any]:
+def taken(answer: WebhookAnswer, receiver: Receiver) -> dict[str, Any]:
     """Return what the journal keeps of an answer."""
     return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
 
@@ -647,13 +646,15 @@ def _reason(error: Exception) -> str:
     return error.what if isinstance(error, MigrationError) else f"{type(error).__name__} in the migration's code"
 
 
-def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[str, Any]:
+def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bool = False) -> dict[str, Any]:
     """Go back to ``tail`` and free the producers. Idempotent: any part may have been done before.
 
     The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
-    that, no step of the cutover runs while producers write again. The tail's stop is also withdrawn before, so that a
-    running tail continues.
+    that, no step of the cutover runs while producers write again. The tail's stop is withdrawn, so that a running tail
+    continues: before, unless the attempt may have restored configs that producers notice. Then the topics first get
+    their copy-time settings again (:mod:`~.freeze.tail_stop`), for which the producers do not wait.
 
+    :param ends: the migration ends, so nothing has to continue.
     :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; the error says what a person has
         to do, and the next call tries again.
     :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled.
@@ -665,7 +666,9 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
         context.journal.check_holds()
         _check_not_ready(record, attempt)
         back_to_tail(record, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
-        clear_tail_stop(record)
+        is_restored = tail_stop.may_be_restored(record, attempt)
+        if not is_restored:
+            tail_stop.clear_tail_stop(record)
         done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
     except (*HANDS_OFF, PhaseOver):
         raise
@@ -673,6 +676,8 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
         raise still_frozen(record, attempt, error) from error
     details = {"reason": reason, **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
+    if is_restored:
+        details |= tail_stop.lift(context, ends=ends)
     try:
         context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
     except Transient as error:
@@ -724,20 +729,6 @@ def back_to_tail(
     if journal.tip_state is State.CUTOVER:
         unless = (steps.READY, unless_ready.key) if unless_ready else None
         journal.transition(State.TAIL, reason, details, from_states={State.CUTOVER}, unless_step=unless)
-
-
-def clear_tail_stop(record: MigrationRecord) -> None:
-    """Withdraw the tail's stop, if one is in force: a StopAt without offsets stops nothing, so the tail continues."""
-    if record.tail_stop() is not None:
-        record.journal.check_holds()
-        clear_stop(record)
-
-
-def clear_stop(record: MigrationRecord) -> None:
-    """Withdraw the tail's stop without checking who holds the migration."""
-    key = record.key(keys.TAIL_STOP)
-    if record.tail_stop() is not None:
-        record.journal_store.put(key, StopAt(migration_id=record.migration_id, offsets={}).canonical())
 
 
 @dataclass(frozen=True)

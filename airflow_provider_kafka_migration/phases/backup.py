@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.documents.copy import (
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Transient
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import tail_stop
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
@@ -63,7 +63,7 @@ def prepare(context: PhaseContext, *, follow: bool = False, stop: bool = False) 
     source = record.backup_source() or _write_source(context)
     if _is_over(record):
         # The stop of a complete backup does not apply to the next one.
-        frozen.clear_stop(record)
+        tail_stop.clear_stop(record)
     if stop:
         _stop_here(context, source)
     _job(context, source, follow=follow or stop)

@@ -157,13 +157,18 @@ def run(context: PhaseContext) -> PhaseResult:
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
     fenced = fence.fence_copiers(record, context.target, attempt, document)
     # After the fence, so that no copier of the way back can write behind the first record of a client that returned.
-    guard.open_for_return(context)
+    opened = guard.open_for_return(context)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
-        f"producers frozen for {frozen_time.frozen_seconds:.1f} s; {fenced['summary']}",
+        f"producers frozen for {frozen_time.frozen_seconds:.1f} s; {fenced['summary']}{_todo(opened)}",
         {**details, "frozen": frozen_time.model_dump(mode="json"), "fence": fenced},
     )
+
+
+def _todo(opened: dict[str, Any] | None) -> str:
+    """Return what a person has to do before clients return from a way back, as the end of a summary."""
+    return f"; {opened['todo']}" if opened and "todo" in opened else ""
 
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
@@ -177,20 +182,21 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
         # Clients may write by now: a copier that was not fenced before they were told to switch is only named.
         fenced = dict(record.cutover_step(attempt, steps.FENCE) or {})
         bypasses = []
+        opened = None
     else:
         # The task died between READY and its end: no client was told to switch, and someone may have freed the
         # producers.
         _hold_behind_ready(context, attempt)
         bypasses = _check_still_frozen(record, context.source, attempt)
         fenced = fence.fence_copiers(record, context.target, attempt, document)
-        guard.open_for_return(context)
+        opened = guard.open_for_return(context)
     found = {
         "frozen": details,
         "fence": fenced,
         "bypasses": [item.model_dump(mode="json") for item in bypasses],
         "moved_starts": [item.as_dict() for item in moved],
     }
-    summary = f"{READY_MESSAGE} (again)"
+    summary = f"{READY_MESSAGE} (again){_todo(opened)}"
     if moved:
         summary += (
             f"; since then, retention or clients have deleted the first copied records of {len(moved)} target "

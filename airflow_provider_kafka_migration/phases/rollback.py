@@ -110,12 +110,14 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
         frozen.back_to_tail(record, "the migration is rolled back", unless_ready=record.freeze())
     problems: list[dict[str, Any]] = []
-    # Not best effort: once the journal has ended, nothing would know of these ACLs any more.
+    # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need their
+    # copy-time settings, whether the rollback or the cutover is run again.
+    freed = _unfreeze(context)
+    # Not best effort: once the journal has ended, nothing would know of these ACLs any more. But behind the freeze: a
+    # way back holds the producers of the new cluster, and an old cluster that does not answer must not keep them.
     released = guard.remove(context) if is_way_back(record.spec) else None
     undone = {
-        # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need
-        # their copy-time settings, whether the rollback or the cutover is run again.
-        "freeze": _unfreeze(context),
+        "freeze": freed,
         "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
         "schemas": _restore_registries(context, problems),
         "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
@@ -247,7 +249,7 @@ def _unfreeze(context: PhaseContext) -> dict[str, Any]:
     attempt = context.record.freeze()
     if attempt is None or attempt.lifted:
         return {"lifted": {}}
-    return {"lifted": {attempt.key: frozen.lift(context, attempt, reason="rollback")}}
+    return {"lifted": {attempt.key: frozen.lift(context, attempt, reason="rollback", ends=True)}}
 
 
 def _left_on_target(record: MigrationRecord, target: Cluster) -> list[dict[str, Any]]:

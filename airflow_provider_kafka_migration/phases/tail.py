@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
+from airflow_provider_kafka_migration.freeze import tail_stop
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids, tail_job
@@ -36,6 +37,9 @@ def run(context: PhaseContext) -> PhaseResult:
 def prepare(context: PhaseContext) -> Step:
     """Write the job; a result if the stop offsets are reached already."""
     record = context.record
+    context.journal.refresh()
+    if context.journal.tip_state is not State.ROLLED_BACK:
+        tail_stop.continue_after_lift(record, context.target)
     stop = record.tail_stop()
     job = record.job(PHASE)
     if job is not None and stop is not None and _is_copied(record, context.target, job, stop):
@@ -74,6 +78,8 @@ def finish(context: PhaseContext, ended: JobRef) -> Step:
     if context.journal.tip_state is State.ROLLED_BACK:
         # The rollback has stopped the tail, as intended: nothing is left to verify, and the journal has ended.
         return PhaseResult(PHASE, "stopped by the rollback", {"summary": "stopped by the rollback"})
+    if tail_stop.continue_after_lift(record, context.target):
+        return job_ref(record, PHASE)
     if stop is None:
         if any(entry.seq > ended.since for entry in record.freezes_lifted()):
             return job_ref(record, PHASE)

@@ -68,6 +68,22 @@ def restore_producer_visible(record: MigrationRecord, target: Cluster) -> PhaseR
     )
 
 
+def set_copy_time_again(record: MigrationRecord, target: Cluster) -> list[str]:
+    """Set the copy-time settings of all topics, because copying goes on after :func:`restore_producer_visible`.
+
+    The topics are compared, whatever the journal says: a process may have died between the restore and its step.
+
+    :returns: the names of the topics that changed.
+    :raises TopologyRefused: the target refused some topics; the error lists all.
+    """
+    settings = record.copy_settings()
+    if settings is None:
+        return []
+    there = _present(target, settings)
+    record.journal.check_holds()
+    return apply_configs(record, target, {name: settings.topics[name].copy_time for name in there})
+
+
 def restore_deleting(record: MigrationRecord, target: Cluster) -> PhaseResult:
     """Restore retention and compaction as planned, after the content is proven: the second restore step.
 
@@ -81,14 +97,18 @@ def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResul
     settings = record.copy_settings()
     if settings is None:
         return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
-    facts = target.admin.describe_topics(sorted(settings.topics))
-    there = {name for name, item in facts.items() if item.error is None}
+    there = _present(target, settings)
     wanted = {
         name: dict(item.final if item.before is None else item.before)
         for name, item in settings.topics.items()
         if name in there
     }
     return _restore(record, target, wanted, steps.ROLLBACK_CONFIGS_RESTORED, "topic configs are restored")
+
+
+def _present(target: Cluster, settings: CopySettings) -> set[str]:
+    facts = target.admin.describe_topics(sorted(settings.topics))
+    return {name for name, item in facts.items() if item.error is None}
 
 
 def _restore(

@@ -11,8 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.freeze.frozen import all_planned_acls, deny_bindings, own_principal
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.freeze.frozen import (
+    FreezeWebhook,
+    all_planned_acls,
+    deny_bindings,
+    own_principal,
+    taken,
+    webhook_receiver,
+)
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
@@ -24,6 +31,8 @@ from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATC
 from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back, section_of
 
 PHASE = "topology_copy"
+#: What a person has to do at the return if the first migration's producers were stopped by hand.
+START_PRODUCERS = "start the producers of the old cluster"
 _WITHOUT = "or set way_back.freeze_old: none, and keep producers out of the old cluster by other means"
 
 
@@ -82,10 +91,13 @@ def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
     """Let producers into the old cluster again, once its copiers are fenced; idempotent. None: not a way back.
 
     Besides the bindings of this way back, those go with which the first migration froze its producers: clients
-    return to what they left.
+    return to what they left. If its webhook's receiver holds them, it gets ``unfreeze`` for the first migration, which
+    nobody else sends. Producers that were stopped by hand are a person's: ``todo`` says so.
 
     :raises PermissionMissing: the migration may not remove ACLs any more.
     :raises TopologyRefused: some could not be removed; the error lists all.
+    :raises FreezeFailed: the receiver has not freed the producers of the old cluster.
+    :raises ConnectionInvalid: the receiver's address or secret cannot be found.
     """
     record = context.record
     if not is_way_back(record.spec):
@@ -96,9 +108,36 @@ def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
     record.journal.check_holds()
     forward = first_migration(record)
     removed = _remove(context, bindings(record.journal) | all_planned_acls(forward))
-    details = {**removed, "returns_to": forward.migration_id}
+    details = {**removed, **_free_first(context, forward), "returns_to": forward.migration_id}
     reason = f"ready_for_client_return: the old cluster has all records again; {removed['deny_acls_removed']} DENY ACLs"
     return dict(record.journal.step(steps.READY_FOR_CLIENT_RETURN, details=details, reason=f"{reason} removed").details)
+
+
+def _free_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, Any]:
+    """Let the producers of the old cluster write that the first migration has stopped, other than by ACLs."""
+    attempt = forward.freeze()
+    if attempt is None or attempt.method == "acl":
+        return {}
+    if attempt.method == "manual":
+        return {"todo": START_PRODUCERS}
+    name = forward.migration_id
+    # The first migration may be a way back itself: then its requests had the direction, and it has let clients return.
+    direction = "back" if forward.journal.find_step(steps.READY_FOR_CLIENT_RETURN) else ""
+    try:
+        receiver = webhook_receiver(context)
+        webhook = FreezeWebhook(receiver.address, receiver.secret, direction=direction)
+        return taken(webhook.call(name, "unfreeze", now=context.now(), deadline=attempt.deadline), receiver)
+    except (FreezeFailed, ConnectionInvalid) as error:
+        raise type(error)(
+            f"the old cluster has all records again, but its producers, which migration {name} has stopped by its "
+            f"webhook, are not free: {error.what}",
+            where=error.where,
+            next_step=f'make the receiver answer `unfreeze` of "{name}" as done (its owners may have to free the '
+            "producers of the old cluster themselves), or correct cutover.producer_freeze_webhook and webhook_secret "
+            "or what they refer to; then clear cutover.floor_guard, or run `kafka-migration way-back resume FILE`. "
+            "Clients must not return before; do not free the producers of the new cluster",
+            details=error.details,
+        ) from error
 
 
 def first_migration(record: MigrationRecord) -> MigrationRecord:

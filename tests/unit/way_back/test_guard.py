@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from phase_world.world import World, new_world
 
-from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.approvals import way_back as approval_facts
+from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
@@ -16,8 +17,10 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.phases import rollback
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.way_back import guard
+from harness.webhook import FreezeWebhook as Receiver
 
 FIRST = "the-first"
 SHOP = Acl("TOPIC", "orders", "LITERAL", "User:shop", "*", "WRITE", "ALLOW")
@@ -130,6 +133,94 @@ def test_a_return_also_removes_the_acls_with_which_the_first_migration_froze(wor
     assert _denied(world) == {"User:nobody"}, "what others have denied stays"
     assert guard.open_for_return(context) == opened
     assert len(world.steps(steps.READY_FOR_CLIENT_RETURN)) == 1
+
+
+def _frozen_first(world: World, method: str, *, is_way_back: bool = False) -> None:
+    """The first migration, which has stopped the producers of what is now the old cluster."""
+    first = Journal.create_or_open(
+        world.journal_store, FIRST, Fingerprint("target-id", "source-id"), owner=Owner("cli", "tester", "tester")
+    )
+    at = iso(world.clock.now())
+    first.step(steps.FREEZE_REQUESTED, key="1", details={"method": method, "requested_at": at, "deadline": at})
+    first.step(steps.READY, key="1", details={})
+    if is_way_back:
+        first.step(steps.READY_FOR_CLIENT_RETURN, details={})
+
+
+def _by_webhook(world: World, url: str) -> PhaseContext:
+    context = _way_back(world)
+    data = context.spec.model_dump(mode="json", by_alias=True)
+    # The new cluster's producers may be stopped in another way.
+    data["cutover"] |= {"freeze": "acl", "producer_freeze_webhook": url, "webhook_secret": "env:HOOK_SECRET"}
+    return replace(context, spec=parse_spec(data))
+
+
+class _Held:
+    """A producer of the old cluster that the first migration's freeze has stopped."""
+
+    frozen = True
+
+    def freeze(self) -> None:
+        raise AssertionError("nothing is to be stopped")
+
+    def unfreeze(self) -> None:
+        self.frozen = False
+
+
+@pytest.mark.parametrize("is_way_back", [False, True])
+def test_a_return_frees_what_the_webhook_of_the_first_migration_holds(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_way_back: bool
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "hunter2")
+    _frozen_first(world, "webhook", is_way_back=is_way_back)
+    producer = _Held()
+    with Receiver(producer, secret="hunter2") as receiver:
+        context = _by_webhook(world, receiver.url)
+        opened = guard.open_for_return(context)
+        assert guard.open_for_return(context) == opened
+    assert not producer.frozen
+    (sent,) = receiver.calls
+    assert (sent.body["migration_id"], sent.body["action"]) == (FIRST, "unfreeze")
+    assert sent.body.get("direction", "") == ("back" if is_way_back else ""), "as in the first migration's own requests"
+    assert opened is not None
+    assert opened["webhook"] == {"status": 200, "attempts": 1, "signed": True}
+
+
+def test_a_receiver_that_does_not_free_them_is_named_and_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", "hunter2")
+    _frozen_first(world, "webhook")
+    producer = _Held()
+    answers: list[tuple[int, dict[str, Any]] | None] = [(404, {}), None]
+    with Receiver(producer, secret="hunter2", answer=lambda _: answers.pop(0)) as receiver:
+        context = _by_webhook(world, receiver.url)
+        with pytest.raises(FreezeFailed, match=f"which migration {FIRST} has stopped") as failed:
+            guard.open_for_return(context)
+        assert "clear cutover.floor_guard" in failed.value.next_step
+        assert f'`unfreeze` of "{FIRST}"' in failed.value.next_step
+        assert not world.steps(steps.READY_FOR_CLIENT_RETURN)
+        guard.open_for_return(context)
+    assert not producer.frozen
+    assert len(world.steps(steps.READY_FOR_CLIENT_RETURN)) == 1
+
+
+def test_a_webhook_that_the_spec_no_longer_has_is_named(world: World) -> None:
+    _frozen_first(world, "webhook")
+    with pytest.raises(FreezeFailed, match="no longer has its address") as failed:
+        guard.open_for_return(_way_back(world))
+    assert "producer_freeze_webhook" in failed.value.next_step
+    assert not world.steps(steps.READY_FOR_CLIENT_RETURN)
+
+
+def test_producers_that_were_stopped_by_hand_are_a_persons(world: World) -> None:
+    _frozen_first(world, "manual")
+    context = _way_back(world)
+    opened = guard.open_for_return(context)
+    assert opened is not None
+    assert opened["todo"] == "start the producers of the old cluster"
+    assert world.steps(steps.READY_FOR_CLIENT_RETURN)[-1].details["todo"] == opened["todo"]
+    assert approval_facts.facts(context.record)["todo"] == opened["todo"]
 
 
 def test_settings_are_refused_by_policy_with_what_would_be_needed(world: World) -> None:
