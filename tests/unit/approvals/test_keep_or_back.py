@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.pages import rendering
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -89,3 +90,11 @@ def test_it_is_too_late_to_keep_once_clients_were_told_to_return(tmp_path: Path,
     with pytest.raises(IllegalTransition, match="cannot be kept any more") as refused:
         way_back.check_can_keep(make_context(tmp_path, state=state).record)
     assert "way-back return" in str(refused.value.next_step)
+
+
+@pytest.mark.parametrize("todo", ["", "start the producers of the old cluster"])
+def test_the_return_says_what_a_person_has_to_start(context: PhaseContext, todo: str) -> None:
+    context.journal.step(steps.READY_FOR_CLIENT_RETURN, details={"todo": todo} if todo else {})
+    shown = rendering.render("approval_way_back.md.j2", way_back=way_back.facts(context.record), boundary_is_known=True)
+    assert "its producers are let in" in shown
+    assert ("stopped by hand" in shown and todo in shown) is bool(todo)
