@@ -12,10 +12,17 @@ from phase_world.outside import Killed
 from phase_world.world import World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Promotion
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, CopyFailed, IllegalTransition
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    CopyFailed,
+    IllegalTransition,
+    OffsetMapInvalid,
+)
 from airflow_provider_kafka_migration.mirrors import ending, group_sync, requests
-from airflow_provider_kafka_migration.phases import mirror
+from airflow_provider_kafka_migration.phases import finish_mirror, mirror
+from airflow_provider_kafka_migration.record.offset_maps import write_open_map
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.translate import Translator
 
 SECTIONS: dict[str, Any] = {
     "kind": "mirror",
@@ -201,6 +208,133 @@ def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str) -> None
         assert world.state is leads_to, f"killed after change {number}"
         for name, log in (("orders", world.target.log(*ORDERS)),):
             assert sorted(log.values()) == list(range(log.end)), f"{name} has every offset once"
+        found = world.context().record.offset_map()
+        is_closed = want != "paused" and world.stored("jobs/tail.json") is not None
+        assert (found is not None) is is_closed, f"the map of a mirror that died after change {number}"
+
+
+# -- the finished offset map ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("want", ["promoted", "ended"])
+def test_records_of_clients_are_not_taken_for_mirrored_ones(world: World, want: str) -> None:
+    """After the end clients write to the target. A client that goes back must read its own records on the source."""
+    mirror_until(world, lambda: ask(world, want))
+    world.target.log(*ORDERS).write(b"a client's", b"own")
+    world.restart()
+    translator = Translator(world.context())
+    assert translator.last_records()[ORDERS] == (4, 4), "the last record that was mirrored"
+    assert translator.offset("orders", 0, 5).is_copied
+    assert not translator.offset("orders", 0, 6).is_copied
+    assert not translator.offset("orders", 0, 6, "to_source").is_copied
+
+
+def test_the_map_of_a_promotion_without_the_source_is_finished(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, "promoted", source_gone=True)
+    world.restart()
+    finish_mirror.run(world.context())
+    world.target.log(*ORDERS).write(b"a client's")
+    assert not Translator(world.context()).offset("orders", 0, 6).is_copied
+
+
+def test_a_map_of_a_mirror_that_goes_on_does_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies when the map is stored and the end is not journaled; then somebody lets the mirror go on."""
+    real = ending.store_final
+
+    def then_die(*arguments: Any) -> None:
+        real(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(ending, "store_final", then_die)
+    with pytest.raises(Killed):
+        mirror_until(world, lambda: ask(world, "ended"))
+    monkeypatch.undo()
+    without_probes(monkeypatch)
+    world.restart()
+    assert world.context().record.offset_map() is None
+    ask(world, "run")
+    world.source.log(*ORDERS).write(b"more")
+    mirror_until(world, lambda: ask(world, "paused"))
+    write_open_map(world.context().record, world.context().target)
+    assert Translator(world.context()).offset("orders", 0, 6).is_copied, "the map is of the mirror as it is now"
+    ask(world, "ended")
+    finish_mirror.run(world.context())
+    assert Translator(world.context()).last_records()[ORDERS] == (5, 5)
+
+
+def test_a_late_update_does_not_replace_the_finished_map(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    write_open_map(world.context().record, world.context().target)
+    late = world.evidence_store.get(f"{MIGRATION}/offset-map.json")
+    assert late is not None
+    ask(world, "ended")
+    finish_mirror.run(world.context())
+    world.evidence_store.put(f"{MIGRATION}/offset-map.json", late)
+    world.restart()
+    found = world.context().record.offset_map()
+    assert found is not None
+    assert found.complete
+    assert not write_open_map(world.context().record, world.context().target)
+
+
+def test_a_mirror_that_ends_takes_the_lanes_and_stops_its_copiers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is asked for before a new run begins: an earlier copier may still be there."""
+    mirror_until(world, lambda: ask(world, "paused"))
+    kept: list[int] = []
+    real = ending.copy_jobs.lanes_kept
+
+    def lanes_kept(context: Any, phase: str, job: Any) -> Any:
+        kept.append(len(job.lanes))
+        stop = context.record.tail_stop()
+        assert stop is not None
+        assert set(stop.offsets.values()) == {0}
+        return real(context, phase, job)
+
+    monkeypatch.setattr(ending.copy_jobs, "lanes_kept", lanes_kept)
+    ask(world, "run")
+    world.restart()
+    requests.withdraw_stop(world.context().record)
+    ask(world, "ended")
+    mirror.run(world.context())
+    assert world.state is State.ENDED
+    assert kept
+
+
+def test_a_mirror_whose_map_cannot_be_read_ends_and_is_not_translated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+
+    def broken(*_: object) -> None:
+        raise OffsetMapInvalid("a page is missing")
+
+    monkeypatch.setattr(ending, "build_document", broken)
+    ask(world, "ended")
+    result = finish_mirror.run(world.context())
+    assert result.details["problems"] == ["offset map: a page is missing"]
+    assert world.state is State.ENDED
+    with pytest.raises(OffsetMapInvalid, match="has no finished offset map"):
+        Translator(world.context())
+
+
+# -- failed mirrors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["topology_copy", "tail"])
+def test_a_failed_mirror_can_be_ended(worlds: Worlds, phase: str) -> None:
+    world = worlds.at(phase, **SECTIONS)
+    if phase == "tail":
+        mirror_until(world, lambda: ask(world, "paused"))
+    working = world.state
+    world.context().journal.transition(State.FAILED, "it failed")
+    world.restart()
+    ask(world, "ended")
+    finish_mirror.run(world.context())
+    assert world.context().journal.history[-3:] == (State.FAILED, working, State.ENDED)
+    assert finish_mirror.run(world.context()).summary == "the mirror has ended already"
 
 
 def test_groups_follow_and_are_held_at_the_end_of_the_copy(world: World) -> None:
