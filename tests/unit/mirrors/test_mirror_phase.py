@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from phase_world.jobs import MIGRATION
+from phase_world.logs import Log
 from phase_world.outside import Killed
 from phase_world.world import World, Worlds, without_probes
 
@@ -18,9 +19,12 @@ from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     OffsetMapInvalid,
 )
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.lanes import slices
 from airflow_provider_kafka_migration.mirrors import ending, group_sync, requests
 from airflow_provider_kafka_migration.phases import finish_mirror, mirror
-from airflow_provider_kafka_migration.record.offset_maps import write_open_map
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, write_open_map
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.translate import Translator
 
@@ -183,8 +187,10 @@ def test_it_ends_and_leaves_what_was_copied(world: World) -> None:
 
 
 @pytest.mark.parametrize("want", ["paused", "promoted", "ended"])
-def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str) -> None:
+def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one carries out what was asked, and copies nothing twice."""
+    # The owner of a lane that was killed is this process, which is alive: nobody has to wait for a slice.
+    monkeypatch.setattr(slices.Identity, "is_known_dead", lambda _self: True)
     leads_to = {"paused": State.PAUSED, "promoted": State.PROMOTED, "ended": State.ENDED}[want]
     whole = worlds.at("tail", **SECTIONS)
     whole.source.log(*ORDERS).write(b"new")
@@ -318,6 +324,83 @@ def test_a_mirror_whose_map_cannot_be_read_ends_and_is_not_translated(
     assert world.state is State.ENDED
     with pytest.raises(OffsetMapInvalid, match="has no finished offset map"):
         Translator(world.context())
+
+
+# -- what a planned promotion waits for ------------------------------------------------------------------------------
+
+
+def test_a_promotion_after_an_unanswered_pause_copies_the_rest(world: World) -> None:
+    """The copiers have stopped where they were; the next request finds partitions that are behind."""
+
+    def paused_and_promoted() -> None:
+        ask(world, "paused")
+        requests.stop_if_asked(world.context().record, world.context().source)
+        world.source.log(*ORDERS).write(b"last")
+        ask(world, "promoted")
+
+    world.copiers.then = lambda: (setattr(world.copiers, "then", lambda: None), paused_and_promoted())  # type: ignore[assignment]
+    mirror.run(world.context())
+    assert world.state is State.PROMOTED
+    assert world.target.log(*ORDERS).end == 6
+    assert [entry.details["partitions"] for entry in world.steps(steps.PROMOTION_ROUND)] == [["orders-0"]]
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_rounds_of_a_promotion_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch, is_mapped: bool) -> None:
+    """A mapped partition that lacks records is behind, like any other one."""
+    monkeypatch.setattr(SourcePositions, "is_mapped", lambda _self, _key: is_mapped)
+    world.source.log(*ORDERS).write(b"last")
+    world.copiers.leaves[ORDERS] = 5
+    with pytest.raises(CopyFailed, match="1 partitions have not reached the source's end; the first is at 5 of 6"):
+        mirror_until(world, lambda: ask(world, "promoted"))
+    assert len(world.steps(steps.PROMOTION_ROUND)) == 3
+    assert world.state is State.TAIL
+
+
+def test_a_mapped_partition_may_end_in_holes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourcePositions, "is_mapped", lambda _self, _key: True)
+    asked = []
+
+    def only_holes(_source: object, key: tuple[str, int], position: int, until: int) -> bool:
+        asked.append((key, position, until))
+        return True
+
+    monkeypatch.setattr(copy_jobs, "only_holes", only_holes)
+    world.source.log(*ORDERS).write(b"as if it were a marker")
+    world.copiers.leaves[ORDERS] = 5
+    result = mirror_until(world, lambda: ask(world, "promoted"))
+    assert asked == [(ORDERS, 5, 6)]
+    assert world.state is State.PROMOTED
+    assert result.details["possibly_lost"] == 0, "holes are not lost"
+    assert Translator(world.context()).offset("orders", 0, 6).is_copied
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_promotion_is_refused_if_something_is_not_followed(world: World, gone: bool) -> None:
+    def change() -> None:
+        if gone:
+            details = {"topic": "orders", "why": "it was deleted", "policy": "fail"}
+            world.context().journal.step(steps.SOURCE_TOPIC_GONE, key="orders", details=details, reason="gone")
+        else:
+            world.source.topics["orders"].logs.append(Log(0, 0))
+        ask(world, "promoted")
+        requests.stop_if_asked(world.context().record, world.context().source)
+
+        def later() -> None:
+            refused = requests.read(world.journal_store, MIGRATION)
+            expected = (
+                "source topic orders: it was deleted" if gone else "1 partitions that migrated topics have gained"
+            )
+            assert expected in refused.refused
+            assert refused.want == "run"
+            ask(world, "paused")
+
+        world.copiers.then = later
+
+    world.copiers.then = change
+    mirror.run(world.context())
+    assert world.state is State.PAUSED
+    assert len(world.steps(steps.REQUEST_REFUSED)) == 1
 
 
 # -- failed mirrors ---------------------------------------------------------------------------------------------------
