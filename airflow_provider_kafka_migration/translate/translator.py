@@ -142,6 +142,11 @@ class Translator:
             # The ends first: a map that is read afterwards covers all that lies below them.
             logs = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
             maps = load_maps(record, self._context.target, partitions)
+            record.journal.refresh()
+            if record.journal.tip_state in MIRROR.endings:
+                # It ended meanwhile: clients may have written below the ends that were read.
+                self.refresh()
+                return
         forward: dict[TopicPartition, _Side] = {}
         back: dict[TopicPartition, _Side] = {}
         for key in sorted(set(partitions) & set(maps)):

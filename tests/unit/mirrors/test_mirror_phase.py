@@ -235,6 +235,20 @@ def test_records_of_clients_are_not_taken_for_mirrored_ones(world: World, want: 
     assert not translator.offset("orders", 0, 6, "to_source").is_copied
 
 
+def test_a_mirror_that_ends_while_the_translator_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    real = Translator._target_ends
+
+    def ends(translator: Translator, wanted: Any) -> Any:
+        ask(world, "ended")
+        finish_mirror.run(world.context())
+        world.target.log(*ORDERS).write(b"a client's")
+        return real(translator, wanted)
+
+    monkeypatch.setattr(Translator, "_target_ends", ends)
+    assert Translator(world.context()).last_records()[ORDERS] == (4, 4)
+
+
 def test_the_map_of_a_promotion_without_the_source_is_finished(world: World) -> None:
     mirror_until(world, lambda: ask(world, "paused"))
     ask(world, "promoted", source_gone=True)
