@@ -316,12 +316,12 @@ def _status_table(found: Status, file: str, silence: str) -> Table:
             table.add_row(f"[bold]{name}[/]", escape(commands_in(text)))
     for number, line in enumerate(found.freeze.lines(file) if found.freeze else ()):
         table.add_row("[bold red]producers[/]" if number == 0 else "", escape(commands_in(line)))
-    for name, text in [*([("tail", silence)] if silence else []), *_trouble_rows(found)]:
+    for name, text in [*([("tail", silence)] if silence else []), *trouble_rows(found)]:
         table.add_row(f"[bold red]{name}[/]", escape(text))
     return table
 
 
-def _trouble_rows(found: Status) -> list[tuple[str, str]]:
+def trouble_rows(found: Status) -> list[tuple[str, str]]:
     """Return the partitions that are not copied, with the reason and what to do; only some if there are many."""
     rows = []
     for name, progress in found.progress.items():

@@ -11,7 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering
-from airflow_provider_kafka_migration.cli.migrate import DataPlane, MigrationOpener, TakeoverOption, make_view
+from airflow_provider_kafka_migration.cli.migrate import (
+    DataPlane,
+    MigrationOpener,
+    TakeoverOption,
+    make_view,
+    trouble_rows,
+)
 from airflow_provider_kafka_migration.cli.mirror_import import import_properties
 from airflow_provider_kafka_migration.cli.plan import plan
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
@@ -155,6 +161,8 @@ def _status_lines(
     for name, text in rows.items():
         if text:
             table.add_row(f"[bold]{name}[/]", escape(text))
+    for name, text in trouble_rows(found):
+        table.add_row(f"[bold red]{name}[/]", escape(text))
     return [table]
 
 

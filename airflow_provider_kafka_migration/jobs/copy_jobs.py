@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
 from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
 from airflow_provider_kafka_migration.record import keys, producer_ids
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, only_holes
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -275,9 +275,18 @@ def _throttled(document: Mapping[str, Any]) -> str:
 
 
 def behind(
-    record: MigrationRecord, target: Cluster, job: CopyJob, until: dict[TopicPartition, int]
+    record: MigrationRecord,
+    target: Cluster,
+    job: CopyJob,
+    until: dict[TopicPartition, int],
+    *,
+    source: Cluster | None = None,
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Partitions whose target end is before their stop offset: (position, stop offset). Queries the brokers."""
+    """Partitions whose target end is before their stop offset: (position, stop offset). Queries the brokers.
+
+    :param source: is asked whether a mapped partition lacks records or only holes; without it, such a partition counts
+        as copied.
+    """
     partitions = {item.key: item for item in job.partitions}
     ends = target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     positions = SourcePositions.load(record, target)
@@ -286,7 +295,9 @@ def behind(
         position = positions.of(item, ends[target_key(item)])
         # The end of a mapped partition tells nothing about holes behind its last record.
         mapped = item.verdict is Verdict.MAPPED or positions.is_mapped(key)
-        if position < until[key] and not mapped:
+        if position >= until[key]:
+            continue
+        if not mapped or (source is not None and not only_holes(source, key, position, until[key])):
             found[key] = (position, until[key])
     return found
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
-from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
+from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError, Terminal
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.mirrors import requests
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, build_document, store_final
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
@@ -32,17 +32,48 @@ def pause(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
 
 
 def end(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
-    """End the mirror: its topics get the settings that they are to have, and keep their content."""
-    problems = _put_back(context)
+    """End the mirror: its topics get the settings that they are to have, and keep their content.
+
+    If it mirrors already, its copiers are stopped as for a promotion, and its offset map is finished.
+
+    :raises IllegalTransition: it is promoted.
+    :raises Transient: the target or the storage does not answer; the request stays.
+    """
+    record, journal = context.record, context.journal
+    journal.refresh()
+    if journal.tip_state is State.ENDED:
+        return PhaseResult(PHASE, "the mirror has ended already", {"state": "ended", **_asked(request)})
+    _check_not_promoted(record)
+    _leave_failed(context, "the mirror is ended")
+    job = record.job("tail")
+    if job is None:
+        return _end(context, request, {}, [])
+    requests.stop_where_they_are(record)
+    with copy_jobs.lanes_kept(context, PHASE, job):
+        offset_map, problems = _map_if_possible(context)
+        return _end(context, request, offset_map, problems)
+
+
+def _map_if_possible(context: PhaseContext) -> tuple[dict[str, Any], list[str]]:
+    """Finish the offset map; what can never be read (a deleted topic) does not keep a mirror from ending."""
+    try:
+        return {keys.FINAL_OFFSET_MAP: _close_map(context, _partitions(context, {}))}, []
+    except Terminal as error:
+        return {}, [f"offset map: {error.what}"]
+
+
+def _end(context: PhaseContext, request: MirrorRequest, offset_map: dict[str, Any], problems: list[str]) -> PhaseResult:
+    problems = problems + _put_back(context)
     summary = f"ended by {request.requested_by}{_why(request)}" + _problems_text(problems)
-    details = {"state": "ended", "problems": problems, **_asked(request)}
+    details = {"state": "ended", "problems": problems, **offset_map, **_asked(request)}
     context.journal.transition(State.ENDED, summary, details, from_states=MIRROR.endings[State.ENDED])
     return PhaseResult(PHASE, summary, details)
 
 
 def promote(context: PhaseContext, request: MirrorRequest, source_ends: dict[tuple[str, int], int]) -> PhaseResult:
     """Promote the target after everything was copied: up to these ends of a source that stands still."""
-    return _promote(context, request, source_ends, seen_at=iso(context.now()))
+    partitions = _partitions(context, source_ends, is_complete=True)
+    return _promote(context, request, partitions, seen_at=iso(context.now()))
 
 
 def promote_without_source(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
@@ -65,7 +96,7 @@ def promote_without_source(context: PhaseContext, request: MirrorRequest) -> Pha
         if int(item.get("source_offset", -1)) >= 0
     }
     with copy_jobs.lanes_kept(context, PHASE, job):
-        return _promote(context, request, known, seen_at=str(progress.get("at") or ""))
+        return _promote(context, request, _partitions(context, known), seen_at=str(progress.get("at") or ""))
 
 
 def check_mirrored(record: MigrationRecord) -> None:
@@ -84,10 +115,10 @@ def check_mirrored(record: MigrationRecord) -> None:
 
 
 def _promote(
-    context: PhaseContext, request: MirrorRequest, source_ends: dict[tuple[str, int], int], *, seen_at: str
+    context: PhaseContext, request: MirrorRequest, partitions: list[PromotedPartition], *, seen_at: str
 ) -> PhaseResult:
     record = context.record
-    partitions = _partitions(context, source_ends)
+    offset_map = _close_map(context, partitions)
     problems = _put_back(context)
     document = Promotion(
         migration_id=record.migration_id,
@@ -105,15 +136,56 @@ def _promote(
     if request.source_gone:
         summary += f", {lost} source offsets are known to be missing, and what the source got after {seen_at}"
     summary += _problems_text(problems)
-    details = {"state": "promoted", "promotion": key, "possibly_lost": lost, "problems": problems, **_asked(request)}
-    if context.journal.tip_state is State.FAILED and context.journal.working_state is not None:
-        context.journal.transition(context.journal.working_state, "the mirror is promoted")
+    details = {
+        "state": "promoted",
+        "promotion": key,
+        "possibly_lost": lost,
+        "problems": problems,
+        keys.FINAL_OFFSET_MAP: offset_map,
+        **_asked(request),
+    }
+    _leave_failed(context, "the mirror is promoted")
     context.journal.step(steps.PROMOTED, details=details, reason=summary)
     context.journal.transition(State.PROMOTED, summary, details, from_states=MIRROR.endings[State.PROMOTED])
     return PhaseResult(PHASE, summary, details)
 
 
-def _partitions(context: PhaseContext, source_ends: dict[tuple[str, int], int]) -> list[PromotedPartition]:
+def _check_not_promoted(record: MigrationRecord) -> None:
+    if record.journal.tip_state is State.PROMOTED:
+        raise IllegalTransition(
+            "the mirror is promoted already",
+            where=record.where(PHASE),
+            next_step="start a new mirror with another migration_id",
+        )
+
+
+def _leave_failed(context: PhaseContext, reason: str) -> None:
+    """Go back to the state that failed: a mirror ends from where it was."""
+    journal = context.journal
+    if journal.tip_state is State.FAILED and journal.working_state is not None:
+        journal.transition(journal.working_state, reason)
+
+
+def _close_map(context: PhaseContext, partitions: list[PromotedPartition]) -> dict[str, str]:
+    """Store the finished map. It counts once the journal says that the mirror has ended, and has its digest."""
+    ends = {(item.topic, item.partition): item for item in partitions}
+    document = build_document(
+        context.record,
+        context.target,
+        {key: item.mirrored_until for key, item in ends.items()},
+        {key: item.target_end_offset for key, item in ends.items()},
+    )
+    context.journal.check_holds()
+    return {"uri": store_final(context.record, document), "sha256": document.digest()}
+
+
+def _partitions(
+    context: PhaseContext, source_ends: dict[tuple[str, int], int], *, is_complete: bool = False
+) -> list[PromotedPartition]:
+    """Read how far each partition is mirrored.
+
+    :param is_complete: everything below ``source_ends`` was copied: behind the last record there are only holes.
+    """
     record, target = context.record, context.target
     found = record.partitions()
     ends = target.wire.list_offsets([target_key(item) for item in found.values()], "log_end")
@@ -123,7 +195,9 @@ def _partitions(context: PhaseContext, source_ends: dict[tuple[str, int], int]) 
             topic=item.topic,
             partition=item.partition,
             target_topic=item.target_topic,
-            mirrored_until=positions.of(item, ends[target_key(item)]),
+            mirrored_until=max(
+                positions.of(item, ends[target_key(item)]), source_ends.get(key, -1) if is_complete else -1
+            ),
             target_end_offset=positions.target_end(item, ends[target_key(item)]),
             source_end_offset=source_ends.get(key, -1),
         )

@@ -133,17 +133,42 @@ def hops(policy: ReplicationPolicy, topic: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+_HEARTBEATS = "heartbeats"
+_WRITTEN = "translate publish or MirrorMaker 2 writes it"
+
+
+def why_state_topic(topic: str, aliases: frozenset[str], separator: str) -> str:
+    """Return why a topic is one of MirrorMaker 2's state topics; empty if it is not.
+
+    Its internal topics are told by their names as KIP-690 does it. ``heartbeats`` counts alone or behind known aliases
+    only, so that ``my-heartbeats`` and ``shop.heartbeats`` are topics like any other.
+
+    :param aliases: all known aliases.
+    """
+    internal = f"{separator}internal"
+    if topic.endswith(f"{separator}checkpoints{internal}") or (topic.startswith("mm2") and topic.endswith(internal)):
+        return f"internal topic of MirrorMaker 2: {_WRITTEN}"
+    policy = DefaultPolicy(aliases, separator)
+    name = topic
+    while (rest := policy.upstream_topic(name)) is not None:
+        name = rest
+    return f"heartbeats of a flow: {_WRITTEN}" if name == _HEARTBEATS else ""
+
+
 @dataclass(frozen=True)
 class FlowNames:
     """The names of one flow, and the topics that it must not copy.
 
     :param max_hops: how many clusters a topic may have come through when it arrives; None: any number.
+    :param aliases: all known aliases; with the separator they tell MirrorMaker 2's state topics.
     """
 
     policy: ReplicationPolicy
     source_alias: str
     target_alias: str
     max_hops: int | None = None
+    aliases: frozenset[str] = frozenset()
+    separator: str = "."
 
     def remote(self, topic: str) -> str:
         """Return the name on the target."""
@@ -153,7 +178,10 @@ class FlowNames:
         """Return why this flow must not copy a topic of the source; empty if it may.
 
         A topic that has come through the target already is never copied back: it would come round again for ever.
+        Neither are MirrorMaker 2's state topics: somebody else writes those of the target.
         """
+        if why := why_state_topic(topic, self.aliases, self.separator):
+            return why
         path = hops(self.policy, topic)
         if self.target_alias in path:
             return f"cycle: it has come from {self.target_alias} already ({' <- '.join(path)})"

@@ -16,8 +16,6 @@ def run(context: PhaseContext) -> PhaseResult:
     """
     request = requests.read(context.journal_store, context.migration_id)
     if request.want == "ended":
-        if context.record.job("tail") is not None:
-            requests.stop_where_they_are(context.record)
         return ending.end(context, request)
     if request.want == "promoted" and request.source_gone:
         return ending.promote_without_source(context, request)

@@ -7,19 +7,21 @@ moment, and the next run carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
-from airflow_provider_kafka_migration.errors import CopyFailed, IllegalTransition
+from airflow_provider_kafka_migration.errors import CopyFailed, FreezeFailed, IllegalTransition, TopicRecreated
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.mirrors import ending, requests
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync, sync_once
-from airflow_provider_kafka_migration.planning import late_ids, tail_job
+from airflow_provider_kafka_migration.planning import follow, late_ids, tail_job
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
@@ -27,6 +29,8 @@ from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 PHASE: Final = "mirror"
 #: The name of its job, of its progress and of its stop.
 JOB: Final = tail_job.PHASE
+#: How often copiers that have ended early are sent to the same stop again, for one request.
+_MAX_ROUNDS = 3
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -113,31 +117,63 @@ def _go_on(context: PhaseContext) -> JobRef:
 def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
     record, source = context.record, context.source
+    # The copiers may have ended at the stop of an earlier request, such as a pause that nobody has answered.
+    requests.stop_at_the_end(record, source)
     stop, job = record.tail_stop(), record.job(JOB)
     assert stop is not None
     assert job is not None
-    left = tail_job.behind(record, context.target, job, stop)
+    left = tail_job.behind(record, context.target, job, stop, source=source)
     if left:
-        (topic, partition), (position, until) = sorted(left.items())[0]
+        return _once_more(context, request, left)
+    try:
+        follow.check_all_followed(record, source)
+    except (FreezeFailed, TopicRecreated) as error:
+        return _refuse(context, request, error.what)
+    ends = source.wire.list_offsets(list(record.partitions()), "latest")
+    moved = sorted(key for key, end in ends.items() if end > (stop.offset(*key) or 0))
+    if moved:
+        topic, partition = moved[0]
+        return _refuse(
+            context,
+            request,
+            f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
+            "stop them, then promote again",
+        )
+    if context.spec.mirror.sync_groups:
+        sync_once(context)
+    return ending.promote(context, request, ends)
+
+
+def _once_more(context: PhaseContext, request: MirrorRequest, left: Mapping[TopicPartition, tuple[int, int]]) -> JobRef:
+    """Return the job again, to the same stop; the rounds are journaled, because any process may count them.
+
+    :raises CopyFailed: the job has ended early too often.
+    """
+    journal = context.journal
+    (topic, partition), (position, until) = sorted(left.items())[0]
+    done = [entry for entry in journal.steps(steps.PROMOTION_ROUND) if entry.details["request"] == request.number]
+    if len(done) >= _MAX_ROUNDS:
         raise CopyFailed(
             f"{len(left)} partitions have not reached the source's end; the first is at {position} of {until}",
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear the task: it continues from the target's log ends",
         )
-    ends = source.wire.list_offsets(list(record.partitions()), "latest")
-    moved = sorted(key for key, end in ends.items() if end > (stop.offset(*key) or 0))
-    if moved:
-        topic, partition = moved[0]
-        why = (
-            f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
-            "stop them, then promote again"
-        )
-        requests.write(context.journal_store, context.migration_id, "run", by=PHASE, at=iso(context.now()), refused=why)
-        record.journal.step(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
-        return _go_on(context)
-    if context.spec.mirror.sync_groups:
-        sync_once(context)
-    return ending.promote(context, request, ends)
+    number = len(done) + 1
+    journal.step(
+        steps.PROMOTION_ROUND,
+        key=f"{request.number}/{number}",
+        details={"request": request.number, "partitions": [partition_name(key) for key in sorted(left)]},
+        reason=f"{len(left)} partitions have not reached the source's end; the first, {topic}-{partition}, is at "
+        f"{position} of {until}",
+    )
+    return job_ref(context.record, JOB)
+
+
+def _refuse(context: PhaseContext, request: MirrorRequest, why: str) -> JobRef:
+    """Turn the request down; the mirror goes on."""
+    requests.write(context.journal_store, context.migration_id, "run", by=PHASE, at=iso(context.now()), refused=why)
+    context.journal.step(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
+    return _go_on(context)
 
 
 @contextmanager

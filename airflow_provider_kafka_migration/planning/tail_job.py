@@ -66,8 +66,12 @@ def write(record: MigrationRecord, source: Cluster, former: CopyJob | None) -> C
 
 
 def behind(
-    record: MigrationRecord, target: Cluster, job: CopyJob, stop: StopAt
+    record: MigrationRecord, target: Cluster, job: CopyJob, stop: StopAt, *, source: Cluster | None = None
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return partitions that have not reached their stop offset: (position, stop offset). Queries the brokers."""
+    """Return partitions that have not reached their stop offset: (position, stop offset). Queries the brokers.
+
+    :param source: as in :func:`copy_jobs.behind`.
+    """
     until = {item.key: stop.offset(*item.key) for item in job.partitions}
-    return copy_jobs.behind(record, target, job, {key: 0 if value is None else value for key, value in until.items()})
+    offsets = {key: 0 if value is None else value for key, value in until.items()}
+    return copy_jobs.behind(record, target, job, offsets, source=source)

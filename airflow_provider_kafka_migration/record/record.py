@@ -55,7 +55,7 @@ from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, Role, open_settings
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.state import MIRROR, State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -553,21 +553,44 @@ class MigrationRecord:
 
         If a late update of the tail has replaced the finished map, the final drain's own copy is put back.
 
+        Of a mirror, a map counts that the journal has since the mirror was promoted or ended. One that was stored
+        before a process died may be of a mirror that has gone on.
+
         :raises DocumentUnreadable: it cannot be parsed.
         """
         data = self.evidence_store.get(self.key(keys.OFFSET_MAP))
         if data is None:
             return None
         document = self._parsed_map(data)
-        return document if document.complete else self._kept_map()
+        is_final = document.complete
+        if self.spec.kind == "mirror":
+            is_final = is_final and hashlib.sha256(data).hexdigest() == self._final_map_digest()
+        return document if is_final else self._kept_map()
 
-    def _kept_map(self) -> OffsetMapDocument | None:
+    def _final_map_digest(self) -> str | None:
+        """SHA-256 of the finished map, as the journal has it."""
+        if self.spec.kind == "mirror":
+            state = self.journal.tip_state
+            if state not in MIRROR.endings:
+                return None
+            return next(
+                (
+                    str(entry.details[keys.FINAL_OFFSET_MAP]["sha256"])
+                    for entry in reversed(self.journal.entries())
+                    if entry.to_state is state and keys.FINAL_OFFSET_MAP in entry.details
+                ),
+                None,
+            )
         attempt = self.freeze()
         done = self.cutover_step(attempt, steps.FINAL_DRAIN) if attempt is not None else None
-        data = self.result(keys.FINAL_OFFSET_MAP) if done is not None and not (attempt and attempt.lifted) else None
-        if data is None or done is None:
+        if done is None or (attempt is not None and attempt.lifted):
             return None
-        if hashlib.sha256(data).hexdigest() != done["offset_map"]["sha256"]:
+        return str(done["offset_map"]["sha256"])
+
+    def _kept_map(self) -> OffsetMapDocument | None:
+        digest = self._final_map_digest()
+        data = self.result(keys.FINAL_OFFSET_MAP) if digest is not None else None
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
             return None
         self.evidence_store.put(self.key(keys.OFFSET_MAP), data)
         return self._parsed_map(data)

@@ -167,5 +167,7 @@ ROLLED_BACK: Final = "rolled_back"
 
 #: A request was turned down; the mirror goes on [number of the request].
 REQUEST_REFUSED: Final = "request_refused"
+#: Partitions had not reached the source's end when their copiers ended; they go on [request/round].
+PROMOTION_ROUND: Final = "promotion_round"
 #: How far each partition was mirrored; the details name the document.
 PROMOTED: Final = "promoted"

@@ -62,7 +62,9 @@ class MirrorSection(Section):
 
         :raises NamingPolicyUnusable: the class of a custom policy cannot be used.
         """
-        return FlowNames(self._policy(rename), self.source_alias, self.target_alias, self.max_hops)
+        return FlowNames(
+            self._policy(rename), self.source_alias, self.target_alias, self.max_hops, self.aliases, self.separator
+        )
 
     def _policy(self, rename: RenameSection) -> ReplicationPolicy:
         if self.naming == "custom":

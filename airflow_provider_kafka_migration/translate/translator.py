@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, Where
+from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, OffsetMapInvalid, Where
 from airflow_provider_kafka_migration.groups.offsets import read_offsets, translate_below
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps, only_holes
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.state import MIRROR
 
 #: ``to_target``: the question names a position on the source. ``to_source``: one on the target.
 Direction = Literal["to_target", "to_source"]
@@ -119,7 +120,11 @@ class Translator:
         self._resources.close()
 
     def refresh(self) -> None:
-        """Read the offset map again: partitions that are copied as ``mapped`` get new runs while the copy goes on."""
+        """Read the offset map again: partitions that are copied as ``mapped`` get new runs while the copy goes on.
+
+        :raises OffsetMapInvalid: a mirror has ended without a finished map. Others write to its target by now, so the
+            ends of the target's logs no longer say what was copied.
+        """
         record = self._context.record
         record.journal.refresh()
         partitions = record.partitions()
@@ -127,10 +132,21 @@ class Translator:
         if final is not None:
             maps: Mapping[TopicPartition, PartitionMap] = closed_maps(final)
             logs: Mapping[TopicPartition, int] = {}
+        elif record.journal.tip_state in MIRROR.endings:
+            raise OffsetMapInvalid(
+                f"the mirror is {record.journal.tip_state}, and it has no finished offset map",
+                where=record.where("translate"),
+                next_step="do not take offsets from this mirror: its clients choose their positions by timestamp",
+            )
         else:
             # The ends first: a map that is read afterwards covers all that lies below them.
             logs = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
             maps = load_maps(record, self._context.target, partitions)
+            record.journal.refresh()
+            if record.journal.tip_state in MIRROR.endings:
+                # It ended meanwhile: clients may have written below the ends that were read.
+                self.refresh()
+                return
         forward: dict[TopicPartition, _Side] = {}
         back: dict[TopicPartition, _Side] = {}
         for key in sorted(set(partitions) & set(maps)):

@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 from phase_world.jobs import MIGRATION
+from phase_world.logs import Log
 from phase_world.outside import Killed
 from phase_world.world import World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Promotion
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, CopyFailed, IllegalTransition
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    CopyFailed,
+    IllegalTransition,
+    OffsetMapInvalid,
+)
+from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.lanes import slices
 from airflow_provider_kafka_migration.mirrors import ending, group_sync, requests
-from airflow_provider_kafka_migration.phases import mirror
+from airflow_provider_kafka_migration.phases import finish_mirror, mirror
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, write_open_map
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.translate import Translator
 
 SECTIONS: dict[str, Any] = {
     "kind": "mirror",
@@ -176,8 +187,10 @@ def test_it_ends_and_leaves_what_was_copied(world: World) -> None:
 
 
 @pytest.mark.parametrize("want", ["paused", "promoted", "ended"])
-def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str) -> None:
+def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one carries out what was asked, and copies nothing twice."""
+    # The owner of a lane that was killed is this process, which is alive: nobody has to wait for a slice.
+    monkeypatch.setattr(slices.Identity, "is_known_dead", lambda _self: True)
     leads_to = {"paused": State.PAUSED, "promoted": State.PROMOTED, "ended": State.ENDED}[want]
     whole = worlds.at("tail", **SECTIONS)
     whole.source.log(*ORDERS).write(b"new")
@@ -201,6 +214,224 @@ def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str) -> None
         assert world.state is leads_to, f"killed after change {number}"
         for name, log in (("orders", world.target.log(*ORDERS)),):
             assert sorted(log.values()) == list(range(log.end)), f"{name} has every offset once"
+        found = world.context().record.offset_map()
+        is_closed = want != "paused" and world.stored("jobs/tail.json") is not None
+        assert (found is not None) is is_closed, f"the map of a mirror that died after change {number}"
+
+
+# -- the finished offset map ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("want", ["promoted", "ended"])
+def test_records_of_clients_are_not_taken_for_mirrored_ones(world: World, want: str) -> None:
+    """After the end clients write to the target. A client that goes back must read its own records on the source."""
+    mirror_until(world, lambda: ask(world, want))
+    world.target.log(*ORDERS).write(b"a client's", b"own")
+    world.restart()
+    translator = Translator(world.context())
+    assert translator.last_records()[ORDERS] == (4, 4), "the last record that was mirrored"
+    assert translator.offset("orders", 0, 5).is_copied
+    assert not translator.offset("orders", 0, 6).is_copied
+    assert not translator.offset("orders", 0, 6, "to_source").is_copied
+
+
+def test_a_mirror_that_ends_while_the_translator_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    real = Translator._target_ends
+
+    def ends(translator: Translator, wanted: Any) -> Any:
+        ask(world, "ended")
+        finish_mirror.run(world.context())
+        world.target.log(*ORDERS).write(b"a client's")
+        return real(translator, wanted)
+
+    monkeypatch.setattr(Translator, "_target_ends", ends)
+    assert Translator(world.context()).last_records()[ORDERS] == (4, 4)
+
+
+def test_the_map_of_a_promotion_without_the_source_is_finished(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, "promoted", source_gone=True)
+    world.restart()
+    finish_mirror.run(world.context())
+    world.target.log(*ORDERS).write(b"a client's")
+    assert not Translator(world.context()).offset("orders", 0, 6).is_copied
+
+
+def test_a_map_of_a_mirror_that_goes_on_does_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies when the map is stored and the end is not journaled; then somebody lets the mirror go on."""
+    real = ending.store_final
+
+    def then_die(*arguments: Any) -> None:
+        real(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(ending, "store_final", then_die)
+    with pytest.raises(Killed):
+        mirror_until(world, lambda: ask(world, "ended"))
+    monkeypatch.undo()
+    without_probes(monkeypatch)
+    world.restart()
+    assert world.context().record.offset_map() is None
+    ask(world, "run")
+    world.source.log(*ORDERS).write(b"more")
+    mirror_until(world, lambda: ask(world, "paused"))
+    write_open_map(world.context().record, world.context().target)
+    assert Translator(world.context()).offset("orders", 0, 6).is_copied, "the map is of the mirror as it is now"
+    ask(world, "ended")
+    finish_mirror.run(world.context())
+    assert Translator(world.context()).last_records()[ORDERS] == (5, 5)
+
+
+def test_a_late_update_does_not_replace_the_finished_map(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    write_open_map(world.context().record, world.context().target)
+    late = world.evidence_store.get(f"{MIGRATION}/offset-map.json")
+    assert late is not None
+    ask(world, "ended")
+    finish_mirror.run(world.context())
+    world.evidence_store.put(f"{MIGRATION}/offset-map.json", late)
+    world.restart()
+    found = world.context().record.offset_map()
+    assert found is not None
+    assert found.complete
+    assert not write_open_map(world.context().record, world.context().target)
+
+
+def test_a_mirror_that_ends_takes_the_lanes_and_stops_its_copiers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is asked for before a new run begins: an earlier copier may still be there."""
+    mirror_until(world, lambda: ask(world, "paused"))
+    kept: list[int] = []
+    real = ending.copy_jobs.lanes_kept
+
+    def lanes_kept(context: Any, phase: str, job: Any) -> Any:
+        kept.append(len(job.lanes))
+        stop = context.record.tail_stop()
+        assert stop is not None
+        assert set(stop.offsets.values()) == {0}
+        return real(context, phase, job)
+
+    monkeypatch.setattr(ending.copy_jobs, "lanes_kept", lanes_kept)
+    ask(world, "run")
+    world.restart()
+    requests.withdraw_stop(world.context().record)
+    ask(world, "ended")
+    mirror.run(world.context())
+    assert world.state is State.ENDED
+    assert kept
+
+
+def test_a_mirror_whose_map_cannot_be_read_ends_and_is_not_translated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+
+    def broken(*_: object) -> None:
+        raise OffsetMapInvalid("a page is missing")
+
+    monkeypatch.setattr(ending, "build_document", broken)
+    ask(world, "ended")
+    result = finish_mirror.run(world.context())
+    assert result.details["problems"] == ["offset map: a page is missing"]
+    assert world.state is State.ENDED
+    with pytest.raises(OffsetMapInvalid, match="has no finished offset map"):
+        Translator(world.context())
+
+
+# -- what a planned promotion waits for ------------------------------------------------------------------------------
+
+
+def test_a_promotion_after_an_unanswered_pause_copies_the_rest(world: World) -> None:
+    """The copiers have stopped where they were; the next request finds partitions that are behind."""
+
+    def paused_and_promoted() -> None:
+        ask(world, "paused")
+        requests.stop_if_asked(world.context().record, world.context().source)
+        world.source.log(*ORDERS).write(b"last")
+        ask(world, "promoted")
+
+    world.copiers.then = lambda: (setattr(world.copiers, "then", lambda: None), paused_and_promoted())  # type: ignore[assignment]
+    mirror.run(world.context())
+    assert world.state is State.PROMOTED
+    assert world.target.log(*ORDERS).end == 6
+    assert [entry.details["partitions"] for entry in world.steps(steps.PROMOTION_ROUND)] == [["orders-0"]]
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_rounds_of_a_promotion_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch, is_mapped: bool) -> None:
+    """A mapped partition that lacks records is behind, like any other one."""
+    monkeypatch.setattr(SourcePositions, "is_mapped", lambda _self, _key: is_mapped)
+    world.source.log(*ORDERS).write(b"last")
+    world.copiers.leaves[ORDERS] = 5
+    with pytest.raises(CopyFailed, match="1 partitions have not reached the source's end; the first is at 5 of 6"):
+        mirror_until(world, lambda: ask(world, "promoted"))
+    assert len(world.steps(steps.PROMOTION_ROUND)) == 3
+    assert world.state is State.TAIL
+
+
+def test_a_mapped_partition_may_end_in_holes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourcePositions, "is_mapped", lambda _self, _key: True)
+    asked = []
+
+    def only_holes(_source: object, key: tuple[str, int], position: int, until: int) -> bool:
+        asked.append((key, position, until))
+        return True
+
+    monkeypatch.setattr(copy_jobs, "only_holes", only_holes)
+    world.source.log(*ORDERS).write(b"as if it were a marker")
+    world.copiers.leaves[ORDERS] = 5
+    result = mirror_until(world, lambda: ask(world, "promoted"))
+    assert asked == [(ORDERS, 5, 6)]
+    assert world.state is State.PROMOTED
+    assert result.details["possibly_lost"] == 0, "holes are not lost"
+    assert Translator(world.context()).offset("orders", 0, 6).is_copied
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_promotion_is_refused_if_something_is_not_followed(world: World, gone: bool) -> None:
+    def change() -> None:
+        if gone:
+            details = {"topic": "orders", "why": "it was deleted", "policy": "fail"}
+            world.context().journal.step(steps.SOURCE_TOPIC_GONE, key="orders", details=details, reason="gone")
+        else:
+            world.source.topics["orders"].logs.append(Log(0, 0))
+        ask(world, "promoted")
+        requests.stop_if_asked(world.context().record, world.context().source)
+
+        def later() -> None:
+            refused = requests.read(world.journal_store, MIGRATION)
+            expected = (
+                "source topic orders: it was deleted" if gone else "1 partitions that migrated topics have gained"
+            )
+            assert expected in refused.refused
+            assert refused.want == "run"
+            ask(world, "paused")
+
+        world.copiers.then = later
+
+    world.copiers.then = change
+    mirror.run(world.context())
+    assert world.state is State.PAUSED
+    assert len(world.steps(steps.REQUEST_REFUSED)) == 1
+
+
+# -- failed mirrors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["topology_copy", "tail"])
+def test_a_failed_mirror_can_be_ended(worlds: Worlds, phase: str) -> None:
+    world = worlds.at(phase, **SECTIONS)
+    if phase == "tail":
+        mirror_until(world, lambda: ask(world, "paused"))
+    working = world.state
+    world.context().journal.transition(State.FAILED, "it failed")
+    world.restart()
+    ask(world, "ended")
+    finish_mirror.run(world.context())
+    assert world.context().journal.history[-3:] == (State.FAILED, working, State.ENDED)
+    assert finish_mirror.run(world.context()).summary == "the mirror has ended already"
 
 
 def test_groups_follow_and_are_held_at_the_end_of_the_copy(world: World) -> None:

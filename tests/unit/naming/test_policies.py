@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -18,6 +19,8 @@ from airflow_provider_kafka_migration.naming.policies import (
     load_policy,
     why_unusable_alias,
 )
+from airflow_provider_kafka_migration.spec.mirror import MirrorSection
+from airflow_provider_kafka_migration.spec.sections import RenameSection, TopicsSection
 
 _NAME = st.text("ab.-_", min_size=1, max_size=6)
 _SEPARATOR = st.text(".-_", min_size=1, max_size=3)
@@ -106,6 +109,34 @@ def test_renamed_topics_say_nothing_about_their_source() -> None:
     assert policy.format_remote_topic("A", "orders") == "bookings"
     assert policy.format_remote_topic("A", "payments") == "copy-payments"
     assert hops(policy, "copy-payments") == ()
+
+
+@pytest.mark.parametrize("separator", [".", "_", "-", "__"])
+@pytest.mark.parametrize("naming", ["default", "identity", "rename"])
+def test_state_topics_of_mirror_maker_are_left_out(separator: str, naming: Any) -> None:
+    """``translate publish`` writes them on the target; one of them would stop the following of all new topics."""
+    section = MirrorSection(source_alias="A", target_alias="B", known_aliases=["C"], naming=naming, separator=separator)
+    topics = TopicsSection().of_flow(RenameSection(), section.names(RenameSection()))
+    written = [
+        "heartbeats",
+        f"A{separator}heartbeats",
+        f"C{separator}A{separator}heartbeats",
+        f"A{separator}checkpoints{separator}internal",
+        f"mm2-offset-syncs{separator}B{separator}internal",
+        f"mm2-configs{separator}A{separator}internal",
+    ]
+    assert [name for name in written if topics.selects(name)] == []
+    assert "translate publish or MirrorMaker 2 writes it" in topics.why_left_out(f"A{separator}heartbeats")
+    users = [
+        "my-heartbeats",
+        "heartbeats-1",
+        "heartbeats.x",
+        "a.heartbeats",
+        "shop_heartbeats",
+        "checkpoints",
+        "internal",
+    ]
+    assert [name for name in users if not topics.selects(name)] == []
 
 
 class _Suffix:
