@@ -21,14 +21,14 @@ MIRROR_PHASE = Phase(
     "Mirrors the source until somebody pauses, promotes or ends it. It is *supposed* to run for long.\n\n"
     "**Red?** Clear it; mirroring continues where it stopped.",
     # It moves the states of the mirror itself, as the requests of people say.
-    "mirror:run",
+    "mirrors.mirror:run",
     reports_trouble=True,
 )
 
 FINISH = Phase(
     "finish",
     "Ends a mirror, or promotes its target although the source is gone: needs the journal and the target only.",
-    "finish_mirror:run",
+    "mirrors.finish:run",
     fails_migration=False,
     needs_journal_only=True,
 )

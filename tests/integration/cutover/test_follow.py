@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated, ValidationFailed
-from airflow_provider_kafka_migration.phases import freeze, tail
+from airflow_provider_kafka_migration.phases import freeze
 from airflow_provider_kafka_migration.planning import follow, tail_job
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext

@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.lanes import slices
 from airflow_provider_kafka_migration.mirrors import ending, group_sync, requests
-from airflow_provider_kafka_migration.phases import finish_mirror, mirror
+from airflow_provider_kafka_migration.phases.mirrors import finish, mirror
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, write_open_map
 from airflow_provider_kafka_migration.state import State
@@ -241,7 +241,7 @@ def test_a_mirror_that_ends_while_the_translator_is_opened(world: World, monkeyp
 
     def ends(translator: Translator, wanted: Any) -> Any:
         ask(world, "ended")
-        finish_mirror.run(world.context())
+        finish.run(world.context())
         world.target.log(*ORDERS).write(b"a client's")
         return real(translator, wanted)
 
@@ -253,7 +253,7 @@ def test_the_map_of_a_promotion_without_the_source_is_finished(world: World) -> 
     mirror_until(world, lambda: ask(world, "paused"))
     ask(world, "promoted", source_gone=True)
     world.restart()
-    finish_mirror.run(world.context())
+    finish.run(world.context())
     world.target.log(*ORDERS).write(b"a client's")
     assert not Translator(world.context()).offset("orders", 0, 6).is_copied
 
@@ -279,7 +279,7 @@ def test_a_map_of_a_mirror_that_goes_on_does_not_count(world: World, monkeypatch
     write_open_map(world.context().record, world.context().target)
     assert Translator(world.context()).offset("orders", 0, 6).is_copied, "the map is of the mirror as it is now"
     ask(world, "ended")
-    finish_mirror.run(world.context())
+    finish.run(world.context())
     assert Translator(world.context()).last_records()[ORDERS] == (5, 5)
 
 
@@ -289,7 +289,7 @@ def test_a_late_update_does_not_replace_the_finished_map(world: World) -> None:
     late = world.evidence_store.get(f"{MIGRATION}/offset-map.json")
     assert late is not None
     ask(world, "ended")
-    finish_mirror.run(world.context())
+    finish.run(world.context())
     world.evidence_store.put(f"{MIGRATION}/offset-map.json", late)
     world.restart()
     found = world.context().record.offset_map()
@@ -333,7 +333,7 @@ def test_a_mirror_whose_map_cannot_be_read_ends_and_is_not_translated(
 
     monkeypatch.setattr(ending, "build_document", broken)
     ask(world, "ended")
-    result = finish_mirror.run(world.context())
+    result = finish.run(world.context())
     assert result.details["problems"] == ["offset map: a page is missing"]
     assert world.state is State.ENDED
     with pytest.raises(OffsetMapInvalid, match="has no finished offset map"):
@@ -429,9 +429,9 @@ def test_a_failed_mirror_can_be_ended(worlds: Worlds, phase: str) -> None:
     world.context().journal.transition(State.FAILED, "it failed")
     world.restart()
     ask(world, "ended")
-    finish_mirror.run(world.context())
+    finish.run(world.context())
     assert world.context().journal.history[-3:] == (State.FAILED, working, State.ENDED)
-    assert finish_mirror.run(world.context()).summary == "the mirror has ended already"
+    assert finish.run(world.context()).summary == "the mirror has ended already"
 
 
 def test_groups_follow_and_are_held_at_the_end_of_the_copy(world: World) -> None:
