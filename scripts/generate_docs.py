@@ -334,11 +334,16 @@ _END = "<!-- End of the tasks. -->\n"
 
 def with_tasks(page: Path) -> str:
     """The page with the current table of tasks between the two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
-    _, mark, after = rest.partition(_END)
+    return _between(page, _BEGIN, _END, _tasks_table())
+
+
+def _between(page: Path, begin: str, end: str, content: str) -> str:
+    """The page with other content between two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, mark, after = rest.partition(end)
     if not mark:
-        raise ValueError(f"{page} has no place for the table of tasks: {_BEGIN.strip()} ... {_END.strip()}")
-    return f"{before}{_BEGIN}\n{_tasks_table()}\n{_END}{after}"
+        raise ValueError(f"{page} has no place for its table: {begin.strip()} ... {end.strip()}")
+    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def _tasks_table() -> str:
@@ -358,11 +363,7 @@ _METRICS_END = "<!-- end of metrics -->\n"
 
 def with_metrics(page: Path) -> str:
     """The page with the current table of metrics between the two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(_METRICS_BEGIN)
-    _, mark, after = rest.partition(_METRICS_END)
-    if not mark:
-        raise ValueError(f"{page} has no place for the table of metrics: {_METRICS_BEGIN.strip()}")
-    return f"{before}{_METRICS_BEGIN}\n{markdown()}\n{_METRICS_END}{after}"
+    return _between(page, _METRICS_BEGIN, _METRICS_END, markdown())
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------

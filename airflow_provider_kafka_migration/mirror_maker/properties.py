@@ -48,8 +48,8 @@ NOT_NEEDED: Mapping[str, str] = {
     "emit.heartbeats.interval.seconds": "the option --interval of translate publish",
     "heartbeats.topic.replication.factor": "translate publish uses the brokers' default",
     "heartbeats.replication.enabled": "translate publish writes them for clients that read them",
-    "refresh.groups.enabled": "groups are listed anew in each round",
-    "refresh.groups.interval.seconds": "groups are listed anew in each round",
+    "refresh.groups.enabled": "groups are listed again in each round",
+    "refresh.groups.interval.seconds": "groups are listed again in each round",
     "sync.topic.configs.interval.seconds": "topology.refresh_interval is the interval of all of them",
     "sync.topic.acls.interval.seconds": "topology.refresh_interval is the interval of all of them",
     "replication.policy.internal.topic.separator.enabled": "the option --internal-separator of translate publish",
@@ -336,7 +336,7 @@ def _mirror(source: str, target: str, aliases: Iterable[str], values: Mapping[st
     yield "naming", _POLICIES.get(policy, "custom")
     if "replication.policy.separator" in values:
         yield "separator", values["replication.policy.separator"]
-    # MirrorMaker 2 leaves groups alone unless it is told otherwise.
+    # MirrorMaker 2 does not sync the offsets of groups by default.
     yield "sync_groups", values.get("sync.group.offsets.enabled", "false").lower() == "true"
     if "sync.group.offsets.interval.seconds" in values:
         yield "sync_interval", f"{values['sync.group.offsets.interval.seconds']}s"

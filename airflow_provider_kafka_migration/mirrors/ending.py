@@ -206,7 +206,7 @@ def _partitions(
 
 
 def _put_back(context: PhaseContext) -> list[str]:
-    """Give the topics the settings that they have without a copy. A failure is told; the mirror ends all the same."""
+    """Give the topics the settings that they have without a copy. A failure is reported, and the mirror still ends."""
     record = context.record
     parts: dict[str, Callable[[], Any]] = {
         "topic settings": lambda: record.copy_settings() and copy_settings.restore_deleting(record, context.target)

@@ -122,7 +122,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         "schemas": _restore_registries(context, problems),
         "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
     }
-    # Topics that were adopted are not the migration's: nobody is told to delete them.
+    # Topics that were adopted are not the migration's: never advise to delete them.
     created = {str(name) for entry in context.journal.steps(steps.TOPIC_CREATED) for name in entry.details["topics"]}
     left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
     subjects = _attempt("schemas inventory", problems, lambda: written_schemas(record)) or []

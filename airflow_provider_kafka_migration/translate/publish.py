@@ -40,9 +40,7 @@ class StatePublisher:
 
     def _positions(self) -> Iterator[GroupPosition]:
         last = self._translator.last_records()
-        for group, positions in self._translator.groups(".*").items():
-            if not self._context.spec.groups.selects(group):
-                continue
+        for group, positions in self._translator.selected_groups(self._context.spec.groups.selects).items():
             for item in positions:
                 if item.to_offset is None or not item.is_copied:
                     continue

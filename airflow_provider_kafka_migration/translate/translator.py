@@ -247,7 +247,7 @@ class Translator:
         :raises NotInMigration: the cluster has no such group, or does not show it to this principal.
         :raises MigrationError: its offsets could not be read; a partial list is never returned instead.
         """
-        found = self._groups(lambda name: name == group, direction)
+        found = self.selected_groups(lambda name: name == group, direction)
         if group not in found:
             raise NotInMigration(
                 f"the {self._asked(direction).role} has no such consumer group",
@@ -262,7 +262,7 @@ class Translator:
         Errors as those of :meth:`group`.
         """
         compiled = re.compile(pattern)
-        return self._groups(lambda name: compiled.fullmatch(name) is not None, direction)
+        return self.selected_groups(lambda name: compiled.fullmatch(name) is not None, direction)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,13 @@ class Translator:
             else "nothing has been copied yet: wait for the seed",
         )
 
-    def _groups(self, selects: Callable[[str], bool], direction: Direction) -> dict[str, list[Translated]]:
+    def selected_groups(
+        self, selects: Callable[[str], bool], direction: Direction = "to_target"
+    ) -> dict[str, list[Translated]]:
+        """Translate the offsets of the groups whose name a function accepts; only theirs are read.
+
+        Errors as those of :meth:`group`.
+        """
         cluster = self._asked(direction)
         listings = {name: item for name, item in cluster.admin.list_groups().items() if selects(name)}
         offsets = read_offsets(cluster.admin, listings) if listings else {}
