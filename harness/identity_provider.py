@@ -6,6 +6,7 @@ is what a Kafka broker checks tokens with.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -92,7 +93,11 @@ class IdentityProvider:
         self.forms: list[dict[str, str]] = []
         self._authority = authority
         self._key = _signing_key("first")
-        self._port = 0
+        # Held without listening, so that the port refuses connections while the server is stopped and is nobody else's.
+        self._holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self._port: int = self._holder.getsockname()[1]
         self._server: BaseWSGIServer | None = None
         self._app = self._make_app()
 
@@ -135,7 +140,6 @@ class IdentityProvider:
         self._server = make_server(
             "127.0.0.1", self._port, self._app, threaded=True, request_handler=_Quiet, ssl_context=context
         )
-        self._port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -119,6 +119,17 @@ def free_port() -> int:
 def release_ports(ports: Iterable[int]) -> None:
     """Release leased ports, after their listeners have ended."""
     _ports.release(ports)
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A loopback port that refuses connections until the block ends.
+
+    A socket holds it without listening: a port that was merely closed may belong to any other process a moment later.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.bind((LOOPBACK, 0))
+        yield holder.getsockname()[1]
 
 
 def is_listening(port: int, address: str = LOOPBACK) -> bool:

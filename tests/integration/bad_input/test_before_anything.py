@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.processes import free_port
 from tests.integration.bad_input.world import BOUND_SECONDS, World
 
 pytestmark = pytest.mark.integration
@@ -69,8 +69,7 @@ def test_a_wrong_password(untouched: World, side: str) -> None:
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_an_unreachable_broker(untouched: World, side: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     keys = untouched.source_keys if side == "source" else untouched.target_keys
     keys["bootstrap.servers"] = address
     said = untouched.run()
@@ -81,8 +80,7 @@ def test_an_unreachable_broker(untouched: World, side: str) -> None:
 
 def test_an_unreachable_broker_makes_no_log_noise(untouched: World) -> None:
     """The whole program, as a person calls it: a few lines on stderr, none of them a traceback."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        untouched.source_keys["bootstrap.servers"] = f"127.0.0.1:{server.getsockname()[1]}"
+    untouched.source_keys["bootstrap.servers"] = f"127.0.0.1:{free_port()}"
     program = Path(sys.executable).with_name("kafka-migration")
     began = time.monotonic()
     done = subprocess.run(
@@ -140,8 +138,7 @@ def test_wrong_keys_of_the_object_store(untouched: World) -> None:
 
 
 def test_an_unreachable_object_store(untouched: World) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+    endpoint = f"http://127.0.0.1:{free_port()}"
     settings = untouched.folder / "other.json"
     settings.write_text(json.dumps({**untouched.s3.config(), "endpoint_url": endpoint}))
     settings.chmod(0o600)

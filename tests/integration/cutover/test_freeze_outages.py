@@ -4,7 +4,6 @@ told what to do."""
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from harness.faults.s3_faults import Fault, FaultyS3
+from harness.processes import free_port
 from harness.s3 import S3Server
 from harness.webhook import FreezeWebhook
 
@@ -45,9 +45,7 @@ PATIENCE_SECONDS = 120.0
 
 def dead_cluster() -> dict[str, Any]:
     """Where a killed cluster was: a port of this machine that nobody listens at."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return {"bootstrap.servers": f"127.0.0.1:{unused.getsockname()[1]}"}
+    return {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
 
 
 def resolver(lab: Lab, *dead: str, **instead: Any) -> Resolver:

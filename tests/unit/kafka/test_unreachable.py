@@ -8,16 +8,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, MigrationError
+from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerUnreachable, ConnectionInvalid, MigrationError
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka import wire as wire_module
 from airflow_provider_kafka_migration.kafka.auth.login import _sasl_name
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Broker, Wire
 from airflow_provider_kafka_migration.record import context as cluster_module
 from airflow_provider_kafka_migration.record.context import Cluster
+from harness.processes import closed_port
 
 
 @pytest.fixture
@@ -48,21 +52,21 @@ def config(port: int, **keys: str) -> ClientConfig:
     return ClientConfig.from_librdkafka({"bootstrap.servers": f"127.0.0.1:{port}", **keys}, "source")
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+@pytest.fixture(name="closed_port")
+def a_closed_port() -> Iterator[int]:
+    with closed_port() as port:
+        yield port
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, closed_port: int) -> None:
     monkeypatch.setattr(cluster_module, "FIRST_CONTACT_SECONDS", 0.5)
-    port = closed_port()
     began = time.monotonic()
     with caplog.at_level(logging.INFO), pytest.raises(BrokerUnreachable, match="Connection refused") as caught:
-        _ = Cluster("source", config(port)).cluster_id
+        _ = Cluster("source", config(closed_port)).cluster_id
     assert time.monotonic() - began < 3
     error = caught.value
     assert error.where.cluster == "source"
-    assert f"127.0.0.1:{port}" in str(error)
+    assert f"127.0.0.1:{closed_port}" in str(error)
     assert "bootstrap.servers" in error.next_step
     assert not caplog.records
 
@@ -82,19 +86,19 @@ def test_first_contact_is_bounded_by_seconds() -> None:
     ],
 )
 def test_every_way_of_asking_gives_up_at_the_same_time(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Cluster], object]
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Cluster], object], closed_port: int
 ) -> None:
     """On a clock that only moves when somebody waits."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
     with pytest.raises(BrokerUnreachable):
-        ask(Cluster("source", config(closed_port())))
+        ask(Cluster("source", config(closed_port)))
     assert now[0] <= cluster_module.FIRST_CONTACT_SECONDS
 
 
-def test_a_controller_that_is_gone_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    wire, asked = Wire(config(closed_port())), []
+def test_a_controller_that_is_gone_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    wire, asked = Wire(config(closed_port)), []
 
     def metadata(topics: list[str]) -> None:
         wire.controller_id = 7 if not asked else 8
@@ -112,6 +116,57 @@ def test_a_controller_that_is_gone_is_not_asked_for_ever(monkeypatch: pytest.Mon
         wire.controller_request(object())
     assert wire.controller_request(object()) == 8
     assert asked == [7, 8]
+
+
+def test_a_broker_that_names_no_broker_says_nothing_about_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper mode, seconds after its start: `no such topic` of it would be taken for a deletion."""
+    wire = Wire(ClientConfig.from_librdkafka({"bootstrap.servers": "127.0.0.1:1"}, "target"), patience_seconds=1.0)
+    unknown = SimpleNamespace(
+        topic_id="", name="orders", error_code=error_codes.UNKNOWN_TOPIC_OR_PARTITION, partitions=[], is_internal=False
+    )
+    starting = SimpleNamespace(brokers=[], controller_id=-1, cluster_id="c", topics=[unknown])
+    broker = SimpleNamespace(node_id=1, host="127.0.0.1", port=1, rack=None)
+    running = SimpleNamespace(brokers=[broker], controller_id=1, cluster_id="c", topics=[unknown])
+    answers = [starting, starting, running]
+    closed: list[int] = []
+
+    def connection(_id: int | None) -> SimpleNamespace:
+        return SimpleNamespace(call=lambda _request, version: answers.pop(0), close=lambda: closed.append(1))
+
+    monkeypatch.setattr(wire, "connection", connection)
+    monkeypatch.setattr(wire, "_has_answered", True)
+    assert wire.metadata(["orders"])["orders"].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert answers == [], "only the broker that knows its cluster counts"
+    assert len(closed) == 2
+    answers += [starting] * 1000
+    with pytest.raises(BrokerBusy, match="has just started"):
+        wire.metadata(["orders"])
+
+
+def test_another_server_is_asked_when_one_knows_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one may stay so for long; all others run."""
+    there = ClientConfig.from_librdkafka({"bootstrap.servers": "a:1,b:1,c:1"}, "target")
+    asked: list[str] = []
+
+    class Connection:
+        closed = False
+
+        def __init__(self, _config: object, host: str, _port: int, **_: object) -> None:
+            self.host = host
+
+        def call(self, _request: object, version: int | None = None) -> SimpleNamespace:
+            asked.append(self.host)
+            broker = SimpleNamespace(node_id=3, host="c", port=1, rack=None)
+            known = [broker] if self.host == "c" else []
+            return SimpleNamespace(brokers=known, controller_id=3, cluster_id="x", topics=[])
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(wire_module, "BrokerConnection", Connection)
+    wire = Wire(there, patience_seconds=5.0)
+    assert [broker.host for broker in wire.brokers()] == ["c"]
+    assert asked == ["a", "b", "c"]
 
 
 def test_a_host_name_that_does_not_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.documents.spark_probe import MachineLook, ProbeJob
-from airflow_provider_kafka_migration.errors import StorageRefused
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, StorageRefused
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.lanes import reach
@@ -20,6 +21,7 @@ from airflow_provider_kafka_migration.lanes.reach import Reach, address_of, look
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.scratch import try_store
+from harness.processes import closed_port
 
 
 @pytest.fixture
@@ -29,10 +31,10 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@pytest.fixture(name="closed_port")
+def a_closed_port() -> Iterator[int]:
+    with closed_port() as port:
+        yield port
 
 
 def config(*ports: int) -> ClientConfig:
@@ -72,6 +74,20 @@ def test_brokers_that_only_another_machine_has_seen_are_tried_too(closed_port: i
     cluster = Cluster({7: []})
     found = look_at_cluster("target", config(closed_port), ["127.0.0.1:7"], connect=cluster)
     assert [(item.role, item.error is None) for item in found] == [("bootstrap", False), ("advertised", True)]
+
+
+def test_a_broker_that_is_known_does_not_wait_for_the_bootstrap_servers() -> None:
+    both = threading.Barrier(2)
+
+    def connect(_config: Any, _host: str, _port: int) -> Any:
+        both.wait(10)
+        raise BrokerUnreachable("silent")
+
+    found = look_at_cluster("target", config(5), ["127.0.0.1:5"], connect=connect)
+    assert [(look.role, look.error["code"]) for look in found if look.error is not None] == [
+        ("bootstrap", "BROKER_UNREACHABLE"),
+        ("advertised", "BROKER_UNREACHABLE"),
+    ]
 
 
 def test_an_answer_that_cannot_be_read_hides_no_other_address() -> None:

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.registry.model import Schema
+from harness.processes import closed_port
 
 pytestmark = pytest.mark.slow
 
@@ -279,9 +280,11 @@ def test_a_broken_answer_is_unreachable(handler: Any) -> None:
 
 
 def test_nobody_listens() -> None:
-    with HttpScript(b"") as script:
-        url = script.url
-    with registry(url) as client, pytest.raises(RegistryUnreachable, match=r"no connection \(Connection refused\)"):
+    with (
+        closed_port() as port,
+        registry(f"http://127.0.0.1:{port}") as client,
+        pytest.raises(RegistryUnreachable, match=r"no connection \(Connection refused\)"),
+    ):
         client.subjects()
 
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import logging
 import pickle
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +21,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.storage import s3
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
+from harness.processes import closed_port
 
 LATER = datetime.now(UTC) + timedelta(days=365)
 
@@ -150,14 +150,12 @@ def test_retries_are_bounded(s3_store: S3Store, faulty: Callable[..., Faulty]) -
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     waits: list[float] = []
-    config = S3Config(f"http://127.0.0.1:{port}", "the-key-id", "the-secret")
-    store = S3Store(config, "some-bucket", sleep=waits.append)
-    with pytest.raises(StorageUnavailable, match="some-bucket") as caught:
-        store.put("key", b"")
+    with closed_port() as port:
+        config = S3Config(f"http://127.0.0.1:{port}", "the-key-id", "the-secret")
+        store = S3Store(config, "some-bucket", sleep=waits.append)
+        with pytest.raises(StorageUnavailable, match="some-bucket") as caught:
+            store.put("key", b"")
     assert 0 < sum(waits) < 10
     assert "the-secret" not in str(caught.value)
 

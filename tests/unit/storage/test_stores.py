@@ -32,6 +32,16 @@ def test_put_replaces(store: ObjectStore) -> None:
     assert [(item.key, item.size_bytes) for item in store.list()] == [("key", 6)]
 
 
+def test_delete(store: ObjectStore) -> None:
+    for name in ("a", "a/b", "b"):
+        store.put(f"folder/{name}x", b"content")
+    store.delete("folder/a/bx")
+    store.delete("folder/never/there")
+    assert [item.key for item in store.list()] == ["folder/ax", "folder/bx"]
+    store.put_new("folder/a/bx", b"again")
+    assert store.get("folder/a/bx") == b"again"
+
+
 def test_put_new_refuses_an_existing_object_and_keeps_it(store: ObjectStore) -> None:
     store.put_new("key", b"first")
     with pytest.raises(ObjectExists) as caught:
