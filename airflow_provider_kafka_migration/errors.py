@@ -116,6 +116,27 @@ def followed_by(next_step: str, last: str) -> str:
     return f"{first}; then {last}" if first else last
 
 
+#: What to do with topics that have the records of both clusters, where the copy cannot go on.
+KEEP_MERGED = (
+    "delete nothing on the target: it has records that were first written there. This partition stays as it is; bring "
+    "what is missing over by other means. Another migration_id is no way out: it would copy from the source's log "
+    "start again, so that records that are on the target already arrive twice, and its precheck refuses that"
+)
+
+
+def leave_out_of_way_back(topic: str = "TOPIC") -> str:
+    """Return what to do where others have written to a topic on the old cluster while its way back runs.
+
+    :param topic: name on the new cluster; by default a placeholder.
+    """
+    return (
+        "find out who writes to this topic on the old cluster and stop them, but delete nothing there; what they have "
+        "changed cannot go back any more. Leave the topic out, so that all others go on: `kafka-migration way-back "
+        f"leave-out FILE {topic}`, where FILE is the first migration's spec; or keep the new cluster: `kafka-migration "
+        "way-back keep FILE`"
+    )
+
+
 def _rebuild(
     kind: type[MigrationError], what: str, where: Where, next_step: str, details: dict[str, Any]
 ) -> MigrationError:
@@ -211,6 +232,10 @@ class ClaimLost(Terminal):
     """This run held the migration, but another run has taken it over: stop writing."""
 
 
+#: After these errors another process is in charge, or nothing can be trusted: touch nothing, and try nothing again.
+HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
+
+
 class IllegalTransition(Terminal):
     """The state machine has no such transition."""
 
@@ -293,6 +318,10 @@ class GroupsIncomplete(Terminal):
 
 class FloorViolated(Terminal):
     """The target's log start or end contradicts the copied range: data was cut off."""
+
+
+class PositionUnknown(Terminal):
+    """The end of a target's log was deleted, and nothing proves how far the partition was copied."""
 
 
 class ApprovalRefused(Terminal):

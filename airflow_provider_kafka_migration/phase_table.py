@@ -55,6 +55,7 @@ class Phase:
     :param event: notification that the task sends when it has succeeded.
     :param reports_trouble: the task notifies people about partitions that cannot be copied.
     :param keeps_trying: Airflow retries the task for long, because producers are frozen until it succeeds.
+    :param for_ever: Airflow retries the task without an end: it outlives the bad days of its clusters.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Phase:
     event: str = ""
     reports_trouble: bool = False
     keeps_trying: bool = False
+    for_ever: bool = False
 
     @property
     def group(self) -> str:

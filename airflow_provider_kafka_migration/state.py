@@ -105,7 +105,7 @@ MIGRATION = Course("migration", FORWARD, BACKWARD, {State.ROLLED_BACK: ROLLBACK_
 #: The path of a mirror ends in ``tail``, where it stays until somebody pauses, promotes or ends it.
 _MIRROR_PATH = FORWARD[: FORWARD.index(State.TAIL) + 1]
 
-#: From an empty target to a copy that goes on until it is told to stop.
+#: From an empty target to a copy that goes on until somebody stops it.
 MIRROR = Course(
     "mirror",
     _MIRROR_PATH,

@@ -39,6 +39,10 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "topology.on_source_drift": State.VALIDATING,
     "topology.on_topic_deleted": State.DRAIN_READY,
     "topology.refresh_interval": State.DRAIN_READY,
+    "groups.early_sync": State.DRAIN_READY,
+    "groups.early_sync_interval": State.DRAIN_READY,
+    "groups.on_deleted": State.VALIDATING,
+    "groups.deleted_after": State.VALIDATING,
     "schemas.interval": State.VALIDATING,
     "schemas.max_parallel_requests": State.VALIDATING,
     "schemas.on_conflict": State.VALIDATING,
@@ -61,6 +65,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "waive": State.VALIDATING,
     "mirror.sync_groups": State.VALIDATING,
     "mirror.sync_interval": State.VALIDATING,
+    "mirror.target_retention": State.VALIDATING,
 }
 
 #: No cluster is written to before the end of this state.
@@ -105,7 +110,7 @@ def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str,
         if last is None:
             entry = journal.step_once(SPEC_RECORDED, None, {"sha256": digest, "fields": fields}, reason="spec recorded")
         else:
-            _refuse_late_changes(journal, changes)
+            _refuse_late_changes(journal, {path: changes[path] for path in changes if _matters(path, fields)})
             details = {"sha256": digest, "fields": fields, "changes": changes}
             # Keyed by the entry it replaces: of several tasks with the same change, only one records it.
             entry = journal.step_once(SPEC_CHANGED, str(last.seq), details, reason=f"changed: {', '.join(changes)}")
@@ -195,10 +200,18 @@ def _became_reference(path: str, change: Mapping[str, Any]) -> bool:
     )
 
 
+def _matters(path: str, fields: Mapping[str, Any]) -> bool:
+    """Whether a field decides anything. An opposite flow that comes or goes changes ``two_way`` in ``mirrors.yaml``."""
+    return path != "mirror.two_way" or fields.get("mirror.naming") == "identity"
+
+
 def _place(state: State) -> int:
     """Return the index of a state on the path; beyond its end for a state off the path."""
     found = position(state)
     return len(FORWARD) if found is None else found
+
+
+_AGAIN = " (with mirror.naming: identity in both directions all records would then arrive twice: put them back)"
 
 
 def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -214,7 +227,8 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
     raise FingerprintChanged(
         f"the spec has changed in fields that may no longer change: {listing}",
         where=Where(migration_id=journal.migration_id, phase=working.value),
-        next_step="put the old values back, or roll back and start a new migration with another migration_id",
+        next_step="put the old values back, or roll back and start a new migration with another migration_id"
+        + (_AGAIN if any(path.startswith("mirror.") for path in late) else ""),
         details={"changes": {path: dict(change) for path, change in late.items()}},
     )
 

@@ -91,6 +91,8 @@ class Wire:
         self._leaders: dict[TopicPartition, int] = {}
         self._leader_epochs: dict[TopicPartition, int] = {}
         self._has_answered = False
+        #: the bootstrap server that is tried first
+        self._first_server = 0
 
     def __enter__(self) -> Wire:
         return self
@@ -113,7 +115,9 @@ class Wire:
                 return self._connections[broker_id]
         known = [(broker.host, broker.port) for broker in self._brokers.values()]
         failures: list[MigrationError] = []
-        for host, port in dict.fromkeys([*self.config.bootstrap, *known]):
+        servers = self.config.bootstrap
+        first = self._first_server % max(len(servers), 1)
+        for host, port in dict.fromkeys([*servers[first:], *servers[:first], *known]):
             try:
                 connection = BrokerConnection(self.config, host, port, timeout_seconds=self.timeout_seconds)
             except (TokenUnavailable, KerberosUnavailable):
@@ -237,8 +241,7 @@ class Wire:
             if topics is None
             else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
         )
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        answer = self.request(request, version=12)
+        answer = self.metadata_request(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), version=12)
         self._brokers = {item.node_id: Broker(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
         self.cluster_id = getattr(answer, "cluster_id", "") or ""
         self.controller_id = answer.controller_id
@@ -250,6 +253,31 @@ class Wire:
                 self._leaders[(item.name, partition)] = leader
                 self._leader_epochs[(item.name, partition)] = item.leader_epochs.get(partition, -1)
         return found
+
+    def metadata_request(self, request: Any, broker_id: int | None = None, *, version: int | None = None) -> Any:
+        """Send a MetadataRequest, and return the answer of a broker that knows its cluster.
+
+        A broker in ZooKeeper mode that has just started serves clients before its controller has told it anything: for
+        seconds it knows no broker, not even itself, and says of every topic that it does not exist.
+
+        :raises BrokerBusy: the broker has answered so for ``patience_seconds``.
+        """
+
+        def attempt() -> Any:
+            connection = self.connection(broker_id)
+            answer = connection.call(request, version=version)
+            if not answer.brokers:
+                # Another one may know it: the next attempt asks the next server.
+                connection.close()
+                self._first_server += 1
+                raise BrokerBusy(
+                    "the broker has just started and does not know its cluster yet: it names no broker and no topic",
+                    where=Where(cluster=self.config.name),
+                    next_step="wait until the controller of the cluster runs; then clear the task",
+                )
+            return answer
+
+        return self.retrying(attempt)
 
     def brokers(self) -> list[Broker]:
         """Return all brokers, ascending by id."""

@@ -87,6 +87,21 @@ _ALL = (
         "the copiers are fenced by aborted transactions, since control markers may not be written",
         "nothing; with the right to write markers the fence needs no transactional id",
     ),
+    # -- topics with the records of both clusters
+    Code(
+        "B037",
+        "the target already has copies of these records, and this mirror has no position",
+        "run the mirror under the migration_id that has copied them, or leave these topics out (topics.exclude): from "
+        "the source's log start on, all records would arrive twice",
+    ),
+    Code(
+        "B038", "a cluster reports no cluster id", "use mirror.naming: default, which tells clusters by their aliases"
+    ),
+    Code(
+        "W039",
+        "clusters may end with different values of a key",
+        "let only one cluster write each key: each cluster keeps the record that arrived there last",
+    ),
     # -- storage and evidence
     Code("B030", "storage is not writable", "check bucket, credentials and policy"),
     Code("B031", "storage does not read back what was written", "check the object store"),
@@ -150,6 +165,12 @@ _ALL = (
     ),
     Code(
         "W123", "something about the boundary is not as expected", "read the note; the copy checks what it appends to"
+    ),
+    Code(
+        "W125",
+        "partitions are left out: the logs of both clusters do not agree there",
+        "keep the target's records apart and decide what becomes of them; where the target only has more records, "
+        "adopt.on_diverged: append copies behind them",
     ),
     Code("I124", "partitions are taken over", "nothing; the copy begins behind what is already on both clusters"),
     # -- groups
@@ -266,7 +287,7 @@ _ALL = (
     ),
     Code("I118", "subjects are left out", "check that none is missing; schemas.include and schemas.exclude decide"),
     Code(
-        "B120",
+        "B117",
         "ids are translated, and it is unknown whether some topics carry any",
         "grant READ on these topics, or say where they carry ids (schemas.by_topic)",
     ),

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
-from airflow_provider_kafka_migration.errors import (
-    ClaimHeld,
-    ClaimLost,
-    FreezeFailed,
-    JournalTampered,
-)
+from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.partition_names import partition_name
@@ -23,9 +18,6 @@ from airflow_provider_kafka_migration.state import State
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
     from airflow_provider_kafka_migration.record.record import MigrationRecord
-
-#: After these errors another process is in charge, or nothing can be trusted: touch nothing.
-HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,20 @@ PLAN: Final = "plan.json"
 MEASURED_RATES: Final = "plan/measured-rates.json"
 #: Exclusive source offsets at which the tail ends.
 TAIL_STOP: Final = "control/tail-stop.json"
-#: What a person asks of a mirror.
+#: What a person asks of a mirror: the last request, or one shortly before it. Those after it are create-only objects.
 MIRROR_REQUEST: Final = "control/mirror.json"
+#: Remote topics that a person has approved to delete.
+TOPIC_DELETIONS: Final = "control/topic-deletions.json"
 #: Source schema ids to target ids, for copiers, which read it again for each id that they do not know. It is a copy of
 #: the newest version below SCHEMA_ID_MAPS.
 SCHEMA_ID_MAP: Final = "schemas/id-map.json"
 #: All versions of the map of schema ids. Each is a create-only object and holds at least what the one before it holds.
 SCHEMA_ID_MAPS: Final = "schemas/id-map/"
+
+
+def mirror_request(number: int) -> str:
+    """A request to a mirror, from 1. It is create-only, so no two people get the same number."""
+    return f"control/mirror-requests/{number:08d}.json"
 
 
 def copy_settings(digest: str) -> str:
@@ -92,6 +99,12 @@ GROUPS_SNAPSHOT: Final = "groups-snapshot"
 GROUPS: Final = "groups"
 #: The last sync before the switch was acknowledged; a sync that is still under way may rewrite GROUPS.
 FINAL_GROUPS: Final = "groups-final"
+#: The last sync of a migration's groups before its cutover.
+EARLY_GROUPS: Final = "groups-early"
+#: What was written for groups while records were still copied, and what they had on the target before.
+WRITTEN_GROUPS: Final = "groups-written"
+#: Groups of a mirror that the source no longer has, and why the target still has them.
+MISSING_GROUPS: Final = "groups-missing"
 LEFT_OUT: Final = "left-out"
 #: The final drain's own copy of the offset map.
 FINAL_OFFSET_MAP: Final = "offset-map"
@@ -99,6 +112,8 @@ CONTENT_PASSED: Final = "content-passed"
 VALIDATION: Final = "validation"
 #: How far each partition was mirrored when its mirror was promoted.
 PROMOTION: Final = "promotion"
+#: The last comparison of the contents of a mirror.
+VERIFICATION: Final = "verification"
 RESTORE: Final = "restore"
 #: The last synchronization of the schema registries.
 SCHEMAS: Final = "schemas"
@@ -124,3 +139,6 @@ OFFSET_MAP: Final = "offset-map.json"
 #: The id map of the schemas after the last synchronization before the groups are committed.
 FINAL_SCHEMA_IDS: Final = "schema-ids.json"
 ROLLBACK_REPORT: Final = "rollback-report.json"
+
+#: What the last pass over the retention of a mirror's target could not do.
+TARGET_RETENTION: Final = "target-retention"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
     read_positions,
 )
 from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.background import BackgroundPasses
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -258,38 +259,24 @@ def write_open_map(record: MigrationRecord, target: Cluster) -> bool:
     return True
 
 
-class MapWriter:
+class MapWriter(BackgroundPasses[Cluster]):
     """Updates the map in a thread with its own connections until the ``with`` block ends."""
 
+    thread_name = "offset-map"
+    failed_text = "offset-map.json could not be updated"
+    ended_text = "offset-map.json is no longer updated"
+    final = (Terminal,)
+
     def __init__(self, record: MigrationRecord, target: Cluster) -> None:
+        super().__init__(UPDATE_SECONDS)
         self._record = record
         self._target = target
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="offset-map", daemon=True)
 
-    def __enter__(self) -> MapWriter:
-        self._thread.start()
-        return self
+    def _open(self) -> AbstractContextManager[Cluster]:
+        return closing(self._target.clone())
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        target = self._target.clone()
-        try:
-            while not self._stop.wait(UPDATE_SECONDS):
-                try:
-                    write_open_map(self._record, target)
-                except Terminal as error:
-                    log.warning("offset-map.json is no longer updated: %s", error)
-                    return
-                except MigrationError as error:
-                    log.warning("offset-map.json could not be updated; the next attempt follows: %s", error)
-        except Exception:
-            log.exception("offset-map.json is no longer updated")
-        finally:
-            target.close()
+    def _pass(self, own: Cluster) -> None:
+        write_open_map(self._record, own)
 
 
 def update_map(record: MigrationRecord, target: Cluster) -> None:

@@ -10,15 +10,16 @@ second attempt the name may be refused, and then the id in use has none.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from airflow_provider_kafka_migration.copy.holes import markers_are_refused
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.background import BackgroundPasses
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -66,43 +67,30 @@ def take_data_id(record: MigrationRecord, target: Cluster) -> tuple[str, tuple[i
     return name, taken
 
 
-class Renewal:
+class Renewal(BackgroundPasses[Cluster]):
     """Keeps the target from forgetting the transactional id, until the ``with`` block ends.
 
     InitProducerId only raises the coordinator's epoch: the partitions' leaders do not learn of it, so the copiers
     continue under theirs.
     """
 
+    thread_name = "fence-id"
+    failed_text = "The id that fences the copiers could not be renewed"
+    ended_text = "The id that fences the copiers is no longer renewed"
+
     def __init__(self, record: MigrationRecord, target: Cluster) -> None:
-        self._record = record
+        super().__init__(RENEW_SECONDS, first_seconds=0.0)
         self._target = target
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._name = transactional_id(record)
 
-    def __enter__(self) -> Renewal:
-        name = transactional_id(self._record)
-        if name:
-            self._thread = threading.Thread(target=self._run, args=(name,), name="fence-id", daemon=True)
-            self._thread.start()
-        return self
+    def _is_wanted(self) -> bool:
+        return bool(self._name)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
+    def _open(self) -> AbstractContextManager[Cluster]:
+        return closing(self._target.clone())
 
-    def _run(self, name: str) -> None:
-        target = self._target.clone()
-        try:
-            while True:
-                try:
-                    target.wire.init_producer_id(name)
-                except MigrationError as error:
-                    log.warning("the id that fences the copiers was not renewed; this is retried later: %s", error)
-                if self._stop.wait(RENEW_SECONDS):
-                    return
-        finally:
-            target.close()
+    def _pass(self, own: Cluster) -> None:
+        own.wire.init_producer_id(self._name)
 
 
 def renew_if_due(record: MigrationRecord, target: Cluster, memory: dict[str, Any]) -> None:

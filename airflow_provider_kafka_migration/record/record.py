@@ -29,6 +29,7 @@ from airflow_provider_kafka_migration.documents.copy import (
 )
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FrozenTime, GroupsResult, GroupsSnapshot
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
 from airflow_provider_kafka_migration.documents.plan import (
     LeftOut,
     MeasuredRates,
@@ -47,6 +48,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     TopicIds,
 )
 from airflow_provider_kafka_migration.documents.target import CopySettings
+from airflow_provider_kafka_migration.documents.way_back import WrittenGroups
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import topic_key
@@ -110,6 +112,11 @@ class MigrationRecord:
         """Build a place in this migration, for errors."""
         return Where(migration_id=self.migration_id, phase=phase, **fields)
 
+    def is_being_promoted(self) -> bool:
+        """Whether the last request to a mirror is to promote it. Never of a migration."""
+        data = self.journal_store.get(self.key(keys.MIRROR_REQUEST)) if self.spec.kind == "mirror" else None
+        return data is not None and MirrorRequest.parse(data).want == "promoted"
+
     # ---- plan and precheck
 
     def plan(self) -> Plan:
@@ -142,6 +149,17 @@ class MigrationRecord:
         """
         first = {topic.name for topic in self._first_plan().topics}
         return first | {topic.name for item in self.supplements() for topic in item.topics}
+
+    def planned_ids(self) -> dict[str, str]:
+        """The newest id on the source of each topic that was ever planned, also of dropped ones; empty: unknown.
+
+        :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: a supplement is missing, or is not what was journaled.
+        """
+        found = {topic.name: topic.topic_id for topic in self._first_plan().topics}
+        for item in self.supplements():
+            found.update({topic.name: topic.topic_id for topic in item.topics})
+        return found
 
     def supplements(self) -> list[PlanSupplement]:
         """Load the supplements of the plan, in their order.
@@ -379,7 +397,12 @@ class MigrationRecord:
         job = next((job for job in jobs if job is not None), None)
         if job is not None:
             return {item.key: item for item in job.partitions}
-        found = [CopyPartition.of_plan(topic, item) for topic in self.plan().topics for item in topic.partitions]
+        found = [
+            CopyPartition.of_plan(topic, item)
+            for topic in self.plan().topics
+            for item in topic.partitions
+            if not item.left_out
+        ]
         return {item.key: item for item in sorted(found, key=lambda item: item.key)}
 
     def gaps(self) -> list[dict[str, Any]]:
@@ -463,6 +486,8 @@ class MigrationRecord:
         """
         attempt = self.freeze()
         details = self.cutover_step(attempt, steps.FENCE) if attempt is not None else None
+        if details is None and (entry := self.journal.find_step(steps.COPIERS_FENCED)) is not None:
+            details = entry.details
         if details is None or "markers" not in details:
             return None
         return Fence(
@@ -541,6 +566,16 @@ class MigrationRecord:
         data = self.result(keys.FINAL_GROUPS)
         return GroupsResult.parse(data) if data is not None else self.groups()
 
+    def written_groups(self) -> WrittenGroups | None:
+        """What was written for groups on the target while records were still copied; ``None``: nothing.
+
+        :raises DocumentUnreadable: the journal has such writes, but the document is missing.
+        """
+        found = [self.journal.find_step(step) for step in (steps.OLD_GROUPS_WRITTEN, steps.GROUPS_WRITTEN)]
+        step = next((str(entry.step) for entry in found if entry is not None), steps.GROUPS_WRITTEN)
+        data = self._result(keys.WRITTEN_GROUPS, step)
+        return None if data is None else WrittenGroups.parse(data)
+
     def left_out(self) -> LeftOut | None:
         """What the client switch found outside of the migration; ``None`` before it."""
         data = self.result(keys.LEFT_OUT)
@@ -570,6 +605,9 @@ class MigrationRecord:
     def _final_map_digest(self) -> str | None:
         """SHA-256 of the finished map, as the journal has it."""
         if self.spec.kind == "mirror":
+            promoted = self.journal.find_step(steps.PROMOTED)
+            if promoted is not None:
+                return str(promoted.details[keys.FINAL_OFFSET_MAP]["sha256"])
             state = self.journal.tip_state
             if state not in MIRROR.endings:
                 return None

@@ -85,6 +85,15 @@ PLAN_SUPPLEMENTED: Final = "plan_supplemented"
 #: [error code]
 FOLLOW_FAILED: Final = "follow_failed"
 SOURCE_TOPIC_GONE: Final = "source_topic_gone"
+#: A remote topic of a mirror is about to be deleted, because a person has approved it: its source topic is gone
+#: [remote topic: id].
+REMOTE_TOPIC_DELETING: Final = "remote_topic_deleting"
+#: All brokers of the target answer that the topic of that id is gone. From then on, what the source has under this name
+#: is a new topic [remote topic: id].
+REMOTE_TOPIC_DELETED: Final = "remote_topic_deleted"
+#: Offsets of groups are about to be written on the target while records are still copied; the details name the document
+#: that has them.
+GROUPS_WRITTEN: Final = "groups_written"
 #: Target topics that were deleted and are created again, to be copied from the source's log start [phase].
 TOPICS_MADE_AGAIN: Final = "topics_made_again"
 TOPICS_MADE_AGAIN_DONE: Final = "topics_made_again_done"
@@ -141,6 +150,8 @@ READY: Final = "ready_for_client_switch"
 
 #: DENY bindings that keep producers out of the old cluster, journaled before they are created.
 OLD_CLUSTER_GUARDED: Final = "old_cluster_guarded"
+#: The way back is about to write offsets of groups on the old cluster; the details name the document that has them.
+OLD_GROUPS_WRITTEN: Final = "old_groups_written"
 #: The old cluster has everything, its copiers are fenced, and its producers are let in: clients may return.
 READY_FOR_CLIENT_RETURN: Final = "ready_for_client_return"
 #: The new cluster is kept: the old one has its settings and ACLs back.
@@ -165,9 +176,20 @@ ROLLED_BACK: Final = "rolled_back"
 
 # -- mirrors ----------------------------------------------------------------------------------------------------------
 
+#: Topics that are copied once, so that the target may delete and compact from now on what it should; journaled before
+#: their settings are changed. The details hold ``{"topics": {target topic: topic id}}``.
+TARGET_RETENTION: Final = "target_retention"
+#: The mirror went on so late that tombstones may be gone from the source; the details hold the topics [digest of it].
+TOMBSTONES_AT_RISK: Final = "tombstones_at_risk"
+#: A group that was deleted on the source is about to be deleted on the target, by policy [group: missing since].
+GROUP_DELETING: Final = "group_deleting"
+#: The group is gone from the target [group: missing since].
+GROUP_DELETED: Final = "group_deleted"
 #: A request was turned down; the mirror goes on [number of the request].
 REQUEST_REFUSED: Final = "request_refused"
 #: Partitions had not reached the source's end when their copiers ended; they go on [request/round].
 PROMOTION_ROUND: Final = "promotion_round"
-#: How far each partition was mirrored; the details name the document.
+#: How far each partition was mirrored; the details name the document. From here on the promotion is only completed.
 PROMOTED: Final = "promoted"
+#: The mirror's producer is fenced on the target: where its markers are, and what is not fenced.
+COPIERS_FENCED: Final = "copiers_fenced"

@@ -55,6 +55,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes | None:
         """Return the content, or ``None`` if the object does not exist."""
 
+    def delete(self, key: str) -> None:
+        """Delete an object, if it exists. Only what a later object has replaced is ever deleted: leases that ended."""
+
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List objects whose key starts with ``prefix``, in ascending order of their keys (as UTF-8 bytes)."""
 

@@ -83,6 +83,12 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
+    def delete(self, key: str) -> None:
+        """See :meth:`~.base.ObjectStore.delete`."""
+        path = self._path(key)
+        with self._errors(key):
+            path.unlink(missing_ok=True)
+
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`~.base.ObjectStore.list`."""
         folder, _, _ = prefix.rpartition("/")

@@ -348,6 +348,11 @@ class S3Store:
 
         return self._try(key, attempt)
 
+    def delete(self, key: str) -> None:
+        """See :meth:`~.base.ObjectStore.delete`."""
+        full_key = self._full_key(key)
+        self._try(key, lambda _: self._client.delete_object(Bucket=self.bucket, Key=full_key))
+
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`~.base.ObjectStore.list`. Pages are fetched as they are needed."""
         root = f"{self.prefix}/" if self.prefix else ""

@@ -27,16 +27,9 @@ from kafka.protocol.admin import (
 )
 
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.base import (
-    CLIENT_WAIT,
-    OPERATIONS,
-    SECURITY_DISABLED,
-    AdminBase,
-    Codes,
-    ItemError,
-    item_error,
-)
+from airflow_provider_kafka_migration.kafka.admin.base import CLIENT_WAIT, OPERATIONS, AdminBase, Codes
 from airflow_provider_kafka_migration.kafka.admin.cluster import ClusterAdmin
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import SECURITY_DISABLED, ItemError, item_error
 
 ANY = 1
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from kafka.protocol.admin import DescribeClusterRequest, DescribeLogDirsRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from airflow_provider_kafka_migration.kafka.admin.base import OPERATIONS, AdminBase, ItemError, item_error
+from airflow_provider_kafka_migration.kafka.admin.base import OPERATIONS, AdminBase
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, item_error
 from airflow_provider_kafka_migration.kafka.wire import Broker
 
 API_LEADER_AND_ISR = 4

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
-from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from airflow_provider_kafka_migration.kafka.admin.base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.errors import BrokerBusy
+from airflow_provider_kafka_migration.kafka.admin.base import CLIENT_WAIT, AdminBase
 from airflow_provider_kafka_migration.kafka.admin.cluster import operation_names
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches, item_error
 from airflow_provider_kafka_migration.kafka.error_codes import UNSUPPORTED_VERSION
 from airflow_provider_kafka_migration.kafka.messages import (
     AlterShareGroupOffsetsRequest,
@@ -21,12 +23,15 @@ from airflow_provider_kafka_migration.kafka.messages import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, by_topic
 
 #: Versions from 10 on name topics by id. A migration uses names, which are known on both sides.
 MAX_OFFSETS_VERSION = 9
 COORDINATOR_GROUP = 0
+#: Holds all groups and their offsets; the leader of a partition coordinates the groups in it.
+GROUPS_TOPIC = "__consumer_offsets"
 NO_EPOCH = -1
+GROUP_ID_NOT_FOUND = 69
 EMPTY_STATES = frozenset({"Empty", "Dead"})
 
 
@@ -95,18 +100,47 @@ class GroupOffsets:
 
 
 class GroupsAdmin(AdminBase):
-    """List and describe groups, read and write their offsets."""
+    """List, describe and delete groups, read and write their offsets."""
 
     def list_groups(self) -> dict[str, GroupListing]:
         """List all groups that this principal may describe, ascending; brokers hide the others.
 
+        Asks the brokers that the cluster has now, each time: groups move to brokers that join.
+
         :raises BrokerBusy, PermissionMissing: a coordinator did not answer; a partial list is never returned instead.
         """
+        return self.wire.retrying(self._list_groups)
+
+    def _list_groups(self) -> dict[str, GroupListing]:
+        coordinators = self._present_coordinators()
         found: dict[str, GroupListing] = {}
         for broker in self.wire.brokers():
             for item in self._list_groups_on(broker.broker_id).groups:
                 found[item.group_id] = _listing(item, broker.broker_id)
+        if self._present_coordinators() != coordinators:
+            # A group may have moved from a broker that was not yet asked to one that was.
+            raise BrokerBusy(
+                "groups have moved to other brokers while they were listed, so the list may lack some",
+                where=self.where(),
+                next_step="wait until the brokers have settled; then clear the task",
+            )
         return dict(sorted(found.items()))
+
+    def _present_coordinators(self) -> tuple[set[int], dict[int, int]]:
+        """Refresh the metadata: (ids of all brokers, leaders of the topic that holds the groups, if it is visible).
+
+        :raises BrokerBusy: a part of that topic has no leader, so no broker lists the groups in it.
+        """
+        found = self.wire.metadata([GROUPS_TOPIC]).get(GROUPS_TOPIC)
+        leaders = {} if found is None or found.error_code else found.leaders
+        offline = sorted(number for number, leader in leaders.items() if leader < 0)
+        if offline:
+            raise BrokerBusy(
+                f"no broker lists the groups in partition {offline[0]} of {GROUPS_TOPIC}: it has no leader",
+                where=self.where(topic=GROUPS_TOPIC, partition=offline[0]),
+                next_step="wait until the brokers that hold it are back; then clear the task",
+            )
+        return {broker.broker_id for broker in self.wire.brokers()}, dict(leaders)
 
     def _list_groups_on(self, broker_id: int) -> Any:
         def attempt() -> Any:
@@ -267,6 +301,50 @@ class GroupsAdmin(AdminBase):
 
         return self.in_batches(sorted(offsets), send, size=1000)
 
+    def delete_group_offsets(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ItemError | None]:
+        """Delete committed offsets of a group; needs Delete on the group and Read on the topics.
+
+        An offset that is absent counts as deleted, as does one of a group that does not exist. Brokers refuse an offset
+        in a topic that a member of the group subscribes to (GROUP_SUBSCRIBED_TO_TOPIC).
+        """
+        topic_type = OffsetDeleteRequest.OffsetDeleteRequestTopic
+        partition_type = topic_type.OffsetDeleteRequestPartition
+
+        def send(batch: list[TopicPartition]) -> dict[TopicPartition, ItemError | None]:
+            topics = [
+                topic_type(name=topic, partitions=[partition_type(partition_index=number) for number in numbers])
+                for topic, numbers in by_topic(batch)
+            ]
+            broker = self.coordinators([group])[group]
+            if isinstance(broker, ItemError):
+                return dict.fromkeys(batch, broker)
+            response = self.wire.request(OffsetDeleteRequest(group_id=group, topics=topics), broker_id=broker)
+            if response.error_code:
+                error = None if response.error_code == GROUP_ID_NOT_FOUND else item_error(response.error_code)
+                return dict.fromkeys(batch, error)
+            return {
+                (topic.name, item.partition_index): item_error(item.error_code)
+                for topic in response.topics
+                for item in topic.partitions
+            }
+
+        return self.in_batches(sorted(set(places)), send, size=1000)
+
+    def delete_groups(self, groups: Sequence[str]) -> dict[str, ItemError | None]:
+        """Delete groups with their offsets; needs Delete on each. An absent one counts as deleted.
+
+        Brokers refuse with NON_EMPTY_GROUP while a group has members. They delete groups of all kinds.
+        """
+
+        def send(batch: list[str]) -> dict[str, ItemError | None]:
+            return self.by_client(
+                lambda client: client.delete_consumer_groups(batch, **CLIENT_WAIT), done=GROUP_ID_NOT_FOUND
+            )
+
+        return self.in_batches(sorted(set(groups)), send)
+
 
 _DESCRIBERS: dict[str, Any] = {
     "consumer": ConsumerGroupDescribeRequest,
@@ -289,7 +367,7 @@ def _listing(item: Any, broker: int) -> GroupListing:
 
 def _described(item: Any, kind: str) -> GroupDescription:
     error = item_error(item.error_code, item.error_message)
-    if error is not None and error.code == 69:  # GROUP_ID_NOT_FOUND, from v6 on; before: state Dead
+    if error is not None and error.code == GROUP_ID_NOT_FOUND:  # from v6 on; before: state Dead
         return GroupDescription(item.group_id, kind, "Dead")
     members = (GroupMember(member.member_id, member.client_id, member.client_host) for member in item.members)
     return GroupDescription(
@@ -361,7 +439,6 @@ def _commit(partition: int, value: GroupOffset) -> Any:
 # feature ``share.version`` 1.
 
 
-GROUP_ID_NOT_FOUND = 69
 #: Kafka 4.1 ignores the topics of AlterShareGroupOffsets and answers without an error. Unlike 4.2, it does not know
 #: this version of DescribeShareGroupOffsets (KIP-1226).
 ALTERS_FROM = 1

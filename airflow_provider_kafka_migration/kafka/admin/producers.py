@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
 
-from airflow_provider_kafka_migration.kafka.admin.base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, WireAdmin, batches, item_error
 
 API_LIST_TRANSACTIONS = 66
 API_DESCRIBE_PRODUCERS = 61
@@ -57,7 +57,7 @@ class PartitionProducers:
     error: ItemError | None = None
 
 
-class TransactionsAdmin(AdminBase):
+class TransactionsAdmin(WireAdmin):
     """List and describe transactions, describe producers."""
 
     def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionFacts] | None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
+from uuid import UUID
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, NewPartitions, ResourceType
 from confluent_kafka.admin import ConfigResource as ClientResource
 from kafka.protocol.admin import (
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     ListConfigResourcesRequest,
 )
 from kafka.protocol.metadata import MetadataRequest
@@ -23,22 +25,24 @@ from airflow_provider_kafka_migration.kafka.admin.base import (
     REQUEST_WAIT_SECONDS,
     TOPICS_WAIT,
     AdminBase,
-    ItemError,
-    batches,
-    item_error,
 )
 from airflow_provider_kafka_migration.kafka.admin.cluster import operation_names
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches, item_error
 
 TOPIC_ALREADY_EXISTS = 36
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_PARTITIONS = 37
+UNKNOWN_TOPIC_ID = 100
 
 NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 #: A KRaft controller refuses operations of more than 10,000 metadata records; partitions and configs are records.
 MAX_RECORDS_PER_REQUEST = 2_000
 #: A ZooKeeper controller processes each partition before it answers; with more it would not answer in time.
 MAX_RECORDS_ZOOKEEPER = 300
+API_DELETE_TOPICS = 20
 API_DESCRIBE_QUORUM = 55
+#: First version of DeleteTopics that names topics by id.
+_DELETES_BY_ID = 6
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class TopicsAdmin(AdminBase):
         request = MetadataRequest(
             topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
         )
-        response = self.wire.request(request, broker_id)
+        response = self.wire.metadata_request(request, broker_id)
         facts = (_topic(topic, operations) for topic in response.topics)
         return {topic.name: topic for topic in sorted(facts, key=lambda item: item.name)}
 
@@ -214,6 +218,28 @@ class TopicsAdmin(AdminBase):
             )
 
         return self.in_batches(sorted(set(names)), send)
+
+    def delete_topic_with_id(self, name: str, topic_id: str) -> ItemError | None:
+        """Delete one topic, and never another of its name; needs Describe and Delete. An absent one counts as deleted.
+
+        Brokers that do not know ids in this request (KIP-516: before 2.8) delete by name.
+        """
+        if self.api_version(API_DELETE_TOPICS) < _DELETES_BY_ID:
+            return self.delete_topics([name])[name]
+
+        def send(_: list[str]) -> dict[str, ItemError | None]:
+            topic = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=UUID(topic_id))
+            request = DeleteTopicsRequest(topics=[topic], timeout_ms=REQUEST_TIMEOUT_MS)
+            response = self.wire.controller_request(
+                request, version=_DELETES_BY_ID, timeout_seconds=REQUEST_WAIT_SECONDS
+            )
+            if not response.responses:
+                return {}
+            error = item_error(response.responses[0].error_code, response.responses[0].error_message)
+            is_gone = error is not None and error.code in (UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID)
+            return {name: None if is_gone else error}
+
+        return self.in_batches([name], send)[name]
 
 
 def _topic(topic: Any, operations: bool) -> TopicFacts:

@@ -260,3 +260,20 @@ def test_the_paths_are_the_specs() -> None:
     assert may_change_until("cutover.drain_timeout") is State.VALIDATING
     assert may_change_until("cutover.sentinel") is State.DRAIN_READY
     assert may_change_until("anything.new") is State.PRECHECK
+
+
+@pytest.mark.parametrize(("naming", "matters"), [("default", False), ("identity", True)])
+def test_an_opposite_flow_may_come_and_go_where_names_tell_cycles(
+    open_local: OpenJournal, naming: str, matters: bool
+) -> None:
+    """In ``mirrors.yaml`` it changes ``two_way``, which decides something with ``identity`` only."""
+    before = {**SPEC, "mirror": {"naming": naming, "two_way": True}}
+    after = {**SPEC, "mirror": {"naming": naming, "two_way": False}}
+    journal = open_local()
+    guard_spec(journal, before)
+    go_to(journal, State.TAIL)
+    if matters:
+        with pytest.raises(FingerprintChanged, match="would then arrive twice"):
+            guard_spec(journal, after)
+    else:
+        assert guard_spec(journal, after).keys() == {"mirror.two_way"}

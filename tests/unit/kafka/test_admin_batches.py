@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_kafka_migration.kafka.admin.base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.kafka.admin.base import AdminBase
 from airflow_provider_kafka_migration.kafka.admin.topics import (
     API_DESCRIBE_QUORUM,
     MAX_RECORDS_PER_REQUEST,
@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import (
     NewTopic,
     TopicsAdmin,
 )
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches, item_error
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 7), st.integers(1, 60))

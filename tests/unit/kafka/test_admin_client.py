@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, Transient
 from airflow_provider_kafka_migration.kafka.admin import base
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicsAdmin
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 
 
@@ -183,3 +185,39 @@ def test_an_address_where_nobody_answers_is_the_wires_error(monkeypatch: pytest.
     with pytest.raises(BrokerUnreachable, match="no broker answers"):
         lab.admin.delete_topics(["t"])
     assert not lab.clients
+
+
+class _ById:
+    """A controller that deletes topics by id, from a given version of the request on."""
+
+    def __init__(self, version: int, *codes: int) -> None:
+        self.config = ClientConfig("target", (("b1", 9092),))
+        self.api_versions = {20: (1, version)}
+        self.codes = list(codes)
+        self.sent: list[bytes] = []
+
+    def connection(self) -> _ById:
+        return self
+
+    def controller_request(self, request: Any, *, version: int, **_: Any) -> Any:
+        self.sent.append(bytes(request.encode(version=version)))
+        responses = [SimpleNamespace(name=None, error_code=code, error_message=None) for code in [self.codes.pop(0)]]
+        return SimpleNamespace(responses=responses)
+
+
+@pytest.mark.parametrize(("code", "error"), [(0, None), (100, None), (29, "TOPIC_AUTHORIZATION_FAILED")])
+def test_a_topic_is_deleted_by_its_id(code: int, error: str | None) -> None:
+    topic_id = UUID(int=12345)
+    wire = _ById(6, code)
+    found = TopicsAdmin(wire, "target").delete_topic_with_id("orders", str(topic_id))  # type: ignore[arg-type]
+    assert (found.name if found else None) == error
+    assert topic_id.bytes in wire.sent[0]
+    assert b"orders" not in wire.sent[0], "a topic of that name that was created since stays"
+
+
+def test_a_broker_that_knows_no_ids_deletes_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire = _ById(5)
+    monkeypatch.setattr(TopicsAdmin, "delete_topics", lambda _self, names: dict.fromkeys(names))
+    admin = TopicsAdmin(wire, "target")  # type: ignore[arg-type]
+    assert admin.delete_topic_with_id("orders", str(UUID(int=1))) is None
+    assert wire.sent == []

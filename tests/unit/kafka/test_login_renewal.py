@@ -23,6 +23,8 @@ from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.poller import SocketPoller
 from harness.certificates import Authority, Pair
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "password-of-alice"
 
 

@@ -33,6 +33,8 @@ from airflow_provider_kafka_migration.kafka.auth.token_endpoint import FetchedTo
 from harness.certificates import Authority
 from harness.identity_provider import IdentityProvider
 
+pytestmark = pytest.mark.slow
+
 SECRET = "client-secret-1234567890"
 PHRASE = "phrase-of-the-key-42"
 KEY = "sasl.oauthbearer."

@@ -13,11 +13,13 @@ import pytest
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.record import keys, steps
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
 #: Packages below the record: the journal has names of its own.
 _BELOW = {"journal", "documents"}
-#: Functions that journal the step that their caller names: ``StepTimer.start`` of the cutover, and those that restore.
-_PASSED_ON = {"start", "_restore"}
+#: What journals the step that its caller names: ``StepTimer.start`` of the cutover, those that restore, ``OwnWrites``.
+_PASSED_ON = {"OwnWrites", "start", "_restore"}
 #: Modules that journal steps from a table.
 _TABLES = {Path("record/registry_settings.py")}
 _PUTS = {"put", "put_new", "put_locked", "put_result"}
