@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.cutover import (
@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.cutover import (
     TranslatedOffset,
 )
 from airflow_provider_kafka_migration.errors import (
+    HANDS_OFF,
     FreezeFailed,
     GroupsIncomplete,
     MigrationError,
@@ -27,24 +28,30 @@ from airflow_provider_kafka_migration.groups.offsets import (
     OTHER_PROTOCOL,
     TargetGroup,
     count_translations,
+    has_changed,
     read_offsets,
     target_states,
     translate_group,
     write_offsets,
 )
 from airflow_provider_kafka_migration.kafka.admin import groups as admin_groups
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import is_unsupported
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "cutover"
+_CHANGED = (
+    "it was used on the target, or could not be read again, since this pass has read it; the next pass looks again"
+)
+
+#: Committed offsets of one group, by partition.
+Offsets = Mapping[TopicPartition, admin_groups.GroupOffset]
 
 
 def read_groups(record: MigrationRecord, source: Cluster) -> list[GroupSnapshot]:
@@ -126,23 +133,42 @@ class GroupTranslator:
     partitions: Mapping[TopicPartition, CopyPartition]
     maps: Mapping[TopicPartition, PartitionMap]
     below: Mapping[TopicPartition, BelowTranslator] = field(default_factory=dict)
+    #: partitions to which nothing is copied by decision, with the reason
+    left_out: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @classmethod
     def final(cls, record: MigrationRecord, target: Cluster) -> GroupTranslator:
         """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
         document = record.offset_map()
         maps = closed_maps(document) if document is not None else load_maps(record, target)
-        return cls(record.partitions(), maps, _below(record))
+        return cls(record.partitions(), maps, _below(record), _left_out(record))
 
     @classmethod
     def live(cls, record: MigrationRecord, target: Cluster) -> GroupTranslator:
         """With the open maps of the run log: for previews while the tail runs."""
         partitions = record.partitions()
-        return cls(partitions, load_maps(record, target, partitions), _below(record))
+        return cls(partitions, load_maps(record, target, partitions), _below(record), _left_out(record))
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
         """Translate all offsets of a group."""
-        return translate_group(group, self.partitions, self.maps, self.below)
+        found = translate_group(group, self.partitions, self.maps, self.below)
+        return [self._named(item) for item in found] if self.left_out else found
+
+    def _named(self, item: TranslatedOffset) -> TranslatedOffset:
+        """Give an offset in a partition that is left out its own reason: the source still has that partition."""
+        why = self.left_out.get((item.topic, item.partition))
+        if why is None or item.target_offset is not None:
+            return item
+        return item.model_copy(update={"reason": f"nothing is copied to the partition: {why}"})
+
+
+def _left_out(record: MigrationRecord) -> dict[TopicPartition, str]:
+    return {
+        (topic.name, item.partition): item.left_out
+        for topic in (record.plan().topics if record.spec.adopt is not None else ())
+        for item in topic.partitions
+        if item.left_out
+    }
 
 
 def _below(record: MigrationRecord) -> dict[TopicPartition, BelowTranslator]:
@@ -185,33 +211,129 @@ def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
     return ""
 
 
-def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: GroupTranslator) -> list[GroupResult]:
+class WriteLog(Protocol):
+    """Knows what the migration itself has written for groups on the target, and hears of it before more is written."""
+
+    def floors(self, group: str, present: Offsets) -> Offsets:
+        """Return the offsets below which a group must not be set: those present, as if nobody had written any here."""
+
+    def left_alone(self, group: str, present: Offsets, unread: Collection[TopicPartition]) -> str:
+        """Return why a group must not be written, because others use it on the target; empty if it may be.
+
+        :param unread: where nobody knows whether the group has an offset.
+        """
+
+    def again(self, group: str, present: Offsets) -> Collection[TopicPartition]:
+        """Return where an offset that is right already is written again, so that it expires later."""
+
+    def about_to_write(self, wanted: Mapping[str, Offsets], present: Mapping[str, Offsets]) -> None:
+        """Called before offsets are written, with those that are there; both by group, then target partition."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """One group: what is to be written, or why nothing is."""
+
+    group: GroupSnapshot
+    there: TargetGroup
+    wanted: Offsets
+    offsets: list[TranslatedOffset]
+    reason: str
+    failures: list[dict[str, Any]]
+
+
+def commit(
+    context: PhaseContext,
+    groups: Iterable[GroupSnapshot],
+    translator: GroupTranslator,
+    written: WriteLog | None = None,
+    *,
+    before_each: Callable[[], None] = lambda: None,
+    reads_again: bool = False,
+) -> list[GroupResult]:
     """Commit offsets that are missing or different on the target. Idempotent, forward only; failures are data.
 
     The caller has checked that it holds the migration.
+
+    :param written: what the migration may set back, because it has written it itself.
+    :param before_each: called before each group that is written; it raises if groups must not be written any more.
+    :param reads_again: read each group again directly before it is written, and skip it if it differs from what was
+        read of all groups: writes take minutes, and clients may use the target meanwhile. For passes with a next one.
     """
     groups = sorted(groups, key=lambda item: item.group)
     states = target_states(context.target, {item.group: item.type for item in groups})
+    planned = [_plan_group(context.record, group, translator, states[group.group], written) for group in groups]
+    changing = {item.group.group: item.wanted for item in planned if item.wanted}
+    if written is not None and changing:
+        written.about_to_write(changing, {name: states[name].offsets for name in changing})
     results = []
-    for number, group in enumerate(groups, start=1):
-        results.append(_commit_group(context.record, context.target, group, translator, states[group.group]))
-        if number % 50 == 0 or number == len(groups):
-            context.progress(Progress(PHASE, "groups", done=number, total=len(groups), unit="groups"))
+    for number, item in enumerate(planned, start=1):
+        if item.wanted:
+            before_each()
+        if item.wanted and reads_again:
+            item = _unless_changed(context.target, item)
+        results.append(_commit_group(context.record, context.target, item))
+        if number % 50 == 0 or number == len(planned):
+            context.progress(Progress(PHASE, "groups", done=number, total=len(planned), unit="groups"))
     return results
 
 
-def _commit_group(
-    record: MigrationRecord, target: Cluster, group: GroupSnapshot, translator: GroupTranslator, there: TargetGroup
-) -> GroupResult:
-    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": there.state}
+def _unless_changed(target: Cluster, planned: _Planned) -> _Planned:
+    """Return what to do with a group whose turn it is; a failure of this group is data, too."""
+    group = planned.group
+    try:
+        changed = has_changed(target, group.group, group.type, planned.there)
+    except HANDS_OFF:
+        raise
+    except MigrationError as error:
+        return replace(planned, wanted={}, failures=[error.as_dict()])
+    return replace(planned, wanted={}, reason=_CHANGED) if changed else planned
+
+
+def _plan_group(
+    record: MigrationRecord,
+    group: GroupSnapshot,
+    translator: GroupTranslator,
+    there: TargetGroup,
+    written: WriteLog | None,
+) -> _Planned:
     translated = translator.translate(group)
     reason = _left_alone(group, there)
     failures = [group.error] if group.error else []
     if there.error is not None:
-        failures.append(_failure(record, group.group, there.error, "the group cannot be described"))
+        failures.append(_failure(record, group.group, there.error, "the group cannot be read"))
+    failures += _unread(record, group.group, translated, there)
     if reason or failures:
-        return GroupResult(**base, offsets=translated, skipped_reason=reason, failures=failures)
-    wanted, final = _decide(translated, there.offsets)
+        return _Planned(group, there, {}, translated, reason, failures)
+    if written is None:
+        wanted, final = _decide(translated, there.offsets, there.offsets, ())
+        return _Planned(group, there, wanted, final, "", [])
+    reason = written.left_alone(group.group, there.offsets, there.errors)
+    if reason:
+        return _Planned(group, there, {}, translated, reason, [])
+    floors = written.floors(group.group, there.offsets)
+    wanted, final = _decide(translated, there.offsets, floors, written.again(group.group, there.offsets))
+    return _Planned(group, there, wanted, final, "", [])
+
+
+def _unread(
+    record: MigrationRecord, group: str, translated: list[TranslatedOffset], there: TargetGroup
+) -> list[dict[str, Any]]:
+    """Return the errors of offsets that would be overwritten without anybody knowing them."""
+    wanted = {(item.target_topic, item.partition) for item in translated if item.target_offset is not None}
+    what = "the offset that the group has cannot be read, and it must not be set back"
+    return [
+        _failure(record, group, error, what, topic=key[0], partition=key[1])
+        for key, error in sorted(there.errors.items())
+        if key in wanted
+    ]
+
+
+def _commit_group(record: MigrationRecord, target: Cluster, planned: _Planned) -> GroupResult:
+    group, there, wanted, final = planned.group, planned.there, planned.wanted, planned.offsets
+    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": there.state}
+    if planned.reason or planned.failures:
+        return GroupResult(**base, offsets=final, skipped_reason=planned.reason, failures=planned.failures)
     try:
         errors = write_offsets(target.admin, group.group, group.type, wanted) if wanted else {}
     except MigrationError as error:
@@ -221,29 +343,39 @@ def _commit_group(
         for key, error in sorted(errors.items())
         if error is not None
     ]
-    written = sum(error is None for error in errors.values())
+    count = sum(error is None for error in errors.values())
     unchanged = sum(item.target_offset is not None for item in final) - len(wanted)
-    return GroupResult(**base, offsets=final, committed=written, unchanged=unchanged, failures=failures)
+    return GroupResult(**base, offsets=final, committed=count, unchanged=unchanged, failures=failures)
 
 
 def _decide(
-    translated: list[TranslatedOffset], present: Mapping[TopicPartition, admin_groups.GroupOffset]
+    translated: list[TranslatedOffset], present: Offsets, floors: Offsets, again: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, admin_groups.GroupOffset], list[TranslatedOffset]]:
-    """(what to commit by target partition, translations with a note where the target is ahead)."""
+    """(what to commit by target partition, translations with a note where the target is ahead).
+
+    :param floors: never less than these is committed; they differ from ``present`` where the migration itself wrote.
+    :param again: what is written even if it is there already.
+    """
     wanted: dict[TopicPartition, admin_groups.GroupOffset] = {}
     final = []
     for item in translated:
         key = (item.target_topic, item.partition)
-        there = present.get(key)
+        there, floor = present.get(key), floors.get(key)
         if item.target_offset is None:
             final.append(item)
-        elif there is not None and there.offset > item.target_offset:
-            note = f"the target is ahead: it has {there.offset}; a group is never set back"
+            continue
+        to_commit = admin_groups.GroupOffset(item.target_offset, -1, item.metadata)
+        if floor is not None and floor.offset > item.target_offset:
+            note = f"the target is ahead: it has {floor.offset}; a group is never set back"
             final.append(item.model_copy(update={"reason": note}))
+            if floor is there:
+                continue
+            to_commit = floor
         else:
             final.append(item)
-            if there is None or there.offset != item.target_offset or there.metadata != item.metadata:
-                wanted[key] = admin_groups.GroupOffset(item.target_offset, -1, item.metadata)
+        same = there is not None and (there.offset, there.metadata) == (to_commit.offset, to_commit.metadata)
+        if not same or key in again:
+            wanted[key] = to_commit
     return wanted, final
 
 
@@ -285,20 +417,7 @@ def failures_error(record: MigrationRecord, results: Iterable[GroupResult]) -> G
     return GroupsIncomplete(
         f"{len(failed)} groups could not be moved (all others are done); {first.group}: {first.failures[0]['what']}",
         where=record.where(PHASE, group=first.group),
-        next_step="correct the causes listed in details, or exclude the groups (groups.exclude); then clear the task: "
-        "groups that are done stay as they are",
+        next_step="correct the causes listed in details, or delete on the source the groups that nobody needs; then "
+        "clear the task: groups that are done stay as they are",
         details={"groups": {group.group: group.failures for group in failed}},
     )
-
-
-def sync_groups(context: PhaseContext) -> GroupsResult:
-    """Refresh once: groups may continue on the source until they switch; the target follows, forward only.
-
-    Writes ``results/groups.json``. Failures are in the result, not raised.
-    """
-    snapshots = read_groups(context.record, context.source)
-    context.journal.check_holds()
-    results = commit(context, snapshots, GroupTranslator.final(context.record, context.target))
-    result = make_result(context.record, results, snapshots)
-    context.record.put_result(keys.GROUPS, result)
-    return result

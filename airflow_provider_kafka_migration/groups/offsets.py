@@ -8,7 +8,7 @@ group has not finished.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, cast
 
@@ -21,9 +21,15 @@ from airflow_provider_kafka_migration.documents.cutover import (
 )
 from airflow_provider_kafka_migration.documents.plan import GroupPlan
 from airflow_provider_kafka_migration.errors import PermissionMissing
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
-from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets, is_unsupported
+from airflow_provider_kafka_migration.kafka.admin.groups import (
+    GroupDescription,
+    GroupListing,
+    GroupOffset,
+    GroupOffsets,
+    is_unsupported,
+)
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
@@ -41,6 +47,10 @@ NO_STREAMS_GROUP = (
 )
 #: No partition is adopted.
 NOTHING_BELOW: Mapping[TopicPartition, BelowTranslator] = MappingProxyType({})
+NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker's answer does not contain the group", retriable=True)
+NOT_LISTED = ItemError(
+    -1, "NOT_LISTED", "no broker lists the group, but its coordinator has offsets of it", retriable=True
+)
 OTHER_PROTOCOL = "its members speak a protocol other than the consumer's"
 
 
@@ -48,7 +58,9 @@ OTHER_PROTOCOL = "its members speak a protocol other than the consumer's"
 class TargetGroup:
     """A group on the target: whether it may be written, and its offsets.
 
+    :param errors: errors of single partitions: nobody knows which offset the group has there.
     :param cannot: why the target cannot hold such a group at all; empty if it can.
+    :param type: its kind on the target; empty if it does not exist there.
     """
 
     state: str
@@ -56,6 +68,8 @@ class TargetGroup:
     offsets: dict[TopicPartition, GroupOffset]
     error: ItemError | None = None
     cannot: str = ""
+    errors: Mapping[TopicPartition, ItemError] = field(default_factory=dict)
+    type: str = ""
 
 
 def read_offsets(
@@ -80,6 +94,9 @@ def write_offsets(
 def target_states(target: Cluster, kinds: Mapping[str, str]) -> dict[str, TargetGroup]:
     """State and offsets of groups on the target; groups that do not exist there are empty.
 
+    That a group is not listed proves little, and that an answer lacks it proves nothing: one without an answer has an
+    error, and so has one that is not listed and has offsets.
+
     :param kinds: group -> its kind on the source.
     """
     if not kinds:
@@ -90,22 +107,59 @@ def target_states(target: Cluster, kinds: Mapping[str, str]) -> dict[str, Target
     known = [name for name in sorted(kinds) if name in listings]
     descriptions = admin.describe_groups(known, listings=listings) if known else {}
     offsets = read_offsets(admin, {name: listings[name] for name in known})
+    unlisted = [name for name in sorted(kinds) if name not in listings and kinds[name] != "share"]
+    offsets |= admin.groups_offsets(unlisted) if unlisted else {}
     cannot = _cannot(admin, kinds, listings)
     found = {}
     for name in sorted(kinds):
-        if name not in listings:
-            found[name] = TargetGroup("NotFound", True, {}, cannot=cannot.get(name, ""))
-            continue
-        description, committed = descriptions.get(name), offsets.get(name)
-        error = (description.error if description else None) or (committed.error if committed else None)
-        found[name] = TargetGroup(
-            state=description.state if description else listings[name].state,
-            is_empty=description.is_empty if description else False,
-            offsets=committed.offsets if committed else {},
-            error=error,
-            cannot=cannot.get(name, ""),
-        )
+        if name in listings:
+            state = _listed(listings[name], descriptions.get(name), offsets.get(name))
+        elif kinds[name] == "share":
+            state = TargetGroup("NotFound", True, {})
+        else:
+            state = _unlisted(offsets.get(name))
+        found[name] = replace(state, cannot=cannot.get(name, ""))
     return found
+
+
+def _listed(listing: GroupListing, described: GroupDescription | None, committed: GroupOffsets | None) -> TargetGroup:
+    if described is None or committed is None:
+        return TargetGroup(listing.state, False, {}, error=NO_ANSWER, type=listing.type)
+    return TargetGroup(
+        state=described.state,
+        is_empty=described.is_empty,
+        offsets=committed.offsets,
+        error=described.error or committed.error,
+        errors=committed.errors,
+        type=listing.type,
+    )
+
+
+def _unlisted(committed: GroupOffsets | None) -> TargetGroup:
+    error = NO_ANSWER if committed is None else committed.error
+    if error is None and committed is not None and committed.offsets:
+        error = NOT_LISTED
+    return TargetGroup("NotFound", error is None, {}, error=error, errors=committed.errors if committed else {})
+
+
+def has_changed(target: Cluster, group: str, kind: str, before: TargetGroup) -> bool:
+    """Read a group on the target again, directly before it is written: whether it differs from what was read before.
+
+    Does not list all groups again: a group that was missing shows by its offsets, and brokers themselves refuse
+    offsets for one that has got members.
+
+    :param kind: its kind on the source, for a group that is not on the target.
+    """
+    listing = GroupListing(group, before.type or kind, before.state, "consumer", -1)
+    offsets = read_offsets(target.admin, {group: listing}).get(group)
+    if offsets is None or offsets.error is not None:
+        return True
+    if (offsets.offsets, offsets.errors) != (before.offsets, before.errors):
+        return True
+    if not before.type:
+        return False
+    described = target.admin.describe_groups([group], listings={group: listing}).get(group)
+    return described is None or not described.is_empty
 
 
 def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, GroupListing]) -> dict[str, str]:

@@ -18,13 +18,12 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups.commit import (
     GroupTranslator,
-    commit,
     failures_error,
     make_result,
     summarize,
-    sync_groups,
     take_snapshot,
 )
+from airflow_provider_kafka_migration.groups.final import commit_final, sync_groups
 from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
@@ -90,7 +89,8 @@ def commit_groups(context: PhaseContext) -> PhaseResult:
         timer = frozen.StepTimer.start(record, attempt, steps.COMMIT_GROUPS)
         snapshot = record.groups_snapshot()
         context.journal.check_holds()
-        results = commit(context, snapshot.groups, GroupTranslator.final(record, context.target))
+        translator = GroupTranslator.final(record, context.target)
+        results = commit_final(context, snapshot.groups, translator)
         key = record.put_result(keys.GROUPS, make_result(record, results, snapshot.groups))
         error = failures_error(record, results)
         if error is not None:
@@ -108,6 +108,7 @@ def _figures(results: list[GroupResult]) -> dict[str, Any]:
         "committed": sum(group.committed for group in results),
         "unchanged": sum(group.unchanged for group in results),
         "left_alone": {group.group: group.skipped_reason for group in results if group.skipped_reason},
+        "not_undone": {group.group: len(group.not_undone) for group in results if group.not_undone},
         "translations": count_translations([item for group in results for item in group.offsets]),
     }
 

@@ -45,6 +45,9 @@ def check_groups(
     outcomes = []
     for group in sorted(groups, key=lambda item: item.group):
         outcome, problems, counted = _group(group, commits.get(group.group), ends)
+        if group.not_undone:
+            outcome = worst([outcome, Outcome.WARNING])
+            problems = [*problems, *(f"{item.topic}-{item.partition}: {item.reason}" for item in group.not_undone)]
         outcomes.append(outcome)
         row = {"group": group.group, "type": group.type, "outcome": outcome.value, **counted, "problems": problems}
         rows.append(row)

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.cutover import GroupResult, Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, WaitsForOperator
-from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.groups import commit, final
 from airflow_provider_kafka_migration.phases import client_switch, floor_guard, groups
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
@@ -270,7 +270,7 @@ def test_a_commit_that_is_refused_is_reported_with_all_the_others_done(
     original = context.target.admin.alter_group_offsets
 
     def refusing(group: str, offsets: Any) -> Any:
-        from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+        from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 
         if group == bad:
             return dict.fromkeys(offsets, ItemError(12, "OFFSET_METADATA_TOO_LARGE"))
@@ -318,10 +318,10 @@ def test_consumers_that_read_on_are_followed_until_the_switch(make_lab: MakeLab,
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
     assert clients.committed_offsets(target, lab.group, [topic]) == {(topic, 0): 10}
     clients.commit_offsets(source, lab.group, {(topic, 0): 50})
-    commit.sync_groups(context)
+    final.sync_groups(context)
     assert clients.committed_offsets(target, lab.group, [topic]) == {(topic, 0): 50}
     clients.commit_offsets(source, lab.group, {(topic, 0): 40})
-    commit.sync_groups(context)
+    final.sync_groups(context)
     assert clients.committed_offsets(target, lab.group, [topic]) == {(topic, 0): 50}, "forward only"
     clients.commit_offsets(source, lab.group, {(topic, 0): 201})
     lab.approve(context, "client_switch")

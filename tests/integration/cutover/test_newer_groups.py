@@ -17,7 +17,7 @@ from kafka.protocol.api_message import ApiMessage
 from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.groups import final
 from airflow_provider_kafka_migration.groups import offsets as group_offsets
 from airflow_provider_kafka_migration.groups import offsets as plan_groups
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
@@ -142,10 +142,10 @@ def test_share_groups_go_on_with_what_they_had_not_finished(
         assert start_of(context, "target", lab.group, topic) == 30
 
         # Again: nothing to do; and it is never set back.
-        assert commit.sync_groups(context).groups[0].unchanged == 1
+        assert final.sync_groups(context).groups[0].unchanged == 1
         context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
         assert share_read(new_target, lab.group, topic, 50) == [f"value-{n}" for n in range(30, 80)]
-        again = commit.sync_groups(context).groups[0]
+        again = final.sync_groups(context).groups[0]
         assert again.committed == 0
         assert "never set back" in again.offsets[0].reason
         assert share_read(new_target, lab.group, topic, 20) == [f"value-{n}" for n in range(80, 100)]
@@ -257,9 +257,9 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
         assert lab.group not in context.target.admin.list_groups(), "the application could not join another kind"
 
         with StreamsMember(context, "target", lab.group, topic):
-            refused = commit.sync_groups(context).groups[0]
+            refused = final.sync_groups(context).groups[0]
             assert "members on the target" in refused.skipped_reason
-        done = commit.sync_groups(context).groups[0]
+        done = final.sync_groups(context).groups[0]
         assert (done.committed, done.failures, done.skipped_reason) == (1, [], "")
         with StreamsMember(context, "target", lab.group, topic):
             state = group_offsets.target_states(context.target, {lab.group: "streams"})[lab.group]

@@ -19,9 +19,11 @@ from airflow_provider_kafka_migration.errors import (
     PermissionMissing,
 )
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.state import State
 
 SNAPSHOT, COMMIT = "cutover.snapshot_groups", "cutover.commit_groups"
+UNSTABLE = ItemError(88, "UNSTABLE_OFFSET_COMMIT", retriable=True)
 COMMITTED = {"billing": {("orders", 0): 2, ("orders", 1): 10}, "audit": {("state", 0): 5}}
 
 
@@ -175,7 +177,8 @@ def test_a_group_with_members_on_the_target_is_left_alone(worlds: Worlds) -> Non
 def test_a_target_group_that_cannot_be_read_is_not_an_empty_one(worlds: Worlds) -> None:
     world = worlds.at(COMMIT)
     world.target.group("billing", orders_0=4)
-    world.outside.fail("target.admin.groups_offsets", lambda _: {"billing": GroupOffsets("billing", error=BUSY)})
+    busy = GroupOffsets("billing", error=BUSY)
+    world.outside.fail("target.admin.groups_offsets", lambda found: {**found, "billing": busy} if found else found)
     with pytest.raises(GroupsIncomplete, match="billing"):
         world.run(COMMIT)
     assert on_target(world)["billing"] == {("orders", 0): 4}
@@ -185,8 +188,55 @@ def test_a_target_group_that_the_answer_omits_is_not_written(worlds: Worlds) -> 
     world = worlds.at(COMMIT)
     world.target.group("billing", orders_0=4)
     world.outside.fail("target.admin.describe_groups", lambda _: {})
-    world.run(COMMIT)
+    with pytest.raises(GroupsIncomplete, match="billing: the group cannot be read: NO_ANSWER"):
+        world.run(COMMIT)
     assert "billing" not in dict(world.target.commits)
+
+
+def test_a_target_group_whose_offsets_the_answer_omits_is_not_written(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=4)
+    world.outside.fail(
+        "target.admin.groups_offsets", lambda found: {name: found[name] for name in found if name != "billing"}
+    )
+    with pytest.raises(GroupsIncomplete, match="billing: the group cannot be read: NO_ANSWER"):
+        world.run(COMMIT)
+    assert on_target(world)["billing"] == {("orders", 0): 4}
+
+
+def unstable(found: dict[str, GroupOffsets], place: tuple[str, int]) -> dict[str, GroupOffsets]:
+    """An open transaction holds the offset of ``billing`` in a partition."""
+    if "billing" not in found:
+        return found
+    offsets = {key: item for key, item in found["billing"].offsets.items() if key != place}
+    return {**found, "billing": GroupOffsets("billing", offsets, {place: UNSTABLE})}
+
+
+def test_an_offset_on_the_target_that_cannot_be_read_is_not_set_back(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=4)
+    world.outside.fail("target.admin.groups_offsets", lambda found: unstable(found, ("orders", 0)))
+    with pytest.raises(GroupsIncomplete, match="billing: the offset that the group has cannot be read"):
+        world.run(COMMIT)
+    assert on_target(world) == {"billing": {("orders", 0): 4}, "audit": COMMITTED["audit"]}
+    assert result(world)["billing"]["failures"][0]["where"]["partition"] == 0
+
+
+def test_an_offset_in_another_topic_that_cannot_be_read_holds_up_no_commit(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing")
+    world.outside.fail("target.admin.groups_offsets", lambda found: unstable(found, ("elsewhere", 0)))
+    world.run(COMMIT)
+    assert on_target(world) == COMMITTED
+
+
+def test_a_target_group_that_no_broker_lists_is_not_written_over(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=4)
+    world.outside.fail("target.admin.list_groups", lambda _: {})
+    with pytest.raises(GroupsIncomplete, match="billing: the group cannot be read: NOT_LISTED"):
+        world.run(COMMIT)
+    assert on_target(world)["billing"] == {("orders", 0): 4}
 
 
 def test_a_partition_that_is_refused_is_a_failure_and_only_the_rest_is_repeated(worlds: Worlds) -> None:
@@ -199,8 +249,9 @@ def test_a_partition_that_is_refused_is_a_failure_and_only_the_rest_is_repeated(
         return answers
 
     world.outside.fail("target.admin.alter_group_offsets", refused)
-    with pytest.raises(GroupsIncomplete, match="1 groups could not be moved"):
+    with pytest.raises(GroupsIncomplete, match="1 groups could not be moved") as caught:
         world.run(COMMIT)
+    assert "groups.exclude" not in caught.value.next_step, "no cutover may change it any more"
     assert world.denied, "a person may correct this while producers are still stopped"
     assert world.steps("groups_incomplete")
     assert result(world)["billing"]["failures"][0]["where"]["partition"] == 1

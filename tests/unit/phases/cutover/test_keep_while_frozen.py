@@ -8,7 +8,7 @@ from phase_world.returning import Returns
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PermissionMissing
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
 

@@ -1,0 +1,60 @@
+"""How the consumer groups of a mirror stand, from what its last round of the group sync has written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import AHEAD_OF_COPY
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+
+@dataclass(frozen=True)
+class GroupFigures:
+    """The groups of one round.
+
+    :param at: when the round ended, in seconds since 1970.
+    :param behind: groups that are not on the target where they are on the source: they have read further than is
+        mirrored, or could not be read or written.
+    :param failed: those of them that could not be read or written.
+    :param left_alone: groups that are not written for a reason, for instance because they have members on the target.
+    """
+
+    at: float
+    groups: int
+    behind: int
+    failed: int
+    left_alone: int
+
+    @classmethod
+    def read(cls, store: ObjectStore, migration_id: str) -> GroupFigures | None:
+        """Read the last round; None if there was none yet.
+
+        The document is only counted and not checked: it has an entry for each group and partition.
+
+        :raises StorageUnavailable: the storage does not answer.
+        """
+        data = store.get(f"{migration_id}/results/groups.json")
+        return None if data is None else cls.of(json.loads(data))
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> GroupFigures:
+        """Count the groups of a round."""
+        groups = document["groups"]
+        failed = sum(bool(group["failures"]) for group in groups)
+        return cls(
+            at=datetime.fromisoformat(str(document["at"])).timestamp(),
+            groups=len(groups),
+            behind=sum(bool(group["failures"]) or _is_ahead(group) for group in groups),
+            failed=failed,
+            left_alone=sum(bool(group["skipped_reason"]) and not group["failures"] for group in groups),
+        )
+
+
+def _is_ahead(group: Mapping[str, Any]) -> bool:
+    return not group["skipped_reason"] and any(
+        str(item["reason"]).startswith(AHEAD_OF_COPY) for item in group["offsets"]
+    )
