@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from airflow_provider_kafka_migration.compare.differences import Differences, changed_fields
-from airflow_provider_kafka_migration.compare.logs import CommittedLog, Cursor, decode
+from airflow_provider_kafka_migration.compare.logs import CommittedLog, Cursor, MarkedLog, OurLog, decode
+from airflow_provider_kafka_migration.compare.one_sided import MAX_KEYS, Judgement, OneSided
 from airflow_provider_kafka_migration.compare.record_ids import RecordIds, WalkedBatch, id_fields
 from airflow_provider_kafka_migration.compare.spans import Spans
-from airflow_provider_kafka_migration.compare.target_only import MAX_KEYS, TargetOnly
 from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record, Timestamps
@@ -56,6 +56,8 @@ class ContentOptions:
     :param enough: called regularly by :func:`compare_stretch`; True ends it with what was compared so far.
     :param pace: called with the bytes of each batch that was read; may wait, to limit the load on the clusters.
     :param ids: for a topic whose records carry schema ids: they are gathered, and compared under the id map.
+    :param target_rules: what the target may do to its records in the meantime, where it deletes and compacts already;
+        None: it may lose nothing.
     """
 
     timestamps: Timestamps = "visible"
@@ -66,13 +68,18 @@ class ContentOptions:
     enough: Callable[[], bool] = lambda: False
     pace: Callable[[int], None] = lambda size_bytes: None
     ids: RecordIds | None = None
+    target_rules: TopicRules | None = None
 
 
 class Stretch(NamedTuple):
-    """The range that was compared, and the result."""
+    """The range that was compared, and the result.
+
+    :param source_only: the judgement about records that only the source has; None without ``target_rules``.
+    """
 
     compared: ContentRange
     content: PartitionContent
+    source_only: Judgement | None = None
 
 
 def compare_content(
@@ -105,8 +112,12 @@ def compare_stretch(
 
     :raises MigrationError: one side cannot be read.
     """
-    with TargetOnly(max_keys=options.max_keys, ids=options.ids) as target_only:
-        return _Comparison(compared, offset_map, rules, source, target, options, target_only).run()
+    with (
+        OneSided("target", max_keys=options.max_keys, ids=options.ids) as target_only,
+        OneSided("source", max_keys=options.max_keys) as source_only,
+    ):
+        both = (target_only, source_only)
+        return _Comparison(compared, offset_map, rules, source, target, options, both).run()
 
 
 class _Chains:
@@ -144,7 +155,7 @@ class _Comparison:
         source: CommittedLog,
         target: CommittedLog,
         options: ContentOptions,
-        target_only: TargetOnly,
+        one_sided: tuple[OneSided, OneSided],
     ) -> None:
         self._compared = compared
         self._map = offset_map
@@ -153,7 +164,8 @@ class _Comparison:
         self._rules = rules
         self._options = options
         self._source_log = source
-        self._target_only = target_only
+        self._target_log = target
+        self._target_only, self._source_only = one_sided
         self._differences = Differences(options.keep)
         self._chains = _Chains()
         self._equal_records = 0
@@ -192,8 +204,17 @@ class _Comparison:
             yield batch
 
     def _read_again(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-        """Read the source again for later records of keys. As this may be all of it, stop and pace apply here too."""
-        return self._read(self._source_log, start_offset, stop_offset)
+        """Read the source again for later records of keys. As this may be all of it, stop and pace apply here too.
+
+        Records that are not copied back have keys, too.
+        """
+        log = self._source_log
+        return self._read(log.everything if isinstance(log, MarkedLog) else log, start_offset, stop_offset)
+
+    def _read_target_again(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """Likewise on the target; the records of others have keys, too."""
+        log = self._target_log
+        return self._read(log.everything if isinstance(log, OurLog) else log, start_offset, stop_offset)
 
     def _read_source(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """Yield the source's batches and note what it had deleted. A batch that contains the log start comes whole."""
@@ -232,7 +253,8 @@ class _Comparison:
                 self._step_source(target.low)
             else:
                 self._step_both()
-        return Stretch(compared, self._result())
+        source_only = self._judge_source_only()
+        return Stretch(compared, self._result(source_only), source_only)
 
     def _cut(self) -> tuple[int, int] | None:
         """(source end, target end) of what was walked over: all records below were seen, and none from there on.
@@ -359,8 +381,12 @@ class _Comparison:
     def _missing(self, columns: Columns, place: int | None) -> None:
         record = columns.slice(self._source.at, self._source.at + 1)
         self._is_just_matched = False
-        self._differences.missing(record, place)
-        self._chains.only("source", *_piece(record, record.offsets[0]))
+        if self._options.target_rules is not None and place is not None:
+            self._differences.remember(record, matched=False)
+            self._source_only.add(decode_or_bare(columns, self._source.at), place)
+        else:
+            self._differences.missing(record, place)
+            self._chains.only("source", *_piece(record, record.offsets[0]))
         self._source.skip()
 
     def _compare(self, source: Columns, target: Columns) -> None:
@@ -397,12 +423,28 @@ class _Comparison:
 
     # -- the answer --------------------------------------------------------------------------------------------------
 
-    def _result(self) -> PartitionContent:
-        options = self._options
-        now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
-        judged = self._target_only.judge(
-            self._source_log, self._rules, self._read_again, now_ms=now_ms, keep=options.keep
+    def _now_ms(self) -> int:
+        return int(time.time() * 1000) if self._options.now_ms is None else self._options.now_ms
+
+    def _judge_source_only(self) -> Judgement | None:
+        """Find out why the target lacks what only the source has; None where it may lack nothing."""
+        rules = self._options.target_rules
+        if rules is None:
+            return None
+        judged = self._source_only.judge(
+            self._target_log, rules, self._read_target_again, now_ms=self._now_ms(), keep=self._options.keep
         )
+        for difference in judged.differences:
+            self._chains.only("source", b"missing", struct.pack(">q", difference.source_offset or 0))
+        return judged
+
+    def _result(self, source_only: Judgement | None) -> PartitionContent:
+        options = self._options
+        judged = self._target_only.judge(
+            self._source_log, self._rules, self._read_again, now_ms=self._now_ms(), keep=options.keep
+        )
+        missing = 0 if source_only is None else source_only.extra
+        unexplained = judged.differences + ([] if source_only is None else source_only.differences)
         self._deleted.update(judged.deleted)
         for difference in judged.differences:
             self._chains.only("target", b"extra", struct.pack(">q", difference.target_offset or 0))
@@ -419,9 +461,9 @@ class _Comparison:
             method="decoded" if decoded else "payload",
             explained=dict(sorted(judged.explained.items())),
             uncompared=self._deleted.ranges(),
-            uncompared_records=judged.deleted_records,
-            difference_count=self._differences.count + judged.extra,
-            differences=self._differences.first(judged.differences),
+            uncompared_records=judged.deleted_records + judged.undated_records,
+            difference_count=self._differences.count + judged.extra + missing,
+            differences=self._differences.first(unexplained),
             **self._schema_ids(),
         )
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from airflow_provider_kafka_migration.compare.record_ids import Ids, RecordIds, WalkedBatch, gather
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
+from airflow_provider_kafka_migration.copy.provenance import ProvenanceMarker
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
 from airflow_provider_kafka_migration.errors import (
     BatchMalformed,
@@ -191,6 +192,42 @@ class ArchiveLog:
         return self._index.until_offset(self._start_offset)
 
 
+# -- selections -------------------------------------------------------------------------------------------------------
+
+
+class Selection:
+    """A part of a committed log; see :class:`CommittedLog`. What is selected is for ``batches`` to say.
+
+    :param log: everything that is committed.
+    """
+
+    def __init__(self, log: CommittedLog) -> None:
+        self._log = log
+
+    @property
+    def everything(self) -> CommittedLog:
+        """The whole log, with the records that are not selected."""
+        return self._log
+
+    @property
+    def read_bytes(self) -> int:
+        """Number of batch bytes that were read, including those of records that are not selected."""
+        return self._log.read_bytes
+
+    @property
+    def skipped(self) -> list[tuple[int, int]]:
+        """Ranges that lay below the log start when they were to be read."""
+        return self._log.skipped
+
+    def log_start_offset(self) -> int:
+        """Read the current log start."""
+        return self._log.log_start_offset()
+
+    def last_stable_offset(self) -> int:
+        """Read the current end of what is committed."""
+        return self._log.last_stable_offset()
+
+
 # -- content shared ---------------------------------------------------------------------------------------------------
 #
 # The content check on a partition that others write to: it selects the records that we wrote.
@@ -200,7 +237,7 @@ class ArchiveLog:
 # All other batches belong to other producers and are ignored.
 
 
-class OurLog:
+class OurLog(Selection):
     """Our part of a committed log; see :class:`CommittedLog`.
 
     :param log: everything that is committed.
@@ -208,20 +245,10 @@ class OurLog:
     """
 
     def __init__(self, log: CommittedLog, offset_map: TransactionalMap) -> None:
-        self._log = log
+        super().__init__(log)
         self._map = offset_map
         #: number of other producers' records that were skipped
         self.foreign_records = 0
-
-    @property
-    def read_bytes(self) -> int:
-        """Number of batch bytes that were read, including those of other producers."""
-        return self._log.read_bytes
-
-    @property
-    def skipped(self) -> list[tuple[int, int]]:
-        """Ranges that lay below the log start when they were to be read."""
-        return self._log.skipped
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """Yield our committed batches that overlap the range, ascending."""
@@ -236,13 +263,34 @@ class OurLog:
             return self._map.covers(batch.last_offset)
         return batch.producer_id in self._map.producer_ids or self._map.overlaps(batch.base_offset, batch.next_offset)
 
-    def log_start_offset(self) -> int:
-        """Read the current log start."""
-        return self._log.log_start_offset()
 
-    def last_stable_offset(self) -> int:
-        """Read the current end of what is committed."""
-        return self._log.last_stable_offset()
+# -- content marked ---------------------------------------------------------------------------------------------------
+#
+# The content check of topics that two flows copy in opposite directions.
+
+
+class MarkedLog(Selection):
+    """The source's log as a copy that marks records must have it; see :class:`CommittedLog`.
+
+    :param log: everything that is committed on the source.
+    :param marker: what the copy marks the records of this partition with. A mark depends on the record alone, so
+        records are marked here as they were when they were copied.
+    """
+
+    def __init__(self, log: CommittedLog, marker: ProvenanceMarker) -> None:
+        super().__init__(log)
+        self._marker = marker
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """Yield marked batches with the records that are copied, ascending; damaged batches as they are."""
+        for batch in self._log.batches(start_offset, stop_offset):
+            marked: AnyBatch | None
+            try:
+                marked = self._marker.mark(batch)
+            except BatchMalformed:
+                marked = batch  # the cursor finds the damage, too, and reports it
+            if marked is not None:
+                yield marked
 
 
 # -- logs -------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.copy.resuming.finder import Resumed
 from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, SliceExpired, Transient
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.poller import SocketPoller
@@ -222,6 +223,8 @@ class Lane:
         return self.sink.is_drained(self.copies)
 
     def _pause(self, now: float) -> float:
+        if self._all_are_settled():
+            return 0.0  # the last partition has just ended: no answer and no time brings anything more
         due = [copy.due_at for copy in self._still_resuming()]
         due += [self._limits.deadline, now + STOP_POLL_SECONDS, self.sink.next_due(now), self.source.next_due(now)]
         return max(0.0, min(due) - now)
@@ -322,10 +325,12 @@ class Lane:
             found = dict.fromkeys(due, error)
         for copy, point in found.items():
             if point is None:
-                # The replicas are behind. That is not an error; the log is read again soon.
+                # The replicas are behind, or a transaction. That is not an error; the log is read again soon.
                 copy.resume_at = now + _REPLICAS_SECONDS
+                in_transactions = copy.spec.verdict is Verdict.TRANSACTIONAL
+                behind = "the last transaction is not over" if in_transactions else "replicas are not catching up"
                 self.recovery.is_patient(
-                    copy, Transient("the target's replicas are not catching up", where=copy.where(self._job))
+                    copy, Transient(f"the copy waits for the target: {behind}", where=copy.where(self._job))
                 )
             elif isinstance(point, ResumePoint):
                 self._begin(copy, point)

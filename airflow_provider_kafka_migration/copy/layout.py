@@ -92,7 +92,9 @@ class OffsetLayout:
                 f"a hole was filled twice: the target has {extra} control markers too many before source offset "
                 f"{source_offset}",
                 where=copy.where(self._job),
-                next_step="delete the target topic and start again, or set offsets.on_mismatch: mapped",
+                next_step=self._job.after_foreign_data(
+                    copy.spec.topic, "delete the target topic and start again, or set offsets.on_mismatch: mapped"
+                ),
                 details={"extra_markers": extra, "source_offset": source_offset},
             )
         log.warning(

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
     SchemaIdUnknown,
+    TargetTopicMissing,
     TopicRecreated,
     Transient,
     Where,
@@ -34,6 +35,11 @@ SEQUENCE_MODULUS = 2**31
 #: Memory that the objects of a step take in addition to the bytes of its batch: between holes, batches are small.
 _APPEND_BYTES = 1024
 _HOLE_BYTES = 128
+#: A topic counts as deleted when the cluster has answered so for this long: a broker that has just started may not know
+#: the topic yet.
+MISSING_SECONDS = 10.0
+#: In the details of an error: no cluster has answered, so it says nothing against what earlier answers said.
+NO_ANSWER = "no_answer"
 
 
 class CopyState(Enum):
@@ -108,6 +114,14 @@ def advance_sequence(sequence: int, last_offset_delta: int) -> int:
     return (sequence + last_offset_delta + 1) % SEQUENCE_MODULUS
 
 
+class NotedPosition(NamedTuple):
+    """A position at which nothing was under way: both offsets, and the next sequence of the copy there."""
+
+    source_offset: int
+    target_offset: int
+    next_sequence: int
+
+
 @dataclass(eq=False)
 class ReadState:
     """How far a partition of the source is read, and what the source has said about its log."""
@@ -122,6 +136,8 @@ class ReadState:
     leader_epoch: int = -1
     #: (source offset, leader epoch) up to which an earlier slice had read, if known
     before: tuple[int, int] | None = None
+    #: the end of an earlier slice; None: the copy has noted nothing since its beginning
+    noted: NotedPosition | None = None
     #: bytes read and not decided yet
     undecided_bytes: int = 0
     #: of the source, as last seen; -1: not seen yet
@@ -494,6 +510,7 @@ class PartitionCopy:
             "the slice ended before the position of the partition's copy could be read from the clusters",
             where=Where(topic=self.spec.topic, partition=self.spec.partition),
             next_step="none at first: the next slice tries again; if it lasts, check that both clusters answer",
+            details={NO_ANSWER: True},
         )
 
     @property
@@ -645,5 +662,30 @@ def another_topic(what: str, where: Where) -> TopicRecreated:
         f"the source topic {what}",
         where=where,
         next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the target "
-        "stays); or delete the target topic, and start a new migration for this topic",
+        "stays); or, if nobody else writes to the target topic, delete it there, and start a new migration for it",
+    )
+
+
+def topic_gone(job: CopyJob, spec: CopyPartition, cluster: str | None) -> MigrationError:
+    """Return the error of a partition whose topic was deleted on a cluster while it is copied."""
+    if cluster == "source":
+        where = Where(
+            migration_id=job.migration_id,
+            phase=job.name,
+            cluster="source",
+            topic=spec.topic,
+            partition=spec.partition,
+        )
+        return another_topic("was deleted", where)
+    return TargetTopicMissing(
+        "the target topic no longer exists: somebody has deleted it",
+        where=Where(
+            migration_id=job.migration_id,
+            phase=job.name,
+            cluster="target",
+            topic=spec.target_topic,
+            partition=spec.partition,
+        ),
+        next_step=f"to copy it again from the start, clear {job.name} (or kafka-migration resume FILE): the migration "
+        "creates the topic again first if the source still has it; otherwise leave the topic out of the migration",
     )

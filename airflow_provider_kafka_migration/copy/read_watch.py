@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.partition import CopyState, NotedPosition, PartitionCopy
 from airflow_provider_kafka_migration.documents.copy import CopyJob, LaneReading, PartitionReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import OvertakenTombstones
@@ -215,6 +215,10 @@ class ReadWatch:
             known = self._known.get(copy.key)
             if known is not None and known.source_epoch >= 0:
                 copy.read.before = (known.source_offset, known.source_epoch)
+            if known is not None and known.noted_target_offset >= 0:
+                copy.read.noted = NotedPosition(
+                    known.noted_source_offset, known.noted_target_offset, known.noted_sequence
+                )
 
     @property
     def _key(self) -> str:
@@ -240,6 +244,7 @@ class ReadWatch:
                 # Also partitions of which nothing is known: the next slice then need not search other lanes for them.
                 self._change(copy)
                 self._note_epoch(copy)
+                self._note_position(copy)
                 if copy in self._begun:
                     self._advance(copy)
             self._put()
@@ -267,6 +272,18 @@ class ReadWatch:
             self._change(copy, source_offset=details["source_offset"], source_epoch=details["read_epoch"])
         if copy.state is CopyState.RUNNING and copy.write.is_idle and copy.read.next_offset == copy.write.source_offset:
             self._change(copy, source_offset=copy.write.source_offset, source_epoch=copy.read.leader_epoch)
+
+    def _note_position(self, copy: PartitionCopy) -> None:
+        """Note a position at which nothing is under way, for a target that deletes its last records."""
+        write = copy.write
+        is_known = copy.state in (CopyState.RUNNING, CopyState.DONE) and copy.spec.verdict is not Verdict.TRANSACTIONAL
+        if self._job.target_deletes and is_known and not write.in_flight and not write.filling:
+            self._change(
+                copy,
+                noted_source_offset=write.confirmed_source_offset,
+                noted_target_offset=write.confirmed_offset,
+                noted_sequence=write.next_sequence,
+            )
 
     def _change(self, copy: PartitionCopy, **values: float) -> PartitionReading:
         known = self._known.get(copy.key) or PartitionReading(topic=copy.spec.topic, partition=copy.spec.partition)
@@ -297,14 +314,16 @@ class ReadWatch:
             self._advance(copy)
 
     def _forget_former_topic(self, copy: PartitionCopy) -> None:
-        """Forget the stored epoch of a copy that starts again from the source, which has read nothing under it.
+        """Forget the stored epoch and position of a copy that starts again from the source: it has read nothing there.
 
         Through S3 the epoch stays: what went into the archive was read, and the copy reads it from there.
         """
         known = self._known.get(copy.key)
-        if known is not None and known.source_epoch >= 0 and self._job.via == "direct" and copy.is_fresh:
-            self._change(copy, source_offset=-1, source_epoch=-1)
-            copy.read.before = None
+        if known is None or self._job.via != "direct" or not copy.is_fresh:
+            return
+        if known.source_epoch >= 0 or known.noted_target_offset > copy.spec.target_start_offset:
+            self._change(copy, source_offset=-1, source_epoch=-1, noted_target_offset=-1)
+            copy.read.before = copy.read.noted = None
             self._put()
 
     def _retention_ms(self, copy: PartitionCopy) -> int | None:

@@ -12,7 +12,13 @@ from typing import Protocol
 from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder
 from airflow_provider_kafka_migration.copy.archive import write_gap
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble, another_topic
+from airflow_provider_kafka_migration.copy.partition import (
+    MISSING_SECONDS,
+    CopyState,
+    PartitionCopy,
+    Trouble,
+    topic_gone,
+)
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import (
@@ -20,9 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     SchemaIdUnknown,
     SliceExpired,
     SourceGap,
-    TargetTopicMissing,
     Terminal,
-    Where,
 )
 from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -31,9 +35,6 @@ log = logging.getLogger(__name__)
 
 #: A partition that makes no progress for this long stops with the last error; the next round tries again.
 PATIENCE_SECONDS = 60.0
-#: A topic counts as deleted when the cluster has answered so for this long: a broker that has just started may not know
-#: the topic yet.
-MISSING_SECONDS = 10.0
 _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
 
 
@@ -138,7 +139,7 @@ class RecoveryPolicy:
             return copy.state is not CopyState.FAILED
         missing = is_missing(copy, error, now, self._job.slice_seconds)
         if missing:
-            self._stop(copy, topic_gone(self._job, copy, error))
+            self._stop(copy, topic_gone(self._job, copy.spec, error.where.cluster))
         elif copy.stuck_since is not None and now - copy.stuck_since > PATIENCE_SECONDS:
             self._stop(copy, error)
         return copy.state is not CopyState.FAILED
@@ -199,28 +200,3 @@ def is_missing(copy: PartitionCopy, error: MigrationError, now: float, slice_sec
         return False
     copy.missing_since = now if copy.missing_since is None else copy.missing_since
     return now - copy.missing_since >= min(MISSING_SECONDS, slice_seconds / 2)
-
-
-def topic_gone(job: CopyJob, copy: PartitionCopy, error: MigrationError) -> MigrationError:
-    """Return the error of a topic that was deleted while it is copied, on the cluster that ``error`` names."""
-    if error.where.cluster == "source":
-        where = Where(
-            migration_id=job.migration_id,
-            phase=job.name,
-            cluster="source",
-            topic=copy.spec.topic,
-            partition=copy.spec.partition,
-        )
-        return another_topic("was deleted", where)
-    return TargetTopicMissing(
-        "the target topic no longer exists: somebody has deleted it",
-        where=Where(
-            migration_id=job.migration_id,
-            phase=job.name,
-            cluster="target",
-            topic=copy.spec.target_topic,
-            partition=copy.spec.partition,
-        ),
-        next_step=f"to copy it again from the start, clear {job.name} (or kafka-migration resume FILE): the migration "
-        "creates the topic again first; otherwise leave the topic out of the migration",
-    )

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.copy.append_errors import TooLarge, Unexpe
 from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, Trouble
+from airflow_provider_kafka_migration.copy.provenance import ProvenanceMarker
 from airflow_provider_kafka_migration.copy.resuming.agreement import ReadChunk, committed_batches
 from airflow_provider_kafka_migration.copy.resuming.finder import Resumed, ResumeFinder
 from airflow_provider_kafka_migration.copy.resuming.in_transactions import TransactionalResumer
@@ -81,7 +82,7 @@ class TargetSink:
         self._job = job
         self._limits = limits
         self._target = target
-        self._maps = LaneMaps(map_store, job.migration_id, limits.check)
+        self._maps = LaneMaps(map_store, job.migration_id, limits.check, forgets=job.target_deletes)
         self._layout = OffsetLayout(job, self._maps)
         self._transformers: dict[PartitionCopy, BatchTransformer] = {}
         self._schema_ids = LaneSchemaIds(job, map_store)
@@ -108,7 +109,11 @@ class TargetSink:
             target, group_name(job.migration_id), pages=pages, limits=limits, wake=wake
         )
         self._transactional_resumer = TransactionalResumer(
-            job.migration_id, target, pages=pages, on_session=self._transactional.begin
+            job.migration_id,
+            target,
+            pages=pages,
+            on_session=self._transactional.begin,
+            merges=job.provenance is not None,
         )
 
     def _writer(self, copy: PartitionCopy) -> Appender | TransactionalAppender:
@@ -189,9 +194,23 @@ class TargetSink:
             self._job.timestamps,
             copy.spec.max_batch_bytes,
             split_bytes=self._split_bytes.get(copy),
+            marker=self._marker(copy),
             rewriter=self._schema_ids.rewriter(copy),
             where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
         )
+
+    def _marker(self, copy: PartitionCopy) -> ProvenanceMarker | None:
+        """Return what marks the records of a partition; None if nobody copies them back."""
+        settings = self._job.provenance
+        if settings is None:
+            return None
+        if not is_transactional(copy):
+            raise Terminal(
+                "the records of this partition cannot be marked: it is not copied in transactions",
+                where=copy.where(self._job),
+                next_step="set offsets.mode: transactional, and begin again with another migration_id",
+            )
+        return ProvenanceMarker(settings, copy.spec.target_topic, copy.spec.partition)
 
     def detach(self, copy: PartitionCopy) -> None:
         """Take a partition off its connections; when it begins again, its leader is looked up."""
@@ -338,6 +357,9 @@ class TargetSink:
                         partition=copy.spec.partition,
                         offset=batch.last_offset,
                     ),
-                    next_step="stop that producer, delete the target topic and start again, or leave the topic out",
+                    next_step=self._job.after_foreign_data(
+                        copy.spec.topic,
+                        "stop that producer, delete the target topic and start again, or leave the topic out",
+                    ),
                     details={"producer_id": producer_id, "target_offset": batch.last_offset},
                 )

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from airflow_provider_kafka_migration.copy.provenance import ProvenanceMarker
 from airflow_provider_kafka_migration.errors import (
     BatchMalformed,
     RecordTooLarge,
@@ -217,7 +218,9 @@ class BatchTransformer:
     :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
     :param split_bytes: batches of several records are also split at this size (the target makes them larger).
     :param packs: the target keeps no holes: records are sent without the holes between them, many runs in one batch.
-    :param rewriter: replaces the schema ids of records before anything else; None: records are copied as they are.
+    :param marker: leaves out records that have come through the target, and marks the others, before anything else;
+        None: all records are copied, unmarked. It needs ``packs``.
+    :param rewriter: replaces the schema ids of records that are copied; None: ids stay as they are.
     :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
     :param where: topic and partition, for errors.
     """
@@ -230,6 +233,7 @@ class BatchTransformer:
         *,
         split_bytes: int | None = None,
         packs: bool = False,
+        marker: ProvenanceMarker | None = None,
         rewriter: IdRewriter | None = None,
         check_inner_offsets: bool = True,
         where: Where | None = None,
@@ -239,6 +243,7 @@ class BatchTransformer:
         self.max_batch_bytes = max_batch_bytes
         self.split_bytes = split_bytes
         self.packs = packs
+        self.marker = marker
         self.rewriter = rewriter
         self.check_inner_offsets = check_inner_offsets
         self.where = where or Where()
@@ -291,8 +296,10 @@ class BatchTransformer:
         legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes, packs=self.packs)
         for batch in batches:
             covered = max(covered, batch.next_offset)
-            if not self._is_wanted(batch, aborted):
+            wanted = self._wanted(batch, aborted)
+            if wanted is None:
                 continue
+            batch = wanted
             if self.rewriter is not None:
                 batch = yield from self._with_target_ids(batch, self.rewriter, small, legacy)
             if isinstance(batch, LegacyBatch):
@@ -314,6 +321,12 @@ class BatchTransformer:
             hole = Hole(self.next_offset, covered - self.next_offset)
             self.next_offset = covered
             yield hole
+
+    def _wanted(self, batch: AnyBatch, aborted: AbortedTransactions) -> AnyBatch | None:
+        """Return the batch with those of its records that are to be copied; None if there are none."""
+        if not self._is_wanted(batch, aborted):
+            return None
+        return batch if self.marker is None else self.marker.mark(batch)
 
     def _is_wanted(self, batch: AnyBatch, aborted: AbortedTransactions) -> bool:
         """Return whether a batch has records to copy."""

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
+from airflow_provider_kafka_migration.copy.partition import MISSING_SECONDS, NO_ANSWER, topic_gone
 from airflow_provider_kafka_migration.documents.copy import BACKUP_LANES, CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import (
     CopyFailed,
@@ -29,6 +30,7 @@ from airflow_provider_kafka_migration.errors import (
     followed_by,
 )
 from airflow_provider_kafka_migration.journal.entries import utc_now
+from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
 from airflow_provider_kafka_migration.lanes.figures import (
     MAX_NAMED,
@@ -87,6 +89,8 @@ class _Standing:
     #: what prevents copying it, and since when (monotonic clock)
     trouble: dict[str, object] | None = None
     stuck_since: float | None = None
+    #: since when all slices have ended with the answer that its topic does not exist (monotonic clock)
+    missing_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
     overtaken: tuple[int, ...] = ()
     went_back: tuple[tuple[int, int], ...] = ()
@@ -105,7 +109,7 @@ class _Standing:
     def is_well(self) -> None:
         """Reset after a slice without trouble, also after a person has fixed what had failed."""
         self.transient_rounds = 0
-        self.trouble, self.stuck_since, self.failed = None, None, False
+        self.trouble, self.stuck_since, self.missing_since, self.failed = None, None, None, False
 
 
 def _keys(job: CopyJob) -> list[_Key]:
@@ -353,6 +357,7 @@ class JobProgress:
             standing.transient_rounds, standing.stuck_since = 0, None
         if standing.stuck_since is None:
             standing.stuck_since = now - result.trouble_seconds
+        error = self._topic_gone(standing, result, error, now) or error
         standing.trouble = error
         # Slices that ended while still retrying are not failed rounds, however many there are.
         standing.transient_rounds += result.error is not None
@@ -360,6 +365,25 @@ class JobProgress:
         # A partition that waits for a schema waits for as long as it takes.
         exhausted = exhausted and error["code"] != SchemaIdUnknown.code
         standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
+
+    def _topic_gone(
+        self, standing: _Standing, result: PartitionResult, error: dict[str, Any], now: float
+    ) -> dict[str, Any] | None:
+        """Return the error of a topic that has been missing in one short slice after the other; None: it has not.
+
+        In a long slice, the copier itself finds it out.
+        """
+        details = error.get("details", {})
+        if MISSING_TOPIC in details:
+            if standing.missing_since is None:
+                standing.missing_since = now - result.trouble_seconds
+        elif NO_ANSWER not in details:
+            standing.missing_since = None
+        if standing.missing_since is None or now - standing.missing_since < MISSING_SECONDS:
+            return None
+        spec = next((item for item in self.job.partitions if item.key == (result.topic, result.partition)), None)
+        cluster = error.get("where", {}).get("cluster")
+        return None if spec is None or cluster is None else topic_gone(self.job, spec, cluster).as_dict()
 
     def troubles(self) -> list[Trouble]:
         """Return the partitions that are not being copied: failed ones first, then those stuck the longest."""

@@ -7,8 +7,8 @@ answer hides nothing about the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.storage.s3 import clock_span
 from airflow_provider_kafka_migration.storage.scratch import try_store
 
 Side = Literal["source", "target"]
+Role = Literal["bootstrap", "advertised"]
 Address = tuple[str, int]
 
 #: Longest wait for one answer of one broker.
@@ -59,19 +60,23 @@ def look_at_cluster(
 ) -> list[AddressLook]:
     """Try every bootstrap server, and every broker that one of them or ``known`` names.
 
+    What is known beforehand is tried at the same time, so a silent cluster costs one wait and not two.
+
     :param known: ``host:port`` of brokers as another machine saw them.
     :returns: bootstrap servers first, both kinds ascending.
     """
     config = replace(config, read_only=True)
     with ThreadPoolExecutor(_THREADS, "reach") as pool:
 
-        def look(addresses: Sequence[Address], role: Literal["bootstrap", "advertised"]) -> list[_Answer]:
-            return list(pool.map(lambda address: _try(side, config, address, role, connect), addresses))
+        def look(addresses: Iterable[Address], role: Role) -> dict[Address, Future[_Answer]]:
+            return {address: pool.submit(_try, side, config, address, role, connect) for address in addresses}
 
-        answers = look(sorted(set(config.bootstrap)), "bootstrap")
-        named = {broker for answer in answers for broker in answer.brokers} | {address_of(text) for text in known}
-        answers += look(sorted(named), "advertised")
-    return [answer.look for answer in answers]
+        bootstrap = look(sorted(set(config.bootstrap)), "bootstrap")
+        advertised = look(sorted({address_of(text) for text in known}), "advertised")
+        named = {broker for answer in bootstrap.values() for broker in answer.result().brokers}
+        advertised |= look(sorted(named - advertised.keys()), "advertised")
+        answers = [*bootstrap.values(), *(advertised[address] for address in sorted(advertised))]
+        return [answer.result().look for answer in answers]
 
 
 class _Answer:
@@ -82,9 +87,7 @@ class _Answer:
         self.brokers = brokers
 
 
-def _try(
-    side: Side, config: ClientConfig, address: Address, role: Literal["bootstrap", "advertised"], connect: Connect
-) -> _Answer:
+def _try(side: Side, config: ClientConfig, address: Address, role: Role, connect: Connect) -> _Answer:
     began = time.monotonic()
     error: dict[str, Any] | None = None
     brokers: frozenset[Address] = frozenset()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from airflow_provider_kafka_migration.compare.lane_prover import LaneProver
@@ -18,12 +20,14 @@ from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, StopAt
-from airflow_provider_kafka_migration.errors import ClaimLost, ObjectExists, Where
+from airflow_provider_kafka_migration.errors import ClaimLost, MigrationError, ObjectExists, Where
 from airflow_provider_kafka_migration.kafka.clock import Deadline
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes.assignment import RateWatch
 from airflow_provider_kafka_migration.lanes.figures import SUMS, FiguresWriter
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
 
 # -- claim watch ------------------------------------------------------------------------------------------------------
 #
@@ -96,12 +100,19 @@ class ClaimWatch:
 # generations go up, so the newest lease comes first in a listing however many there were. All jobs that write to the
 # target share a scope: the tail waits for the owner of a lane in the seed.
 #
+# A mirror takes leases for years, so each owner deletes old ones. A newcomer that has slept since it looked may then
+# create a number again that was deleted: so a new lease counts only if a look *after* its creation finds it newest.
+#
 # A newcomer that finds an owner which has neither ended nor is known to be dead waits one full slice, by its own clock,
 # from the time it first saw the lease: the owner's slice began before that, so it is over by then whatever clocks say.
 
 
 _POLL_SECONDS = 0.25
 _FIRST_NUMBER = 99_999_999
+#: So many generations are kept, for people who look what has happened.
+KEPT_LEASES = 8
+#: Most objects that one owner deletes: there may be many from earlier releases, and the slice has begun.
+_MAX_DELETED = 40
 
 
 @dataclass(frozen=True)
@@ -158,6 +169,8 @@ class LeaseKeeper:
 
     :param scope: jobs of one scope exclude each other: ``target`` for all jobs that write there, or ``backup``.
     :param slice_seconds: length of a slice; the same for all copiers of a job.
+    :param forgets: delete old leases, because the job has no end. All keepers of such a lane have to say so: only they
+        look whether they have taken a number that was deleted.
     """
 
     def __init__(
@@ -169,8 +182,10 @@ class LeaseKeeper:
         slice_seconds: float,
         *,
         identity: Identity | None = None,
+        forgets: bool = False,
     ) -> None:
         self._store = store
+        self._forgets = forgets
         self._prefix = f"{migration_id}/leases/{scope}/{lane:06d}/"
         self._slice_seconds = slice_seconds
         self._identity = identity or Identity.of_this_process()
@@ -187,13 +202,41 @@ class LeaseKeeper:
                 time.sleep(_POLL_SECONDS)
                 continue
             deadline = Deadline(time.monotonic() + self._slice_seconds)
-            key = f"{self._prefix}{_FIRST_NUMBER - generation:08d}.json"
+            key = self._key(generation + 1)
             try:
                 self._store.put_new(key, self._content())
             except ObjectExists:
                 continue
+            if self._forgets:
+                # Where leases are deleted, the number may be one that others had, and have deleted since.
+                if self._newest()[1] != key:
+                    self._withdraw(key)
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                self._forget(generation + 1 - KEPT_LEASES)
             return Lease(generation + 1, deadline, key)
         return None
+
+    def _key(self, generation: int) -> str:
+        return f"{self._prefix}{_FIRST_NUMBER - generation + 1:08d}.json"
+
+    def _withdraw(self, key: str) -> None:
+        """Delete a lease that lost. If that is refused it stays, which harms nobody: newer ones hide it."""
+        try:
+            self._store.delete(key)
+        except MigrationError as error:
+            log.warning("A lease of a lane that others hold cannot be deleted, and stays: %s", error)
+
+    def _forget(self, generation: int) -> None:
+        """Delete the leases up to a generation. If that is refused they stay, which harms nobody."""
+        if generation <= 0:
+            return
+        try:
+            newer = self._key(generation + 1)
+            for info in islice(self._store.list(self._prefix, start_after=newer), _MAX_DELETED):
+                self._store.delete(info.key)
+        except MigrationError as error:
+            log.warning("Old leases of a lane cannot be deleted, and stay: %s", error)
 
     def end(self, lease: Lease) -> None:
         """Record that this owner no longer sends anything."""
@@ -297,7 +340,7 @@ def run_slice(
     store = clients.store(job.journal_location)
     seconds = float(slice_seconds or job.slice_seconds)
     scope = "backup" if job.name == "backup" else "target"
-    keeper = LeaseKeeper(store, job.migration_id, scope, lane.lane, seconds)
+    keeper = LeaseKeeper(store, job.migration_id, scope, lane.lane, seconds, forgets=job.target_deletes)
     claim = ClaimWatch(job, store)
     if job.name != "backup":
         claim.check()

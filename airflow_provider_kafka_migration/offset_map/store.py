@@ -13,6 +13,7 @@ first, then by offset, so anything that a copier writes late, after another one 
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,13 +21,23 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition, RunsKind, RunsObject
-from airflow_provider_kafka_migration.errors import ObjectExists, OffsetMapConflict, OffsetMapInvalid, Where
+from airflow_provider_kafka_migration.errors import (
+    MigrationError,
+    ObjectExists,
+    OffsetMapConflict,
+    OffsetMapInvalid,
+    Where,
+)
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap, topic_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: If there are more objects than this, a take-over writes the whole map as one object, so that loading stays cheap.
 _CHECKPOINT_OBJECTS = 32
 _MAX_CLAIMS = 20
+#: Most objects that are deleted at a time.
+_MAX_DELETED = 200
+
+log = logging.getLogger(__name__)
 _RUN_NAME = re.compile(r"(?:takeover|checkpoint|(?P<offset>[0-9]{20}))-(?P<attempt>[0-9]{6,})\.json")
 
 
@@ -62,6 +73,9 @@ class RunLog:
         self.base = base
         self.topic_id = topic_id
         self.prefix = f"{migration_id}/offset-map/{topic_key(topic)}/{partition}/"
+        #: Delete what two checkpoints have replaced: the copy has no end. Readers that have listed the objects before
+        #: the last checkpoint still find all of theirs.
+        self.forgets = False
         #: attempt under which this instance writes; None before it has claimed one
         self.attempt: int | None = None
         self._seen: list[_Name] | None = None
@@ -124,8 +138,18 @@ class RunLog:
                 continue
             self.attempt = number
             self._last_target_offset = -1
+            if checkpoint is not None and self.forgets:
+                self._forget(self._seen[: _last_checkpoint(self._seen)])
             return
         raise self._conflict(self.prefix, f"other copiers claimed {_MAX_CLAIMS} attempts")
+
+    def _forget(self, names: list[_Name]) -> None:
+        """Delete objects that no reader needs. If that is refused they stay, which harms nobody."""
+        try:
+            for name in names[:_MAX_DELETED]:
+                self.store.delete(name.key)
+        except MigrationError as error:
+            log.warning("Replaced objects of an offset map cannot be deleted, and stay: %s", error)
 
     def _put_takeover(self, attempt: int, checkpoint: PartitionMap | None) -> None:
         if checkpoint is None:
@@ -231,9 +255,17 @@ class LaneMaps:
     :param check: called before each write; raises when this owner may no longer write.
     """
 
-    def __init__(self, store: ObjectStore, migration_id: str, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        migration_id: str,
+        check: Callable[[], None] = lambda: None,
+        *,
+        forgets: bool = False,
+    ) -> None:
         self._store = store
         self._check = check
+        self._forgets = forgets
         self._migration_id = migration_id
         self._logs: dict[tuple[str, int], RunLog] = {}
         self._maps: dict[tuple[str, int], PartitionMap] = {}
@@ -262,7 +294,7 @@ class LaneMaps:
         return f"{topic_key(spec.topic)}/{spec.partition}" in self._with_objects
 
     def _run_log(self, spec: CopyPartition) -> RunLog:
-        return RunLog(
+        found = RunLog(
             self._store,
             self._migration_id,
             spec.topic,
@@ -270,6 +302,8 @@ class LaneMaps:
             base_run(spec),
             topic_id=spec.topic_id,
         )
+        found.forgets = self._forgets
+        return found
 
     @property
     def maps(self) -> dict[tuple[str, int], PartitionMap]:

@@ -395,7 +395,8 @@ def read_position(source_offset: int, metadata: str) -> Position:
         raise OffsetMapInvalid(
             f"the metadata of a committed position cannot be read: {error}",
             next_step="find out who else commits offsets to the migration's group on the target; then start the "
-            "migration again with another migration_id",
+            "migration again with another migration_id. Where topics have the records of both clusters, delete nothing "
+            "and do not start again: all records would arrive twice",
         ) from None
 
 
@@ -601,7 +602,9 @@ class MapPages:
         key = f"{self.prefix}final.json"
         data = self._store.get(key)
         if data is None:
-            raise self._invalid(key, "it does not exist: clear cutover.final_drain")
+            raise self._invalid(
+                key, "it does not exist (a migration writes it in cutover.final_drain, which may be cleared)"
+            )
         try:
             document = FinalMap.parse(data)
         except ValidationError as error:

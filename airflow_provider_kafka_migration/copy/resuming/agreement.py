@@ -2,7 +2,9 @@
 
 Each record at the target's end must be the source's record of that offset, and each committed record that the source
 has in that stretch must be on the target. Records that the source has compacted or deleted since do not count; an
-offset that is a marker or an aborted record on the source cannot be a copied record.
+offset that is a marker or an aborted record on the source cannot be a copied record. Where the target's own cleaner
+runs (a mirror), it may have removed a record that the source still has: a tombstone, or one that a later record of its
+key has superseded. Such a record does not count either.
 
 :func:`realigned` corrects the offset map of a partition whose last records landed later than planned because of excess
 control markers. A copier that dies before it has seen the answers to its last appends cannot know that a hole was
@@ -175,12 +177,14 @@ def agreement(
     source_start_offset: int,
     is_whole: bool,
     timestamps: Timestamps,
+    is_cleaned: bool = False,
 ) -> Agreement:
     """Compare the target's tail with the source.
 
     :param tail: with at least one data batch; this migration has written all of its batches.
     :param source_start_offset: the source has deleted what lies below it, which is not compared.
     :param is_whole: the tail reaches down to the first record that was ever copied.
+    :param is_cleaned: the target compacts the topic, too.
     """
     batches = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
     first, last = batches[0], batches[-1]
@@ -192,13 +196,36 @@ def agreement(
     is_there = offset_map.source_of(first.base_offset) >= source_start_offset
     if len(batches) == 1 and is_there and _is_forwarded(first, offset_map, read):
         return Agreement.STRONG if is_whole or first.record_count >= STRONG_RECORDS else Agreement.WEAK
-    span = read_source(read, begin, end, timestamps)
+    # Later records of a key, which the target may have removed meanwhile, lie between the last batch and the log end.
+    span = read_source(read, begin, offset_map.source_position(tail.end_offset) if is_cleaned else end, timestamps)
     own = {
         source_offset: record._replace(offset=source_offset)
         for source_offset, record in _own_records(batches, offset_map)
         if source_offset >= begin
     }
+    if is_cleaned:
+        kept = _without_cleaned(own, span.committed, end)
+        return _compare(own, SourceSpan(kept, span.barred), is_whole=False)
     return _compare(own, span, is_whole=is_whole)
+
+
+def _without_cleaned(own: dict[int, Record], committed: dict[int, Record], end: int) -> dict[int, Record]:
+    """Return the source's records below ``end`` without those that the target's cleaner may have removed."""
+    last_of_key: dict[bytes | None, int] = {}
+    for offset, record in sorted({**committed, **own}.items()):
+        last_of_key[record.key] = offset
+
+    def is_superseded(offset: int, record: Record) -> bool:
+        last = last_of_key[record.key]
+        # What only we have further on, and is the same record, is this very record, displaced: it supersedes nothing.
+        is_displaced = last not in committed and own[last]._replace(offset=offset) == record
+        return last != offset and not is_displaced
+
+    return {
+        offset: record
+        for offset, record in committed.items()
+        if offset < end and (offset in own or (record.value is not None and not is_superseded(offset, record)))
+    }
 
 
 def _own_records(batches: Sequence[RawBatch], offset_map: PartitionMap) -> Iterator[tuple[int, Record]]:
@@ -248,17 +275,19 @@ def realigned(
     source_start_offset: int,
     is_whole: bool,
     timestamps: Timestamps,
+    is_cleaned: bool = False,
 ) -> list[OffsetRange] | None:
     """Return the runs that correct the map from the first displaced record on; None if markers are not the cause.
 
     :param tail: reaches back to a record at its planned offset (or to the very first record).
     :param source_start_offset: batches that begin below it cannot be compared, because the source has deleted them.
     :param is_whole: the tail reaches down to the first record that was ever copied.
+    :param is_cleaned: as in :func:`agreement`.
     """
     ours = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
     batches = [batch for batch in ours if offset_map.source_of(batch.base_offset) >= source_start_offset]
     is_whole = is_whole and len(batches) == len(ours)
-    good = _well_placed(batches, offset_map, read, timestamps)
+    good = _well_placed(batches, offset_map, read, timestamps, is_cleaned=is_cleaned)
     displaced = [record for batch in batches[good:] for record in records(batch)]
     if not displaced or (good == 0 and not is_whole):
         return None
@@ -275,7 +304,14 @@ def realigned(
     return _runs(displaced, expected, source_offset - target_offset)
 
 
-def _well_placed(batches: Sequence[RawBatch], offset_map: PartitionMap, read: ReadChunk, timestamps: Timestamps) -> int:
+def _well_placed(
+    batches: Sequence[RawBatch],
+    offset_map: PartitionMap,
+    read: ReadChunk,
+    timestamps: Timestamps,
+    *,
+    is_cleaned: bool,
+) -> int:
     """Return how many batches, from the first on, hold records that the source has at their offsets."""
     for index, batch in enumerate(batches):
         begin = offset_map.source_of(batch.base_offset)
@@ -283,7 +319,9 @@ def _well_placed(batches: Sequence[RawBatch], offset_map: PartitionMap, read: Re
         span = read_source(read, begin, end, timestamps)
         own = {offset_map.source_of(record.offset): record for record in records(batch)}
         equal = sum(1 for offset, record in own.items() if span.committed.get(offset) == record._replace(offset=offset))
-        if not equal or equal < len(span.committed):
+        # What a cleaner has left of a batch proves its place as well: records never move.
+        wanted = len(own.keys() & span.committed.keys()) if is_cleaned else len(span.committed)
+        if (not equal and not (is_cleaned and not own)) or equal < wanted:
             return index
     return len(batches)
 

@@ -7,6 +7,7 @@ The rules are learned from failures (KIP-98's sequence numbers make them possibl
    ("takeover check" below); where excess markers have displaced records, the map is corrected ("realign" below).
 3. Markers behind that batch fill a part of the next hole; the next source record must not lie below the log end. The
    copier notices that when it places the next record (``OffsetLayout``), so it needs no extra read.
+4. Where the target deletes records meanwhile (a mirror), that batch may be gone: see :mod:`~.copy.resuming.log_end`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.copy.holes import delete_fillers_again
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, advance_sequence
+from airflow_provider_kafka_migration.copy.resuming import log_end
 from airflow_provider_kafka_migration.copy.resuming.agreement import (
     Agreement,
     ReadChunk,
@@ -30,9 +32,11 @@ from airflow_provider_kafka_migration.copy.source import ReadUpTo, check_not_tru
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
     FloorViolated,
     ForeignData,
     MigrationError,
+    OutsideOfLog,
     Transient,
     Where,
 )
@@ -69,6 +73,18 @@ class _Look:
     ends: LogEnds
     map: PartitionMap
     tail: LogTail | None = None
+    #: proves a position at the log end, because the last records are gone
+    at_end: log_end.EndProof | None = None
+
+    @property
+    def lacks_end(self) -> bool:
+        """Whether offsets are missing behind the last data batch that is left, or anywhere if none is left.
+
+        A cleaner that removes all data batches, and leaves markers, does not move the log start.
+        """
+        if self.last is None and self.ends.log_start_offset > self.copy.spec.target_start_offset:
+            return True
+        return self.tail is not None and self.tail.lacks_end
 
     @property
     def last(self) -> RawBatch | None:
@@ -121,6 +137,7 @@ class ResumeFinder:
         found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
         looks = self._settled(copies, lane_maps, found)
         self._find_last(looks, found)
+        looks = self._prove_ends(looks, found)
         failed = _failed(found)
         looks = self._not_truncated([look for look in looks if look.copy not in failed], found)
         reads = self._readers([look for look in looks if look.last is not None])
@@ -193,12 +210,64 @@ class ResumeFinder:
         for look in starts:
             tail = tails[look.copy.target_key]
             try:
+                if isinstance(tail, OutsideOfLog) and self._job.target_deletes:
+                    raise BrokerBusy(
+                        "the target deleted records while the end of its log was read",
+                        where=tail.where,
+                        next_step="none: the end is read again",
+                        details=tail.details,
+                    ) from tail
                 if isinstance(tail, MigrationError):
                     raise tail
                 self._check_owner(look.copy, tail)
                 look.tail = tail
             except MigrationError as error:
                 found[look.copy] = error
+
+    def _prove_ends(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
+        """Prove the position of partitions whose last records may have been deleted on the target.
+
+        :returns: the partitions without those whose log has grown meanwhile, for which the caller has to ask again.
+        """
+        failed = _failed(found)
+        lacking = [look for look in looks if look.copy not in failed and look.lacks_end]
+        if not lacking or not self._job.target_deletes:
+            return list(looks)
+        keys = [look.copy.target_key for look in lacking]
+        sequences = log_end.known_sequences(self._target, keys, self._job.producers)
+        # A dead copier's last append may have arrived since the log ends were read: then the leader's sequence is that
+        # of a later end, and with it the copy would pass over what it has to append next.
+        now = read_ends(self._target, keys)
+        grown = {look for look in lacking if not _is_at(now[look.copy.target_key], look.ends.log_end_offset)}
+        for look in grown:
+            ends_now = now[look.copy.target_key]
+            if isinstance(ends_now, MigrationError):
+                found[look.copy] = ends_now
+        lacking = [look for look in lacking if look not in grown]
+        left = [
+            look
+            for look in lacking
+            if look.last is None or not log_end.is_last(look.last, sequences.get(look.copy.target_key))
+        ]
+        source_ends = self._source_ends(left)
+        for look in left:
+            ends = source_ends.get(look.copy.key)
+            try:
+                if isinstance(ends, MigrationError):
+                    raise ends
+                look.at_end = log_end.prove(
+                    look.copy,
+                    look.map,
+                    look.ends.log_end_offset,
+                    next_sequence=sequences.get(look.copy.target_key),
+                    source_start_offset=None if ends is None else ends.log_start_offset,
+                    where=self._where(look.copy, look.ends.log_end_offset),
+                )
+                if ends is not None and look.at_end.source_offset > ends.high_watermark:
+                    raise self._beyond(look, look.ends.log_end_offset - 1, ends.high_watermark)
+            except MigrationError as error:
+                found[look.copy] = error
+        return [look for look in looks if look not in grown]
 
     def _check_owner(self, copy: PartitionCopy, tail: LogTail) -> None:
         for batch in tail.batches:
@@ -221,9 +290,24 @@ class ResumeFinder:
         copy, end, last = look.copy, look.ends.log_end_offset, look.last
         run = look.map.last_run
         assert run is not None
-        if last is not None:
+        if look.at_end is not None:
             return ResumePoint(
-                source_offset=look.map.source_position(last.next_offset),
+                source_offset=look.at_end.source_offset,
+                target_end_offset=end,
+                next_sequence=look.at_end.next_sequence,
+                shift=run.shift,
+                is_mapped=len(look.map) > 1,
+                skips_holes=look.map.skips_holes,
+                source_epoch=-1,
+            )
+        if last is not None:
+            source_offset = look.map.source_position(last.next_offset)
+            noted = copy.read.noted
+            if noted is not None and noted.target_offset == end and self._job.target_deletes:
+                # Markers behind the last batch: the source may have deleted what they stand for.
+                source_offset = max(source_offset, noted.source_offset)
+            return ResumePoint(
+                source_offset=source_offset,
                 target_end_offset=end,
                 next_sequence=advance_sequence(last.base_sequence, last.last_offset_delta),
                 shift=run.shift,
@@ -246,13 +330,13 @@ class ResumeFinder:
                 where=self._where(copy),
                 next_step="clear topology_copy, then this task",
             )
-        if look.ends.log_start_offset > start:
+        if look.lacks_end:
             raise FloorViolated(
-                f"the log start {look.ends.log_start_offset} is above the first copied offset {start}, and no copied "
-                "record is left",
+                f"offsets between the first copied one, {start}, and the log end {end} are missing (the log starts at "
+                f"{look.ends.log_start_offset}), and no copied record is left",
                 where=self._where(copy),
-                next_step="find what deleted records on the target (retention, DeleteRecords); delete the topic and "
-                "start again",
+                next_step="find what deleted records on the target (retention, compaction, DeleteRecords); delete the "
+                "topic and start again",
             )
         return ResumePoint(copy.spec.source_start_offset, end, 0, run.shift, len(look.map) > 1, look.map.skips_holes)
 
@@ -314,7 +398,7 @@ class ResumeFinder:
         if source_ends is not None:
             start = source_ends.log_start_offset
             if look.map.source_of(last.last_offset) >= source_ends.high_watermark:
-                raise self._beyond(look, last, source_ends.high_watermark)
+                raise self._beyond(look, last.last_offset, source_ends.high_watermark)
         verdict = self._agreement(look, read, start)
         if verdict is Agreement.WEAK:
             self._look_further(look, last.base_offset - _DEEPER_OFFSETS)
@@ -333,6 +417,7 @@ class ResumeFinder:
             source_start_offset=source_start_offset,
             is_whole=look.is_whole,
             timestamps=self._job.timestamps,
+            is_cleaned=look.copy.spec.topic in self._job.target_compacts,
         )
 
     def _look_further(self, look: _Look, from_offset: int) -> None:
@@ -355,6 +440,7 @@ class ResumeFinder:
             source_start_offset=source_start_offset,
             is_whole=look.is_whole,
             timestamps=self._job.timestamps,
+            is_cleaned=look.copy.spec.topic in self._job.target_compacts,
         )
         if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise self._mismatch(look, last)
@@ -382,19 +468,22 @@ class ResumeFinder:
         return ForeignData(
             f"the target holds records that this migration did not write (producer id {producer})",
             where=self._where(copy, batch.last_offset),
-            next_step="find and stop the producer that writes to the target topic; then delete the topic there and "
-            "start a new migration, or leave the topic out",
+            next_step=self._job.after_foreign_data(
+                copy.spec.topic,
+                "find and stop the producer that writes to the target topic; then delete the topic there and start a "
+                "new migration, or leave the topic out",
+            ),
             details={"producer_id": producer, "target_offset": batch.last_offset},
         )
 
-    def _beyond(self, look: _Look, batch: RawBatch, source_end: int) -> ForeignData:
+    def _beyond(self, look: _Look, last_offset: int, source_end: int) -> ForeignData:
         return ForeignData(
-            f"the target's last record is that of source offset {look.map.source_of(batch.last_offset)}, "
+            f"the target's last record is that of source offset {look.map.source_of(last_offset)}, "
             f"but the source ends at {source_end}",
-            where=self._where(look.copy, batch.last_offset),
+            where=self._where(look.copy, last_offset),
             next_step="compare both ends: the source lost records (unclean election?), or another writer wrote to the "
             "target",
-            details={"target_offset": batch.last_offset, "source_end_offset": source_end},
+            details={"target_offset": last_offset, "source_end_offset": source_end},
         )
 
     def _mismatch(self, look: _Look, batch: RawBatch) -> ForeignData:
@@ -403,10 +492,17 @@ class ResumeFinder:
             f"the end of the target (offsets {batch.base_offset}..{batch.last_offset}) differs from the source's "
             f"records at {source_offset}",
             where=self._where(look.copy, batch.base_offset),
-            next_step="a stale copier or another writer wrote to the target: delete the target topic and start again, "
-            "or leave the topic out",
+            next_step=self._job.after_foreign_data(
+                look.copy.spec.topic,
+                "a stale copier or another writer wrote to the target: delete the target topic and start again, or "
+                "leave the topic out",
+            ),
             details={"target_offset": batch.base_offset, "source_offset": source_offset},
         )
+
+
+def _is_at(ends: LogEnds | MigrationError, log_end_offset: int) -> bool:
+    return isinstance(ends, LogEnds) and ends.log_end_offset == log_end_offset
 
 
 def _failed(found: Mapping[PartitionCopy, Resumed]) -> set[PartitionCopy]:
@@ -415,9 +511,12 @@ def _failed(found: Mapping[PartitionCopy, Resumed]) -> set[PartitionCopy]:
 
 def _read_up_to(look: _Look) -> ReadUpTo | None:
     """Return up to which offset, and under which leader epoch, the source was read; None: not known."""
-    if look.last is None:
+    if look.at_end is not None:
+        position = look.at_end.source_offset
+    elif look.last is not None:
+        position = look.map.source_position(look.last.next_offset)
+    else:
         return None
-    position = look.map.source_position(look.last.next_offset)
     if look.copy.read.leader_epoch >= 0:
         return ReadUpTo(position, look.copy.read.leader_epoch)
     before = look.copy.read.before

@@ -5,6 +5,7 @@
 2. The position is the offset that the migration's group has committed on the target, stable ones only (KIP-447).
 3. The target must still have everything below the position: its log does not end below it, and the migration wrote the
    last record that the position names. (This detects an unclean election, or a topic that was deleted and recreated.)
+   Where others may have caused that record to be compacted away (merged topics), its absence proves nothing.
 
 Many partitions resume at a time: requests to one coordinator are sent together.
 """
@@ -19,11 +20,11 @@ from airflow_provider_kafka_migration.copy.append_errors import is_concurrent
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
 from airflow_provider_kafka_migration.copy.transactions import ProducerSession
 from airflow_provider_kafka_migration.errors import (
+    KEEP_MERGED,
     BrokerBusy,
     MigrationError,
     OutsideOfLog,
     PositionLost,
-    Transient,
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes
@@ -65,6 +66,8 @@ class TransactionalResumer:
 
     :param pages: returns a partition's map pages.
     :param on_session: called with the new incarnation of each partition that can continue.
+    :param merges: topics have the records of both clusters (``job.provenance``), so the target compacts them as its
+        own, and an opposite flow copies them back.
     """
 
     def __init__(
@@ -74,11 +77,13 @@ class TransactionalResumer:
         *,
         pages: Callable[[PartitionCopy], MapPages],
         on_session: Callable[[ProducerSession], None],
+        merges: bool = False,
     ) -> None:
         self._migration_id = migration_id
         self._target = target
         self._pages = pages
         self._on_session = on_session
+        self._merges = merges
 
     def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]:
         """Return the resume point of each partition, or its error, which does not stop the others.
@@ -174,8 +179,8 @@ class TransactionalResumer:
                 f"the group {group_name(self._migration_id)} no longer has a position of this partition",
                 where=self._where(look.copy),
                 next_step="find out who deleted the group or its offsets on the target (or whether "
-                "offsets.retention.minutes passed while nothing ran); it is not known any more what was copied: start "
-                "again with another migration_id, and remove what this migration has copied",
+                "offsets.retention.minutes passed while nothing ran); it is not known any more what was copied: "
+                + self._way_out(),
                 details={"group": group_name(self._migration_id)},
             )
 
@@ -209,7 +214,8 @@ class TransactionalResumer:
         bad: dict[PartitionCopy, MigrationError] = {}
         for key, look in sorted(wanted.items()):
             try:
-                problem = _problem(self._batches_at(key, _last_offset(look), answers.get(key)), look)
+                batches = self._batches_at(key, _last_offset(look), answers.get(key))
+                problem = _problem(batches, look, may_be_compacted=self._merges)
             except MigrationError as error:
                 bad[look.copy] = error
                 continue
@@ -234,9 +240,8 @@ class TransactionalResumer:
         copy, position = look.copy, look.position
         assert look.ends is not None
         if position is None:
-            if not look.ends.settled:
-                raise Transient("the target's replicas are not catching up", where=self._where(copy))
-            start = OffsetRange(copy.spec.source_start_offset, look.ends.log_end_offset)
+            # Where others write, followers hardly ever have the whole log. What they have is never lost.
+            start = OffsetRange(copy.spec.source_start_offset, look.ends.high_watermark)
             position = Position(start.source_start, start.target_start, start)
         session = ProducerSession(
             copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun
@@ -251,14 +256,18 @@ class TransactionalResumer:
         return PositionLost(
             f"the committed position is at target offset {look.position.target_offset}, but {what}",
             where=self._where(look.copy),
-            next_step="the target lost records (unclean election?), or the topic was recreated: start again with "
-            "another migration_id, and remove what this migration has copied",
+            next_step="the target lost records (unclean election?), or the topic was recreated: " + self._way_out(),
             details={
                 "target_offset": look.position.target_offset,
                 "source_offset": look.position.source_offset,
                 "group": group_name(self._migration_id),
             },
         )
+
+    def _way_out(self) -> str:
+        if self._merges:
+            return KEEP_MERGED
+        return "start again with another migration_id, and remove what this migration has copied"
 
     def _where(self, copy: PartitionCopy) -> Where:
         return Where(
@@ -282,12 +291,18 @@ def _last_offset(look: _Look) -> int:
     return look.position.target_offset - 1
 
 
-def _problem(batches: Sequence[object], look: _Look) -> str:
-    """Return why the migration has not written the batch at the position; empty if it has, or if that is unknown."""
+def _problem(batches: Sequence[object], look: _Look, *, may_be_compacted: bool) -> str:
+    """Return why the migration has not written the batch at the position; empty if it has, or if that is unknown.
+
+    :param may_be_compacted: the target's cleaner may have removed the record: a local producer has written its key
+        again. Then the next batch begins above the position and says nothing about it.
+    """
     assert look.position is not None
     offset = _last_offset(look)
     batch = next((item for item in batches if isinstance(item, RawBatch) and item.next_offset > offset), None)
     if batch is None:
+        return ""
+    if batch.base_offset > offset and may_be_compacted:
         return ""
     if batch.base_offset > offset or batch.is_control or batch.producer_id not in look.position.producer_ids:
         return f"offset {offset} has other data than were written there (producer id {batch.producer_id})"

@@ -32,7 +32,11 @@ def way_back(worlds: Worlds, *, fenced: bool = True, **options: object) -> Simul
     if fenced:
         source.log(KEY).write_marker(FORWARD_ID, 1, commit=False)
     _applications(source)
-    fields: dict[str, object] = {"adopted": {"t": (END, END)}, "job_fields": {"on_mismatch": "fail"}, **options}
+    fields: dict[str, object] = {
+        "adopted": {"t": (END, END)},
+        "job_fields": {"on_mismatch": "fail", "way_back": True},
+        **options,
+    }
     return SimulatedCopy(worlds.folder(), source, target, **fields)  # type: ignore[arg-type]
 
 
@@ -170,6 +174,8 @@ def test_a_foreign_record_behind_the_boundary_stops_the_copy_and_stays(worlds: W
     result = copy.slice()["t"]
     assert (error_code(result), result.records) == ("FOREIGN_DATA", 0)
     assert copy.target.log(KEY).batches == before
+    assert result.error is not None
+    assert "way-back leave-out FILE t" in str(result.error["next_step"])
 
 
 def test_a_foreign_record_in_the_middle_stops_the_copy_and_stays(worlds: Worlds) -> None:
@@ -178,8 +184,30 @@ def test_a_foreign_record_in_the_middle_stops_the_copy_and_stays(worlds: Worlds)
     copy.target.log(KEY).append(data_batch([b"foreign"], 0))
     before = list(copy.target.log(KEY).batches)
     copy.source.produce("t", [b"later"])
-    assert error_code(copy.slice()["t"]) == "FOREIGN_DATA"
+    result = copy.slice()["t"]
+    assert error_code(result) == "FOREIGN_DATA"
     assert copy.target.log(KEY).batches == before
+    assert result.error is not None
+    assert "way-back leave-out FILE t" in str(result.error["next_step"])
+
+
+def test_nobody_is_told_to_delete_a_topic_that_holds_records_of_others(worlds: Worlds) -> None:
+    """Below the boundary is what another tool has copied, or what clients had written before the switch."""
+    for is_way_back in (True, False):
+        copy = way_back(worlds, job_fields={"on_mismatch": "fail", "way_back": is_way_back})
+        copy.target.fault("act", apis.PRODUCE, action=lambda there=copy: _write_beside(there))
+        between = copy.slice()["t"]
+        behind = copy.slice()["t"]
+        for result in (between, behind):
+            assert result.error is not None
+            assert result.error["code"] == "FOREIGN_DATA"
+            advice = str(result.error["next_step"])
+            assert "delete nothing" in advice
+            assert ("way-back leave-out" in advice) is is_way_back
+
+
+def _write_beside(copy: SimulatedCopy) -> None:
+    copy.target.log(KEY).append(data_batch([b"foreign"], 0))
 
 
 def test_a_target_that_ends_below_the_boundary_has_lost_records(worlds: Worlds) -> None:

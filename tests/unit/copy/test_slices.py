@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from simulated.topics import KINDS, fill_source
 from simulated.worlds import Worlds
+
+from airflow_provider_kafka_migration.kafka.poller import SocketPoller
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -26,6 +30,29 @@ def test_a_second_slice_has_nothing_to_do(worlds: Worlds) -> None:
     again = copy.slice()
     assert all(result.done and not result.records and not result.holes for result in again.values())
     assert before == {topic: copy.target.log((topic, 0)).batches for topic in KINDS}
+
+
+@pytest.mark.parametrize("ends", ["done", "failed"])
+def test_a_lane_waits_for_nothing_once_its_last_partition_has_ended(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    copy = worlds.copy(lambda source: source.create("t"))
+    copy.source.produce("t", [b"one", b"two"])
+    copy.slice()
+    if ends == "failed":
+        copy.source.log(("t", 0)).truncate(1)
+        copy.source.produce("t", [b"another", b"more"])
+    waits: list[float] = []
+    wait = SocketPoller.wait
+
+    def recorded(poller: SocketPoller, connections: Any, seconds: float, *others: Any) -> None:
+        waits.append(seconds)
+        wait(poller, connections, seconds, *others)
+
+    monkeypatch.setattr(SocketPoller, "wait", recorded)
+    result = copy.slice()["t"]
+    assert (result.done, result.error is None) == (ends == "done", ends == "done")
+    assert waits[-1] == 0.0
 
 
 def test_the_second_slice_copies_what_came_meanwhile(worlds: Worlds) -> None:

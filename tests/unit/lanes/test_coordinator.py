@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from job_documents import job, lane, partition, result
 
+from airflow_provider_kafka_migration.copy.partition import NO_ANSWER
 from airflow_provider_kafka_migration.documents.copy import (
     BACKUP_LANES,
     ProofSettings,
     halves,
 )
 from airflow_provider_kafka_migration.documents.proof import TopicRules
-from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, StorageUnavailable, TopicRecreated
+from airflow_provider_kafka_migration.errors import (
+    CopyFailed,
+    CopyStalled,
+    StorageUnavailable,
+    TopicRecreated,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka.logs import topic_missing
 from airflow_provider_kafka_migration.lanes import job_progress as module
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -139,3 +149,33 @@ def test_progress_that_cannot_be_stored_stops_nothing(tmp_path: Path, monkeypatc
     store.refusing = False
     driver.check()
     assert json.loads(store.get("m1/progress/seed.json") or b"")["records"] == 4
+
+
+@pytest.mark.parametrize(("cluster", "code"), [("target", "TARGET_TOPIC_MISSING"), ("source", "TOPIC_RECREATED")])
+def test_a_topic_that_short_slices_miss_one_after_the_other_is_gone(
+    cluster: str, code: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = lane(0, partition("a", 0))
+    driver = JobProgress(job([only]), local_store)
+    missing = topic_missing(cluster, "a", 0).as_dict()
+    silent = Transient("nobody answers", details={NO_ANSWER: True}).as_dict()
+    elsewhere = Transient("no leader", where=Where(cluster=cluster)).as_dict()
+    moment = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+
+    def after(seconds: float, trouble: dict[str, Any] | None) -> object:
+        nonlocal moment
+        moment += seconds
+        driver.record([result(only, "a", 0, trouble=trouble, trouble_seconds=0.5)])
+        troubles = driver.troubles()
+        return troubles[0].error["code"] if troubles else None
+
+    assert after(2, missing) == "BROKER_BUSY"
+    assert after(6, missing) == "BROKER_BUSY"
+    assert after(6, missing) == code
+    assert after(2, None) is None, "it is there again"
+    assert after(2, missing) == "BROKER_BUSY"
+    after(6, elsewhere)
+    assert after(6, missing) == "BROKER_BUSY", "another answer in between"
+    after(6, silent)
+    assert after(6, missing) == code, "a slice without any answer says nothing"

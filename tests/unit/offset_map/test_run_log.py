@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,31 @@ def test_a_partition_without_objects_has_its_base_run(store: ObjectStore) -> Non
     log = log_of(store)
     assert list(log.take_over(10).runs()) == [BASE]
     assert list(store.list()) == [], "no object without need"
+
+
+def starts(runs: Iterable[OffsetRange]) -> list[tuple[int, int]]:
+    return [(run.source_start, run.target_start) for run in runs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgets", [True, False])
+def test_take_overs_for_years(local_store: ObjectStore, forgets: bool) -> None:
+    """A mapped partition is taken over in each slice. A reader between any two of them finds the same map."""
+    expected, reader = [BASE], None
+    for number in range(400):
+        log = log_of(local_store)
+        log.forgets = forgets
+        log.take_over(10 * number)
+        if number % 100 == 1:
+            expected.append(OffsetRange(11 * number, 10 * number))
+            log.write_ahead([expected[-1]])
+        if reader is not None:
+            assert starts(reader()) == starts(expected)
+        names = log_of(local_store)._names()
+        reader = None if number % 100 in (0, 99) else lambda names=names: log_of(local_store)._fold(names).runs()
+    assert starts(runs_of(local_store)) == starts(expected)
+    count = len(list(local_store.list()))
+    assert count < 100 if forgets else count > 400
 
 
 def test_runs_are_found_by_others(store: ObjectStore) -> None:
