@@ -90,13 +90,22 @@ class RefusedPartition(Part):
 class Adoption(Document):
     """``plan/adoption.json``: all adopted partitions of a migration, and those that cannot be adopted."""
 
+    LATER_FIELDS = ("left_out",)
+
     version: int = 1
     migration_id: str
     adopted_from: str = Field(description="adopt.from of the spec")
     boundary_of: str = Field("", description="migration whose end is the boundary; empty: none")
-    boundary_digest: str = Field("", description="hash of its journal entry ready_for_client_switch")
+    boundary_digest: str = Field(
+        "", description="hash of its journal entry ready_for_client_switch, or promoted of a mirror"
+    )
     partitions: list[AdoptedPartition] = Field(default_factory=list, description="ascending by topic and partition")
     refused: list[RefusedPartition] = Field(default_factory=list, description="ascending by topic and partition")
+    left_out: list[RefusedPartition] = Field(
+        default_factory=list,
+        description="partitions with records that only the target has: nothing is copied to them "
+        "(adopt.on_diverged: leave_out)",
+    )
 
     def start(self, topic: str, partition: int) -> AdoptedStart | None:
         """Return where a source partition begins; None: it is not adopted."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Any, ClassVar, TypeVar
 
-import rfc8785
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+from airflow_provider_kafka_migration.documents.canonical_json import canonical_json
 
 _D = TypeVar("_D", bound="Document")
 
@@ -50,7 +51,7 @@ class Document(Part):
         for name in self.LATER_FIELDS:
             if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
                 del data[name]
-        return rfc8785.dumps(data)
+        return canonical_json(data)
 
     def digest(self) -> str:
         """Return the SHA-256 over the canonical form, as 64 hex digits."""
@@ -64,4 +65,4 @@ class Document(Part):
 
 def canonical_digest(value: Any) -> str:
     """Return the SHA-256 over the RFC 8785 form of JSON data, as 64 hex digits."""
-    return hashlib.sha256(rfc8785.dumps(value)).hexdigest()
+    return hashlib.sha256(canonical_json(value)).hexdigest()

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
+from airflow_provider_kafka_migration.errors import KEEP_MERGED, leave_out_of_way_back
 
 
 class CopyPartition(GrownPart):
@@ -135,10 +136,19 @@ class MetricsSettings(Part):
     flow: str = Field("", description="name of the flow, for jobs that belong to one of several; empty: no such tag")
 
 
+class ProvenanceSettings(Part):
+    """How a copy marks records with where they come from, and knows those that it must not copy back."""
+
+    header: str
+    source_cluster_id: str
+    target_cluster_id: str
+    max_hops: int | None = Field(None, description="records that would arrive after more hops stay; None: no limit")
+
+
 class CopyJob(Document):
     """What to copy, from where, to where, and within which limits."""
 
-    LATER_FIELDS = ("schema_ids", "metrics")
+    LATER_FIELDS = ("schema_ids", "metrics", "target_deletes", "target_compacts", "provenance", "way_back")
 
     version: int = 1
     migration_id: str
@@ -169,6 +179,15 @@ class CopyJob(Document):
     proof: ProofSettings | None = Field(None, description="compare in the background; None: no comparison")
     schema_ids: SchemaIdSettings | None = Field(None, description="None: no record's schema ids matter to the copy")
     metrics: MetricsSettings | None = Field(None, description="None: as MetricsSettings() has it")
+    target_deletes: bool = Field(False, description="records may be deleted on the target while it is copied (mirrors)")
+    target_compacts: list[str] = Field(
+        default_factory=list, description="source topics whose target topics are compacted while they are copied"
+    )
+    provenance: ProvenanceSettings | None = Field(
+        None,
+        description="the opposite flow copies the same topics under the same names; None: records stay as they are",
+    )
+    way_back: bool = Field(False, description="the target is the old cluster of a migration after its client switch")
     stop_key: str | None = Field(
         None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )
@@ -177,6 +196,30 @@ class CopyJob(Document):
     def partitions(self) -> list[CopyPartition]:
         """All partitions, ascending, each once, although a split job has one lane per half."""
         return sorted((p for lane in self.lanes if lane.half != "backup" for p in lane.partitions), key=lambda p: p.key)
+
+    def after_foreign_data(self, topic: str, otherwise: str) -> str:
+        """Return the next step for a partition to which others have written on the target.
+
+        Where the copy continues a log of others, nobody is told to delete it.
+
+        :param topic: name on the source.
+        :param otherwise: the next step for topics that hold nothing but this migration's copy.
+        """
+        if self.way_back:
+            return leave_out_of_way_back(topic)
+        if self.provenance is not None:
+            return KEEP_MERGED
+        if any(item.adopted for item in self.partitions if item.topic == topic):
+            again = (
+                "end the mirror, and start a new one with another migration_id"
+                if self.target_deletes
+                else "roll back, and start a new migration"
+            )
+            return (
+                f"find and stop the producer that writes to the target topic, but delete nothing there; then {again} "
+                "that leaves this topic out (topics.exclude), or takes it over again"
+            )
+        return otherwise
 
 
 def halves(lanes: Sequence[CopyLane]) -> list[CopyLane]:
@@ -582,12 +625,14 @@ class CopiedRecords(Document):
 # How far the copiers of a lane have read the source, and when: the next slice cannot learn this from a log.
 
 
-class PartitionReading(Part):
+class PartitionReading(GrownPart):
     """One partition. Times are seconds since 1970, by the clock of the reading machine; -1: unknown.
 
     A position counts once it is safe: on the target, or in the archive. A mark is an end of the source's log, seen at
     some time. Once the copy has passed it, the copy has everything that was written before that time.
     """
+
+    LATER_FIELDS = ("noted_source_offset", "noted_target_offset", "noted_sequence")
 
     topic: str
     partition: int
@@ -601,6 +646,9 @@ class PartitionReading(Part):
     overtaken_from: int = -1
     source_offset: int = Field(-1, description="the safe position of the last slice; -1: unknown")
     source_epoch: int = Field(-1, description="leader epoch of the last source batch below it; -1: unknown")
+    noted_source_offset: int = Field(-1, description="position at the end of a slice, with nothing under way (mirrors)")
+    noted_target_offset: int = Field(-1, description="the target's log end there; -1: not noted")
+    noted_sequence: int = Field(0, description="the next sequence of the copy there")
 
     @property
     def key(self) -> tuple[str, int]:

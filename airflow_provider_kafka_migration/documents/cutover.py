@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.base import Document, GrownPart, Part
 from airflow_provider_kafka_migration.documents.plan import Verdict
 
 
@@ -191,8 +191,19 @@ class TranslatedOffset(Part):
     reason: str = ""
 
 
-class GroupResult(Part):
+class NotUndone(Part):
+    """An offset on the target that would not be there if groups had not followed before the cutover."""
+
+    topic: str = Field(description="on the target")
+    partition: int
+    offset: int
+    reason: str = Field(description="why it is still there")
+
+
+class GroupResult(GrownPart):
     """The result for one group on the target. Partial failure is data."""
+
+    LATER_FIELDS = ("not_undone",)
 
     group: str
     type: str
@@ -203,11 +214,19 @@ class GroupResult(Part):
     unchanged: int = Field(0, description="partitions already correct, or ahead, on the target")
     skipped_reason: str = Field("", description="why the whole group was left alone")
     failures: list[dict[str, Any]] = Field(default_factory=list, description="MigrationError.as_dict() each")
+    not_undone: list[NotUndone] = Field(
+        default_factory=list,
+        description="offsets that were written before the cutover, that the source has no longer, and that stay",
+    )
 
     @property
     def is_complete(self) -> bool:
         """Whether everything that can be committed is committed."""
         return not self.failures and not self.skipped_reason
+
+
+#: Begins the reason of a translated offset of a group that has read further on the source than a mirror has copied.
+AHEAD_OF_COPY = "the group has read further on the source than is copied"
 
 
 class GroupsResult(Document):

@@ -22,6 +22,7 @@ from nacl.signing import SigningKey, VerifyKey
 from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.canonical_json import canonical_json
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, EvidenceInvalid, Where
 
@@ -137,7 +138,7 @@ def key_fingerprint(public_key: bytes) -> str:
 def sign_bundle(bundle: EvidenceBundle, key: SigningKey) -> bytes:
     """Return the signed file."""
     payload = bundle.canonical()
-    return rfc8785.dumps(
+    return canonical_json(
         {
             "bundle_json": payload.decode(),
             "signature_b64": base64.b64encode(key.sign(payload).signature).decode(),
@@ -179,7 +180,7 @@ def _envelope(data: bytes) -> dict[str, str]:
     if not all(isinstance(item, str) for item in value.values()):
         raise _altered("its values are not text")
     try:
-        canonical = rfc8785.dumps(value)
+        canonical = canonical_json(value)
     except (rfc8785.CanonicalizationError, UnicodeError) as error:
         raise _altered("it has no canonical form") from error
     if canonical != data:
@@ -202,7 +203,7 @@ def _decode(envelope: dict[str, str], key: str, size: int) -> bytes:
 def _payload(payload: bytes) -> tuple[EvidenceBundle, dict[str, Any]]:
     try:
         content = json.loads(payload)
-        if rfc8785.dumps(content) != payload:
+        if canonical_json(content) != payload:
             raise _altered("the signed content is not in canonical form")
         return EvidenceBundle.model_validate(content), content
     except (ValueError, ValidationError, rfc8785.CanonicalizationError) as error:

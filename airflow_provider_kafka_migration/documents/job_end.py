@@ -12,14 +12,16 @@ from pydantic import Field
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
 
-#: Code of an exception that is not one of ours.
+#: Code of an exception that is not an error of this package.
 UNEXPECTED = "DRIVER_FAILED"
 #: Code of a driver that was asked to stop.
 TERMINATED = "TERMINATED"
 
 
 class JobEnd(Document):
-    """The end of one submission."""
+    """The end of one submission, as the driver of it has written that ended last: a token may have two on YARN."""
+
+    LATER_FIELDS = ("application_id",)
 
     version: int = 1
     token: str = Field(description="the submission, as in the journal")
@@ -29,19 +31,22 @@ class JobEnd(Document):
     what: str = Field("", description="what failed")
     where: dict[str, Any] = Field(default_factory=dict, description="the place of the failure")
     next_step: str = Field("", description="what a person should do")
+    application_id: str = Field("", description="the driver's application where it runs on YARN")
 
     @classmethod
-    def of(cls, token: str, error: BaseException | None) -> JobEnd:
+    def of(cls, token: str, error: BaseException | None, *, application_id: str = "") -> JobEnd:
         """Build it from what the driver has raised; None: the job is done.
+
+        :param application_id: YARN's id of the driver's application; empty elsewhere.
 
         The text of an exception that is not ours may quote a secret, so only its kind is stored.
         """
         if error is None:
-            return cls(token=token, status="succeeded")
+            return cls(token=token, status="succeeded", application_id=application_id)
         if isinstance(error, MigrationError):
             data = error.as_dict()
             del data["details"]
-            return cls(token=token, status="failed", **data)
+            return cls(token=token, status="failed", application_id=application_id, **data)
         if isinstance(error, SystemExit):
             return cls(
                 token=token,
@@ -50,6 +55,7 @@ class JobEnd(Document):
                 kind="transient",
                 what="the driver was asked to stop",
                 next_step="clear the task: it continues where the job stopped",
+                application_id=application_id,
             )
         return cls(
             token=token,
@@ -58,6 +64,7 @@ class JobEnd(Document):
             kind="transient",
             what=f"{type(error).__name__} in the driver; its text is in the driver's log",
             next_step="report it with the driver's log",
+            application_id=application_id,
         )
 
     @property

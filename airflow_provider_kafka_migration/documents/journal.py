@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.canonical_json import canonical_json
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 from airflow_provider_kafka_migration.state import State
 
@@ -73,12 +74,12 @@ def seal(fields: dict[str, Any]) -> tuple[JournalEntry, bytes]:
     """Return an entry with these fields (stored names, without ``version`` and ``hash``), and the bytes to store."""
     content = _safe(to_jsonable_python({"version": JOURNAL_VERSION, **fields}))
     content["hash"] = content_hash(content)
-    return JournalEntry.model_validate(content), rfc8785.dumps(content)
+    return JournalEntry.model_validate(content), canonical_json(content)
 
 
 def content_hash(content: dict[str, Any]) -> str:
     """Return the SHA-256, 64 hex digits, over the canonical form of an entry's fields without ``hash``."""
-    return hashlib.sha256(rfc8785.dumps({key: content[key] for key in content if key != "hash"})).hexdigest()
+    return hashlib.sha256(canonical_json({key: content[key] for key in content if key != "hash"})).hexdigest()
 
 
 def parse_entry(data: bytes, *, path: str) -> tuple[JournalEntry, str]:
@@ -102,7 +103,7 @@ def parse_entry(data: bytes, *, path: str) -> tuple[JournalEntry, str]:
             next_step="use the release that wrote the journal, or a later one",
         )
     try:
-        canonical = rfc8785.dumps(content)
+        canonical = canonical_json(content)
         entry = JournalEntry.model_validate(content)
     except ValidationError as error:
         fields = sorted({".".join(map(str, item["loc"])) for item in error.errors(include_input=False)})

@@ -1,4 +1,4 @@
-"""Documents of a mirror: what a person asks of it, and what its promotion found."""
+"""Documents of a mirror: requests, remote topics to delete, its promotion, and the comparison of its contents."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.base import Document, GrownPart, Part
+from airflow_provider_kafka_migration.documents.proof import ContentDifference
 
 Want = Literal["run", "paused", "promoted", "ended"]
 
 
 class MirrorRequest(Document):
-    """``control/mirror.json``: what a person wants of a mirror. Whoever holds the mirror does it and journals it.
+    """What a person wants of a mirror. Whoever holds the mirror does it and journals it.
+
+    ``control/mirror-requests/<number>.json``; a copy in ``control/mirror.json`` says where to begin to look.
 
     A request needs no claim, so that it reaches a mirror that runs elsewhere, for instance in Airflow.
     """
@@ -26,6 +29,37 @@ class MirrorRequest(Document):
     requested_by: str = ""
     requested_at: str = ""
     refused: str = Field("", description="why the holder has turned a request down; it goes on mirroring")
+
+
+class RetentionProblems(Document):
+    """``results/target-retention.json``: what the last pass over the target's retention could not do."""
+
+    version: int = 1
+    migration_id: str
+    at: str
+    count: int = Field(description="partitions and steps with a problem")
+    problems: dict[str, str] = Field(description="by source partition (orders-1) or step; of many, the first")
+
+
+class MissingGroup(GrownPart):
+    """A group whose offsets the mirror has written on the target, and that the source does not list."""
+
+    LATER_FIELDS = ("is_refused",)
+
+    group: str
+    since: str = Field("", description="when all brokers of the source first said that it is gone; empty: not yet")
+    looked_at: str = Field(description="when they were last asked")
+    brokers: list[int] = Field(default_factory=list, description="the brokers that said so first, ascending")
+    kept: str = Field("", description="why the target still has the group, by the last look")
+    is_refused: bool = Field(False, description="whether the target has certainly refused the last request to delete")
+
+
+class MissingGroups(Document):
+    """``results/groups-missing.json``. It only observes: without it the next look is a first one."""
+
+    version: int = 1
+    migration_id: str
+    groups: list[MissingGroup] = Field(default_factory=list)
 
 
 class PromotedPartition(Part):
@@ -60,4 +94,84 @@ class Promotion(Document):
     source_seen_at: str = Field(
         "", description="when copiers last reported the source's ends; what it got after that is unknown"
     )
-    problems: list[str] = Field(default_factory=list, description="what could not be put back on the target")
+    problems: list[str] = Field(
+        default_factory=list, description="what could not be put back on the target, fenced or granted there"
+    )
+
+
+class RemoteTopic(Part):
+    """A remote topic whose source topic is gone, as a person has seen it."""
+
+    topic: str = Field(description="source topic")
+    remote_topic: str
+    topic_id: str = Field(description="id of the remote topic")
+    why: str = Field(description="what happened to the source topic")
+    log_end_offsets: list[int] = Field(description="of the remote topic, by partition")
+
+
+class TopicDeletions(Document):
+    """``control/topic-deletions.json``: the remote topics that a person has approved to delete.
+
+    Like a request it needs no claim. Whoever holds the mirror deletes a topic only as long as it is exactly as it was
+    shown.
+    """
+
+    version: int = 1
+    migration_id: str
+    topics: list[RemoteTopic] = Field(description="ascending by remote topic")
+    code: str = Field(description="the approved code, over the topics")
+    approved_by: str
+    approved_at: str
+    reason: str = ""
+
+
+#: Outcome of comparing one partition. ``nothing``: neither side has anything that is to be compared.
+Verified = Literal["equal", "different", "unchecked", "nothing"]
+
+
+class VerifiedPartition(Part):
+    """The comparison of one partition of a mirror. Offsets of -1: no range was determined."""
+
+    topic: str
+    target_topic: str
+    partition: int
+    outcome: Verified
+    reason: str = Field("", description="why it could not be checked, or why there is nothing to compare")
+    source_start_offset: int = -1
+    source_end_offset: int = Field(-1, description="exclusive")
+    target_start_offset: int = -1
+    target_end_offset: int = Field(-1, description="exclusive")
+    compared: int = Field(0, description="records found equal on both sides")
+    only_on_source: dict[str, int] = Field(
+        default_factory=dict,
+        description="records that the target may lack, by the reason: compacted, expired, unkeyed",
+    )
+    only_on_target: dict[str, int] = Field(
+        default_factory=dict, description="records that the source may lack, by the reason"
+    )
+    deleted_meanwhile: int = Field(0, description="records that one side has deleted before they were compared")
+    difference_count: int = 0
+    differences: list[ContentDifference] = Field(default_factory=list, description="the first ones, ascending")
+    notes: list[str] = Field(default_factory=list, description="what was not compared, for people")
+
+
+class MirrorVerification(Document):
+    """``results/verification.json``: the last comparison of the contents of a mirror."""
+
+    version: int = 1
+    migration_id: str
+    state: str = Field(description="state of the mirror when it began")
+    topics: list[str] = Field(default_factory=list, description="patterns of the topics; empty: all")
+    last: int | None = Field(None, description="number of last offsets of each partition; null: all")
+    started_at: str
+    finished_at: str
+    partitions: list[VerifiedPartition] = Field(description="ascending by topic and partition")
+
+    def count(self, outcome: Verified) -> int:
+        """Return the number of partitions with an outcome."""
+        return sum(item.outcome == outcome for item in self.partitions)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether something was compared, and all that there is to compare is equal."""
+        return self.count("equal") > 0 and not self.count("different") and not self.count("unchecked")

@@ -129,6 +129,8 @@ class Verdict(StrEnum):
 
 #: A kind of topic: producers outside the migration write to it on the target.
 SHARED_KIND = "shared"
+#: A kind of topic: the opposite flow copies it back under the same name, so each cluster has the records of both.
+MERGED_KIND = "merged"
 
 
 class ClusterFacts(Part):
@@ -147,7 +149,7 @@ class ClusterFacts(Part):
 class PartitionPlan(GrownPart):
     """One partition: the bounds of its log, and how its offsets are kept."""
 
-    LATER_FIELDS = ("adopted",)
+    LATER_FIELDS = ("adopted", "left_out")
 
     partition: int
     log_start_offset: int
@@ -165,11 +167,14 @@ class PartitionPlan(GrownPart):
     adopted: AdoptedStart | None = Field(
         None, description="the partition begins behind content that is on both clusters; null: on an empty partition"
     )
+    left_out: str = Field(
+        "", description="why nothing is copied to the partition, although its topic is part of the plan; empty: it is"
+    )
 
     @property
     def filler_offsets(self) -> int:
         """Offsets to fill and delete before the first record (verdict equal and a log start above 0)."""
-        return 0 if self.adopted else self.target_start_offset
+        return 0 if self.adopted or self.left_out else self.target_start_offset
 
 
 class TopicPlan(Part):
@@ -197,6 +202,11 @@ class TopicPlan(Part):
     def shared(self) -> bool:
         """Whether other producers write to it on the target: the copy writes alongside, and its configs stay."""
         return SHARED_KIND in self.kinds
+
+    @property
+    def merged(self) -> bool:
+        """Whether it has the records of both clusters; then it is shared, too, and no flow ever sets its configs."""
+        return MERGED_KIND in self.kinds
 
 
 class GroupPlan(Part):
@@ -390,7 +400,11 @@ class PlanSupplement(Document):
             update={
                 "topics": [topics[name] for name in sorted(topics)],
                 "lanes": lanes,
-                "excluded_topics": dict(sorted({**plan.excluded_topics, **self.dropped}.items())),
+                "excluded_topics": {
+                    name: why
+                    for name, why in sorted({**plan.excluded_topics, **self.dropped}.items())
+                    if name in self.dropped or name not in topics
+                },
             }
         )
 

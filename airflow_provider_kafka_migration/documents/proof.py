@@ -23,6 +23,8 @@ class Outcome(StrEnum):
     PASSED = "PASSED"
     WARNING = "WARNING"
     FAILED = "FAILED"
+    #: Only of evidence: a way back has ended with *Keep*, so nothing was validated.
+    KEPT = "KEPT"
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

@@ -36,7 +36,7 @@ class ProbeJob(Document):
 
 
 class ClockSpan(Part):
-    """By how many seconds another clock is ahead of ours: somewhere from ``low`` to ``high``."""
+    """By how many seconds another clock is ahead of the local one: somewhere from ``low`` to ``high``."""
 
     low: float
     high: float

@@ -23,6 +23,15 @@ def test_the_example_is_read_and_written_unchanged() -> None:
     assert document.refused[0].reason.startswith("the target's last record")
 
 
+def test_partitions_that_are_left_out_came_later() -> None:
+    data = (CASES / "adoption" / "v1" / "adoption-left-out.json").read_bytes()
+    document = Adoption.parse(data)
+    assert document.canonical() == data
+    assert [(item.topic, item.partition) for item in document.left_out] == [("A.orders", 1)]
+    before = (CASES / "adoption" / "v1" / "adoption.json").read_bytes()
+    assert b"left_out" not in Adoption.parse(before).canonical()
+
+
 def test_a_plan_of_before_keeps_its_digest() -> None:
     data = json.loads((CASES / "plan" / "plan.v1.json").read_bytes())
     plan = Plan.model_validate(data)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.documents.plan import Plan, PlanSupplement, supplemented
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
+
+
+def test_the_end_of_a_job_of_before_keeps_its_bytes() -> None:
+    for name, application in (("end", ""), ("end-yarn", "application_1410901177871_0001")):
+        data = (CASES / "job_end" / f"{name}.v1.json").read_bytes().strip()
+        end = JobEnd.parse(data)
+        assert end.canonical() == data
+        assert (end.application_id, str(end.error)[:16]) == (application, "[EXECUTOR_UNFIT]")
 
 
 def test_a_supplement_of_before_keeps_its_bytes() -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Promotion
+from airflow_provider_kafka_migration.documents.mirror import (
+    MirrorRequest,
+    MirrorVerification,
+    MissingGroups,
+    Promotion,
+    RetentionProblems,
+    TopicDeletions,
+)
 
 CASES = Path(__file__).parents[2] / "cases" / "mirror" / "v1"
 
@@ -21,4 +28,37 @@ def test_a_promotion() -> None:
     found = Promotion.parse(data)
     assert [item.possibly_lost for item in found.partitions] == [15, 0]
     assert found.partitions[1].source_end_offset == -1
+    assert found.canonical() == data
+
+
+def test_an_approved_deletion() -> None:
+    data = (CASES / "topic-deletions.json").read_bytes()
+    found = TopicDeletions.parse(data)
+    assert [(item.remote_topic, item.log_end_offsets) for item in found.topics] == [("A.orders", [120, 0])]
+    assert found.canonical() == data
+
+
+def test_problems_of_the_retention() -> None:
+    data = (CASES / "target-retention.json").read_bytes()
+    found = RetentionProblems.parse(data)
+    assert (found.count, found.problems["orders-1"]) == (2, "the partition has no leader")
+    assert found.canonical() == data
+
+
+def test_groups_that_the_source_no_longer_has() -> None:
+    data = (CASES / "groups-missing.json").read_bytes()
+    found = MissingGroups.parse(data)
+    assert [(item.group, item.brokers, bool(item.since)) for item in found.groups] == [
+        ("billing", [1, 2, 3], True),
+        ("late", [], False),
+    ]
+    assert found.canonical() == data
+
+
+def test_a_comparison_of_contents() -> None:
+    data = (CASES / "verification.json").read_bytes()
+    found = MirrorVerification.parse(data)
+    assert [item.outcome for item in found.partitions] == ["different", "unchecked"]
+    assert (found.partitions[0].differences[0].source_offset, found.partitions[1].source_end_offset) == (4321, -1)
+    assert not found.is_equal
     assert found.canonical() == data
