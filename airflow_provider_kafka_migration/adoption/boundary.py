@@ -3,6 +3,9 @@
 The way back has the ends of that migration exchanged: its source is the cluster that the clients have switched to. On
 each partition it begins where the copy ended. What the fence of the migration's producer took behind that offset is a
 hole, which the way back fills on its own target.
+
+A mirror that fails back begins at the end of a promoted mirror in the same way. If that one was promoted because its
+source was gone, the source may have records that nobody mirrored (``diverged``).
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_provider_kafka_migration.adoption.diverged import left_out_by_policy, past_diverged
 from airflow_provider_kafka_migration.adoption.last_records import (
     Compared,
     LogEnd,
@@ -37,8 +41,9 @@ from airflow_provider_kafka_migration.offset_map.runs import read_partition_map
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.spec import parse_spec
-from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.adoption import AdoptSection
+from airflow_provider_kafka_migration.state import State, mirror_name
 from airflow_provider_kafka_migration.topics.target_topics import journaled_ids
 
 PHASE = "plan"
@@ -80,8 +85,26 @@ def forward_record(context: PhaseContext, migration_id: str) -> MigrationRecord:
             next_step="check adopt.migration_id and storage.journal",
         )
     spec = parse_spec(recorded_spec(journal), recorded=True)
+    _check_kind(context, spec)
     stores = (context.journal_store, context.archive_store, context.evidence_store)
     return MigrationRecord(spec, journal, *stores, now=context.now)
+
+
+def _check_kind(context: PhaseContext, spec: MigrationSpec) -> None:
+    adopt = context.spec.adopt
+    wanted = "mirror" if adopt is not None and adopt.from_ == "mirror" else "migration"
+    if spec.kind == wanted:
+        return
+    raise SpecInvalid(
+        f"{spec.migration_id} is a {spec.kind}, but adopt.from asks for the end of a {wanted}",
+        where=context.where(PHASE, path="adopt.from"),
+        next_step="set adopt.from to "
+        + (
+            "mirror, in a spec of kind: mirror (kafka-migration mirror fail-back FILE)"
+            if spec.kind == "mirror"
+            else "way_back (kafka-migration way-back plan FILE)"
+        ),
+    )
 
 
 def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
@@ -92,14 +115,7 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
 
     :raises Terminal: the migration has not handed its clients over, or its offset map is missing.
     """
-    if not record.journal.is_past(State.CUTOVER):
-        state = record.journal.tip_state
-        raise Terminal(
-            f"the migration {record.migration_id} has not handed its clients over (state {state}), so it has no "
-            "boundary yet",
-            where=record.where(PHASE),
-            next_step="finish its cutover; until then its own rollback ends it",
-        )
+    _check_handed_over(record)
     document = record.offset_map()
     if document is None:
         raise Terminal(
@@ -137,8 +153,29 @@ def boundary_of(record: MigrationRecord) -> dict[TopicPartition, LeftBoundary]:
     return found
 
 
+def _check_handed_over(record: MigrationRecord) -> None:
+    state = record.journal.tip_state
+    if record.spec.kind == "mirror":
+        if state is not State.PROMOTED:
+            raise Terminal(
+                f"the mirror {record.migration_id} is not promoted (state {state and mirror_name(state)}), so it has "
+                "no boundary to fail back from",
+                where=record.where(PHASE),
+                next_step="promote it first (kafka-migration mirror promote FILE)",
+            )
+    elif not record.journal.is_past(State.CUTOVER):
+        raise Terminal(
+            f"the migration {record.migration_id} has not handed its clients over (state {state}), so it has no "
+            "boundary yet",
+            where=record.where(PHASE),
+            next_step="finish its cutover; until then its own rollback ends it",
+        )
+
+
 def _handed_over(record: MigrationRecord) -> JournalEntry | None:
-    """Return the journal entry that told clients to switch."""
+    """Return the journal entry that told clients to switch, or that has promoted a mirror."""
+    if record.spec.kind == "mirror":
+        return record.journal.find_step(steps.PROMOTED)
     attempt = record.freeze()
     return record.journal.find_step(steps.READY, attempt.key) if attempt is not None else None
 
@@ -170,7 +207,10 @@ def _may_lack(plan: Plan, topic: str) -> bool:
 
 
 def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candidate]) -> FoundStarts:
-    """See :class:`~.starts.FindStarts`: the boundary of ``adopt.migration_id``, checked on both clusters."""
+    """See :class:`~.starts.FindStarts`: the boundary of ``adopt.migration_id``, checked on both clusters.
+
+    :raises Terminal: the migration has no boundary yet.
+    """
     adopt = context.spec.adopt
     assert adopt is not None
     assert adopt.migration_id is not None
@@ -184,40 +224,111 @@ def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candi
             "it was copied in transactions next to other producers, so no map leads back; exclude the topic, or move "
             "its clients back without it"
         )
+    others = {key: item for key, item in candidates.items() if key not in boundaries and key not in transactional}
+    _judge_others(context, record, others, found)
     target_ends = read_log_ends(context.target.wire, (item.target_key for item in left.values()))
     source_ends = read_log_ends(context.source.wire, left)
     for key, candidate in sorted(left.items()):
-        why = _why_not(candidate, boundaries[key], source_ends[key], target_ends[candidate.target_key])
+        source_end, target_end = source_ends[key], target_ends[candidate.target_key]
+        why = _why_not(candidate, boundaries[key], source_end, target_end)
         if why:
             found.refused[key] = why
             continue
-        source_end, target_end = source_ends[key], target_ends[candidate.target_key]
         assert isinstance(source_end, LogEnd)
         assert isinstance(target_end, LogEnd)
+        start = boundaries[key].start
+        if adopt.from_ == "mirror" and target_end.log_end_offset > start.target_offset:
+            past = past_diverged(context, candidate, start, target_end, adopt.on_diverged)
+            if past.refused or past.left_out:
+                (found.refused if past.refused else found.left_out)[key] = past.refused or past.left_out
+                continue
+            start = past.start
+        elif why := target_end.why_not_at(start.target_offset):
+            has_lost = target_end.log_end_offset < start.target_offset
+            _leave(
+                found, adopt, key, why, f"{why}: the cluster has lost records that were mirrored" if has_lost else ""
+            )
+            continue
         below = BelowMap(
             migration_id=context.migration_id,
             topic=key[0],
             partition=key[1],
-            source_offset=boundaries[key].start.source_offset,
-            target_offset=boundaries[key].start.target_offset,
+            source_offset=start.source_offset,
+            target_offset=start.target_offset,
             is_exact=boundaries[key].is_exact,
             ranges=flat_ranges(boundaries[key].below),
         )
         compared = _compare(context, record, candidate, boundaries[key], below, source_end, target_end)
         if compared.difference:
-            found.refused[key] = compared.difference
+            _leave(found, adopt, key, compared.difference, f"below the boundary the logs differ: {compared.difference}")
             continue
         found.below[key] = below
-        found.starts[key] = boundaries[key].start.model_copy(
+        found.starts[key] = start.model_copy(
             update={"compared_records": compared.records, "below_digest": below.digest()}
         )
+    return found
+
+
+def _leave(found: FoundStarts, adopt: AdoptSection, key: TopicPartition, why: str, diverged: str) -> None:
+    """Note a partition that is not adopted: left out if it has diverged and the policy says so, else refused.
+
+    :param diverged: how the former source has diverged below the boundary; empty: it has not.
+    """
+    if diverged and adopt.from_ == "mirror" and adopt.on_diverged == "leave_out":
+        found.left_out[key] = left_out_by_policy(diverged)
+    else:
+        found.refused[key] = why
+
+
+def _judge_others(
+    context: PhaseContext,
+    record: MigrationRecord,
+    candidates: Mapping[TopicPartition, Candidate],
+    found: FoundStarts,
+) -> None:
+    """Note partitions without a boundary: left out as before, or refused if they hold anything."""
+    for key, reason in _left_out_before(record).items():
+        if key in candidates:
+            found.left_out[key] = (
+                f"{record.migration_id} copied nothing to this partition, so both sides have records of their own "
+                f"({reason})"
+            )
+    unknown = [item for key, item in candidates.items() if key not in found.left_out]
+    found.refused.update(_without_boundary(context, record, unknown))
+
+
+def _left_out_before(record: MigrationRecord) -> dict[TopicPartition, str]:
+    """Return what a migration has left out itself, by (target topic, partition), with its reason."""
+    return {
+        (topic.target_name, item.partition): item.left_out
+        for topic in record.plan().topics
+        for item in topic.partitions
+        if item.left_out
+    }
+
+
+def _without_boundary(
+    context: PhaseContext, record: MigrationRecord, candidates: list[Candidate]
+) -> dict[TopicPartition, str]:
+    """Return the partitions that hold records and that the migration knows nothing of, with what to do about them."""
+    ends = read_log_ends(context.target.wire, (item.target_key for item in candidates))
+    found = {}
+    for candidate in candidates:
+        end = ends[candidate.target_key]
+        if isinstance(end, MigrationError):
+            found[candidate.key] = f"the target's log cannot be read: {end.what}"
+        elif end.log_end_offset > 0:
+            found[candidate.key] = (
+                f"the target has offsets up to {end.log_end_offset} there, which {record.migration_id} knows nothing "
+                "of, so nobody knows where a copy would begin; exclude the topic"
+            )
     return found
 
 
 def _why_not(
     candidate: Candidate, left: LeftBoundary, source: LogEnd | MigrationError, target: LogEnd | MigrationError
 ) -> str:
-    """Return why the boundary does not hold any more; empty if it does."""
+    """Return why the boundary does not hold any more; empty if it does. The target's end is not looked at here."""
     if isinstance(source, MigrationError):
         return f"the source's log cannot be read: {source.what}"
     if isinstance(target, MigrationError):
@@ -241,7 +352,7 @@ def _why_not(
             f"the source's log starts at {source.log_start_offset}, above the boundary {start.source_offset}: records "
             "that clients wrote since are deleted already"
         )
-    return target.why_not_at(start.target_offset)
+    return ""
 
 
 def _compare(

@@ -21,6 +21,7 @@ PHASE = "plan"
 #: ``module:function`` of this room, by what is taken over. Named instead of imported: most plans need none of them.
 FINDERS: dict[AdoptFrom, str] = {
     "way_back": "boundary:find_starts",
+    "mirror": "boundary:find_starts",
     "mirrormaker2": "mirror_maker:find_starts",
     "redpanda_migrator": "redpanda_migrator:find_starts",
     "comparison": "comparison:find_starts",
@@ -116,10 +117,11 @@ def _refuse_other_offsets(spec: MigrationSpec, found: FoundStarts) -> None:
 def with_starts(spec: MigrationSpec, topic: TopicPlan, adoption: Adoption) -> TopicPlan:
     """Return a topic's plan whose adopted partitions begin where the adoption says."""
     starts = adoption.starts()
+    left_out = {(item.topic, item.partition): item.reason for item in adoption.left_out}
     partitions = [
         _begun(spec, topic.name, item, starts[topic.name, item.partition])
         if (topic.name, item.partition) in starts
-        else item
+        else item.model_copy(update={"left_out": left_out.get((topic.name, item.partition), "")})
         for item in topic.partitions
     ]
     return topic.model_copy(update={"partitions": partitions})

@@ -14,10 +14,8 @@ Layouts (``connect-mirror`` of Kafka 2.4 to 4.3):
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from airflow_provider_kafka_migration.adoption.alignment import OffsetSync
 from airflow_provider_kafka_migration.adoption.by_content import PHASE, Recorded, find_by_content
@@ -26,20 +24,11 @@ from airflow_provider_kafka_migration.compare.logs import KafkaLog
 from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch, Record, records
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.mirror_maker.source_offsets import OffsetsTopic, SourcePosition, parse_position
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.spec import AdoptSection, MirrorMaker2Section
 
-#: Keys of a source partition of MirrorSourceConnector; those of its other connectors differ.
-_PARTITION_KEYS = {"cluster", "partition", "topic"}
 _SYNC_VALUE = struct.Struct(">qq")
-
-
-class SourcePosition(NamedTuple):
-    """One record of the offsets topic: the last source offset that was copied; None: removed."""
-
-    connector: str
-    key: TopicPartition
-    offset: int | None
 
 
 def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candidate]) -> FoundStarts:
@@ -82,7 +71,7 @@ def target_name(mirror: MirrorMaker2Section, topic: str) -> str:
 
 def offsets_topic(mirror: MirrorMaker2Section) -> str:
     """Return the topic with its source offsets, on the target."""
-    return mirror.offsets_topic or f"mm2-offsets.{mirror.source_alias}.internal"
+    return OffsetsTopic(mirror.source_alias, mirror.offsets_topic or "").topic
 
 
 def offset_syncs_topics(mirror: MirrorMaker2Section) -> list[str]:
@@ -147,19 +136,6 @@ def read_syncs(context: PhaseContext, adopt: AdoptSection) -> dict[TopicPartitio
             raise
         return {}
     return found
-
-
-def parse_position(record: Record, source_alias: str) -> SourcePosition | None:
-    """Parse a record of the offsets topic; None if it is of another connector, cluster or format."""
-    try:
-        connector, partition = json.loads(record.key or b"")
-        if set(partition) != _PARTITION_KEYS or partition["cluster"] != source_alias:
-            return None
-        key = (str(partition["topic"]), int(partition["partition"]))
-        value = None if record.value is None else json.loads(record.value)
-        return SourcePosition(str(connector), key, None if value is None else int(value["offset"]))
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 def last_positions(positions: Iterable[SourcePosition]) -> dict[TopicPartition, int]:

@@ -53,6 +53,7 @@ class FoundStarts:
 
     :param starts: where adopted partitions begin.
     :param refused: partitions that cannot be adopted, and why; each is a blocker of the precheck.
+    :param left_out: partitions to which nothing is copied, by policy, and why.
     :param below: positions below the boundary, for groups that lag behind it.
     :param boundary_of: migration whose end is the boundary; empty: none.
     :param boundary_digest: hash of its journal entry that told clients to switch.
@@ -60,6 +61,7 @@ class FoundStarts:
 
     starts: dict[TopicPartition, AdoptedStart] = field(default_factory=dict)
     refused: dict[TopicPartition, str] = field(default_factory=dict)
+    left_out: dict[TopicPartition, str] = field(default_factory=dict)
     below: dict[TopicPartition, BelowMap] = field(default_factory=dict)
     boundary_of: str = ""
     boundary_digest: str = ""
@@ -90,6 +92,7 @@ def adoption_document(migration_id: str, adopted_from: str, found: FoundStarts, 
             for key, start in sorted(found.starts.items())
         ],
         refused=_refused(found.refused.items()),
+        left_out=_refused(found.left_out.items()),
     )
 
 

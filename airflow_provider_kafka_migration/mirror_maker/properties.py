@@ -29,7 +29,7 @@ COVERED: Mapping[str, str] = {
     "refresh.topics.enabled": "topology.follow_new",
     "refresh.topics.interval.seconds": "topology.refresh_interval",
     "sync.topic.configs.enabled": "topology.on_source_drift",
-    "sync.topic.acls.enabled": "acls.policy",
+    "sync.topic.acls.enabled": "acls.policy, acls.write_grants",
     "sync.group.offsets.enabled": "mirror.sync_groups",
     "sync.group.offsets.interval.seconds": "mirror.sync_interval",
 }
@@ -127,6 +127,14 @@ def table() -> str:
     rows += [(name, f"**no equivalent**: {why}") for name, why in NO_EQUIVALENT.items()]
     lines = [f"| `{name}{'*' if name.endswith('.') else ''}` | {becomes} |" for name, becomes in rows]
     return "\n".join(["| property of MirrorMaker 2 | becomes |", "|---|---|", *lines]) + "\n"
+
+
+#: ``config.properties.exclude`` of MirrorMaker 2 (DefaultConfigPropertyFilter of 4.3), in the names of topic configs.
+_CONFIG_EXCLUDE = (
+    r"follower\.replication\.throttled\.replicas, leader\.replication\.throttled\.replicas, "
+    r"message\.timestamp\.difference\.max\.ms, message\.timestamp\.type, unclean\.leader\.election\.enable, "
+    r"min\.insync\.replicas"
+)
 
 
 @dataclass
@@ -351,8 +359,7 @@ def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     yield "groups.exclude", _names(values.get("groups.exclude", "console-consumer-.*, connect-.*, __.*"))
     # It never looks at the source's replication factor.
     yield "topology.replication_factor", int(values.get("replication.factor", "2"))
-    if "config.properties.exclude" in values:
-        yield "topology.config_exclude", _names(values["config.properties.exclude"])
+    yield "topology.config_exclude", _names(values.get("config.properties.exclude", _CONFIG_EXCLUDE))
     if "use.defaults.from" in values:
         yield "topology.use_defaults_from", values["use.defaults.from"]
     if values.get("refresh.topics.enabled", "true").lower() == "false":
@@ -363,3 +370,8 @@ def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         yield "topology.on_source_drift", "ignore"
     if values.get("sync.topic.acls.enabled", "true").lower() == "false":
         yield "acls.policy", "skip"
+    else:
+        # It never copies WRITE, and makes READ of ALL. Here a promotion gives what was held back.
+        yield "acls.write_grants", "at_cutover"
+    # It copies from cluster to cluster, and so does the mirror: otherwise its seed would pass through a bucket.
+    yield "seed.via", "direct"

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, ForeignData, PermissionMissing, Where
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.base import AUTHORIZATION_CODES
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import AUTHORIZATION_CODES
 from airflow_provider_kafka_migration.kafka.auth import kerberos
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch, RawBatch, records
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -77,23 +77,13 @@ class StateWriter:
 
     def __init__(self, config: ClientConfig, wire: Wire, topics: StateTopics) -> None:
         self._topics = topics
-        self._config, self._wire = config, wire
         self._known = _Known()
         for record in _decoded(wire, topics.checkpoints, Checkpoint.decode):
             key, value = record.encode()
             self._known.checkpoints[key] = value
         for sync in _decoded(wire, topics.offset_syncs, OffsetSync.decode):
             self._known.newest_syncs[sync.topic, sync.partition] = sync.upstream_offset
-        self._producer = Producer(
-            {
-                **config.librdkafka(),
-                "acks": "all",
-                "enable.idempotence": True,
-                # As Java's clients choose it; the partition is given, so this is for whoever reads the settings.
-                "partitioner": "murmur2_random",
-                "message.timeout.ms": int(_FLUSH_SECONDS * 1000),
-            }
-        )
+        self._sender = StateSender(config, wire)
 
     def write(
         self,
@@ -161,34 +151,73 @@ class StateWriter:
         return sorted(sync for sync in found if sync.upstream_offset > newest.get((sync.topic, sync.partition), -1))
 
     def _send(self, items: Sequence[tuple[str, StateRecord]]) -> None:
+        self._sender.send([StateMessage(topic, *record.encode(), partition=0) for topic, record in items])
+
+
+class StateMessage(NamedTuple):
+    """One record to write. Without a value it removes the key; -1: the partition follows from the key."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    partition: int = -1
+
+
+class StateSender:
+    """Writes records of state topics to the target, and waits until it has them.
+
+    :param wire: of the target.
+    """
+
+    def __init__(self, config: ClientConfig, wire: Wire) -> None:
+        self._config, self._wire = config, wire
+        self._producer = Producer(
+            {
+                **config.librdkafka(),
+                "acks": "all",
+                "enable.idempotence": True,
+                # As Java's clients choose it: compaction and Connect expect each key in one partition.
+                "partitioner": "murmur2_random",
+                "message.timeout.ms": int(_FLUSH_SECONDS * 1000),
+            }
+        )
+
+    def send(self, items: Sequence[StateMessage]) -> None:
+        """Write records in their order.
+
+        :raises MigrationError: the target has not taken a record.
+        """
         failures: list[tuple[str, KafkaError]] = []
+        first = items[0].topic if items else ""
         if self._config.kerberos is not None:
             # librdkafka does not renew tickets here, and they end after some hours.
-            where = Where(cluster="target", topic=self._topics.checkpoints)
+            where = Where(cluster="target", topic=first)
             kerberos.fill_ticket_cache(self._config.kerberos, self._wire.connection().host, where)
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 failures.append((message.topic() or "", error))
 
-        for topic, record in items:
-            key, value = record.encode()
+        for item in items:
             try:
-                self._producer.produce(topic, value, key, 0, on_delivery=report)
+                self._produce(item, report)
             except BufferError:
                 self._producer.flush(_FLUSH_SECONDS)
-                self._producer.produce(topic, value, key, 0, on_delivery=report)
+                self._produce(item, report)
             except KafkaException as error:
-                raise _failure(topic, error.args[0]) from None
+                raise _failure(item.topic, error.args[0]) from None
         left = self._producer.flush(_FLUSH_SECONDS)
         if failures:
             raise _failure(*failures[0])
         if left:
             raise BrokerBusy(
                 f"{left} records of the state topics were not acknowledged within {_FLUSH_SECONDS:.0f} seconds",
-                where=Where(cluster="target", topic=self._topics.checkpoints),
+                where=Where(cluster="target", topic=first),
                 next_step="check the target's brokers; the next round writes them again",
             )
+
+    def _produce(self, item: StateMessage, report: Callable[[KafkaError | None, Message], None]) -> None:
+        self._producer.produce(item.topic, item.value, item.key, item.partition, on_delivery=report)
 
 
 def _failure(topic: str, error: KafkaError) -> PermissionMissing | BrokerBusy | BrokerRefused:

@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.spec.sections import Section
 from airflow_provider_kafka_migration.spec.types import Duration
 
 #: Where the boundary between the content that is there and the copy comes from.
-AdoptFrom = Literal["way_back", "mirrormaker2", "redpanda_migrator", "comparison"]
+AdoptFrom = Literal["way_back", "mirror", "mirrormaker2", "redpanda_migrator", "comparison"]
 
 
 class MirrorMaker2Section(Section):
@@ -60,11 +60,20 @@ class AdoptSection(Section):
 
     from_: AdoptFrom = Field(
         alias="from",
-        description="way_back: the end of another migration of this tool, in the other direction; mirrormaker2 and "
+        description="way_back: the end of another migration of this tool, in the other direction; mirror: that of a "
+        "promoted mirror, likewise; mirrormaker2 and "
         "redpanda_migrator: the positions of that tool, checked by content; comparison: content alone.",
     )
     migration_id: str | None = Field(
-        None, description="The migration whose end is the boundary (from: way_back); same storage.journal."
+        None,
+        description="The migration, or the mirror, whose end is the boundary (from: way_back, mirror); same "
+        "storage.journal.",
+    )
+    on_diverged: Literal["fail", "leave_out", "append"] = Field(
+        "fail",
+        description="A partition to which the former source got records that were not mirrored before the promotion "
+        "(from: mirror). fail: the precheck blocks; leave_out: nothing is copied to it, all others go on; append: what "
+        "clients wrote since the promotion follows behind these records, so offsets are shifted by one constant.",
     )
     stable_window: Duration = Field(  # type: ignore[assignment]
         "10s", description="How long the target's log ends must not move: nobody else writes there."

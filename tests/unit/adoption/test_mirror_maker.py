@@ -6,15 +6,14 @@ import pytest
 
 from airflow_provider_kafka_migration.adoption.alignment import OffsetSync
 from airflow_provider_kafka_migration.adoption.mirror_maker import (
-    SourcePosition,
     last_positions,
     offset_syncs_topics,
     offsets_topic,
-    parse_position,
     parse_sync,
     target_name,
 )
 from airflow_provider_kafka_migration.kafka.batches.api import Record
+from airflow_provider_kafka_migration.mirror_maker.source_offsets import SourcePosition, parse_position
 from airflow_provider_kafka_migration.spec import MirrorMaker2Section
 
 
@@ -28,6 +27,8 @@ KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":0,"topic":"orders"}]
 def test_a_source_position() -> None:
     got = parse_position(record(KEY, b'{"offset":4999}'), "A")
     assert got == SourcePosition("MirrorSourceConnector", ("orders", 0), 4999)
+    assert got.encode("A") == (KEY, b'{"offset":4999}'), "Connect looks it up by these bytes"
+    assert got._replace(offset=None).encode("A") == (KEY, None)
 
 
 def test_the_order_of_json_keys_and_the_connectors_name_are_free() -> None:

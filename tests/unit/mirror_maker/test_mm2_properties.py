@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from airflow_provider_kafka_migration.cli.frame import ExitCode
-from airflow_provider_kafka_migration.cli.mirror_import import import_properties
+from airflow_provider_kafka_migration.cli.mirrors.import_properties import import_properties
 from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.mirror_maker.properties import (
     COVERED,
@@ -20,7 +20,8 @@ from airflow_provider_kafka_migration.mirror_maker.properties import (
     NOT_NEEDED,
     read_properties,
 )
-from airflow_provider_kafka_migration.spec.mirrors_file import load_mirrors
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec.mirrors_file import load_mirrors, parse_mirrors
 
 ACTIVE_ACTIVE = r"""
 # two data centres
@@ -75,6 +76,8 @@ def test_flows_have_their_own_properties_over_the_common_ones() -> None:
     assert "sync_interval" not in back.spec["mirror"]
     assert there.spec["topology"]["replication_factor"] == 3
     assert there.spec["groups"]["exclude"] == ["console-consumer-.*", "connect-.*", "__.*"], "MirrorMaker 2's default"
+    assert r"min\.insync\.replicas" in there.spec["topology"]["config_exclude"], "likewise"
+    assert there.spec["acls"] == {"write_grants": "at_cutover"}, "nobody else writes to remote topics"
 
 
 def test_every_property_is_taken_or_named() -> None:
@@ -145,6 +148,27 @@ def test_the_command_writes_flows_that_can_be_loaded(file: Path, tmp_path: Path)
     assert json.loads(secret.read_text())["sasl.password"] == 's3cr"et'
     assert "unknown properties: sync.topics.acls.enabled" in result.output
     assert "topic.filter.class" in result.output
+    assert there.seed.via == "direct", "the journal's bucket is no place for all records"
+    assert there.source.conn_id == f"file:{secret}"
+    assert Resolver().mapping(there.source.conn_id)["bootstrap.servers"] == "east-1:9093, east-2:9093"
+
+
+def test_flows_under_another_alias_copy_nothing_of_mirror_maker(file: Path, tmp_path: Path) -> None:
+    """The steps of docs/mirrors.md beside the remote topics of a MirrorMaker 2 that are kept."""
+    output = tmp_path / "mirrors.yaml"
+    assert run(file, "--journal", "s3://mirrors/journal", "--output", output).exit_code == ExitCode.OK
+    document = yaml.safe_load(output.read_text())
+    assert document["clusters"]["east"] == {"conn_id": "kafka_east"}
+    document["clusters"] = {f"{alias}2": cluster for alias, cluster in document["clusters"].items()}
+    document["flows"] = {"east2->west2": {}, "west2->east2": {}}
+    document["defaults"]["topics"] = {"exclude": [r"(east|west)\..*"]}
+    flows = parse_mirrors(document)
+    assert flows["east2->west2"].topics.target_name("orders") == "east2.orders"
+    for flow in flows.values():
+        assert flow.topics.why_left_out("east.orders"), "of MirrorMaker 2"
+        assert flow.topics.why_left_out("west.stock")
+        assert not flow.topics.why_left_out("orders")
+        assert flow.seed.via == "direct"
 
 
 def test_a_reverse_flow_that_is_added_later_has_its_own_aliases(tmp_path: Path) -> None:
@@ -175,7 +199,6 @@ def test_what_a_person_has_to_correct_is_named(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     result = run(file, "--journal", "s3://mirrors/journal", "--output", tmp_path / "mirrors.yaml", "--json")
     answer = json.loads(result.stdout)
-    assert {item["path"] for item in answer["to_correct"]} == {
-        "flows.east->west.mirror.two_way",
-        "flows.west->east.mirror.two_way",
-    }
+    (item,) = answer["to_correct"]
+    assert item["path"] == "flows.west->east.mirror.two_way"
+    assert item["reason"].endswith("(it does not go together with east->west)")
