@@ -10,19 +10,27 @@ from airflow_provider_kafka_migration.state import State
 
 #: What has to be done once, before anything can be mirrored.
 BEFORE: tuple[Phase, ...] = (
-    *(PHASES[name] for name in ("plan", "spark_check", "precheck", "topology_copy")),
+    PHASES["plan"],
+    PHASES["spark_check"],
+    replace(PHASES["precheck"], doc=PHASES["precheck"].doc.replace("the migration", "the mirror")),
+    PHASES["topology_copy"],
     # A mirror has no cutover: schemas are brought over before the first record, and followed while it runs.
     replace(PHASES["schemas"], done_past=State.SEED),
-    replace(PHASES["seed"], done_past=State.SEED),
+    replace(PHASES["seed"], done_past=State.SEED, for_ever=True),
 )
 
 MIRROR_PHASE = Phase(
     "mirror",
-    "Mirrors the source until somebody pauses, promotes or ends it. It is *supposed* to run for long.\n\n"
-    "**Red?** Clear it; mirroring continues where it stopped.",
+    "Mirrors the source until somebody promotes or ends it (`kafka-migration mirror promote | end`). It is *supposed* "
+    "to run for long, and keeps consumer groups, new topics and partitions up to date meanwhile. Purple (deferred) is "
+    "normal: its Spark job runs elsewhere, or the mirror is paused and goes on by itself after `kafka-migration mirror "
+    "resume`.\n\n**Up for retry?** A cluster, the storage or Spark has been away for long. It tries again "
+    "by itself, without an end.\n\n**Red?** A person has to change what the last log line names. Then clear it; "
+    "mirroring continues where it stopped.",
     # It moves the states of the mirror itself, as the requests of people say.
     "mirrors.mirror:run",
     reports_trouble=True,
+    for_ever=True,
 )
 
 FINISH = Phase(

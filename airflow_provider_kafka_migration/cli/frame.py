@@ -8,9 +8,10 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
@@ -42,6 +43,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     #: failed for a reason that may pass: run the same command again later
     TRY_AGAIN = 3
+    #: nothing is known to differ, but not everything could be compared
+    UNCHECKED = 4
     #: the migration waits for an operator's approval
     WAITS = 10
     #: stopped by Ctrl-C; the same command continues
@@ -56,6 +59,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.FAILED: "failed, invalid or different: something must be changed first",
     ExitCode.USAGE: "wrong command line",
     ExitCode.TRY_AGAIN: "failed for a reason that may pass (broker unreachable, storage throttled): run it again later",
+    ExitCode.UNCHECKED: "not everything could be compared, so equality is not known (`mirror verify`)",
     ExitCode.WAITS: "the migration waits for an operator: answer with `--approve CODE`",
     ExitCode.INTERRUPTED: "stopped cleanly by Ctrl-C; the same command continues where it stopped",
     ExitCode.TERMINATED: "stopped cleanly by SIGTERM; the same command continues where it stopped",
@@ -306,8 +310,36 @@ def say_last(read: Callable[[], Notice | None], *, when_killed: str = "") -> Non
 
 
 def _last_words(parting: _Parting) -> Notice:
-    notice = parting.read() if parting.read is not None else None
+    with _stdout_kept_free():
+        notice = parting.read() if parting.read is not None else None
     return Notice(notice.data, [commands_in(line) for line in notice.lines]) if notice else Notice({}, ())
+
+
+@contextmanager
+def _stdout_kept_free() -> Iterator[None]:
+    """Lead what is written to file descriptor 1 to stderr: stdout belongs to the answer.
+
+    Importing Airflow, as connections of Airflow need it, makes the root logger write to stdout. Handlers may be older
+    than the command (``airflow kafka-migration``), and libraries print from C, so the descriptor itself is led away.
+    """
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed: there is nothing to keep free
+        yield
+        return
+    _flush_stdout()
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        _flush_stdout()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _flush_stdout() -> None:
+    with suppress(OSError, ValueError):  # the reader has gone, or the stream is closed
+        sys.stdout.flush()
 
 
 def console() -> Console:
@@ -326,6 +358,18 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     It adds ``--json`` and ``--debug``; the function takes ``json_output`` or ``debug`` only if it depends on it. A
     parameter whose type is a dataclass becomes one option per field, so that several commands can share them.
     """
+    return _answering(command, None)
+
+
+def answering_or(failed: ExitCode) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
+    """Return :func:`answering` for a command whose answer is a verdict, which an error must not look like.
+
+    :param failed: the exit status of all errors, also of unforeseen ones; not of a signal or a wrong command line.
+    """
+    return functools.partial(_answering, failed=failed)
+
+
+def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Callable[..., None]:
     taken, groups = _parameters(command)
     shown = [*taken.values(), *(_keyword(name, kind, False) for name, kind in _COMMON.items() if name not in taken)]
 
@@ -342,18 +386,20 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
             with listening() as ending:
                 parting.ending = ending
                 try:
-                    answer = command(*args, **kwargs)
+                    with _stdout_kept_free():
+                        answer = command(*args, **kwargs)
                 except (MigrationError, KeyboardInterrupt) as error:
                     if debug:
                         error_console().print_exception()
-                    _fail(error, ending, as_json=as_json, command=command.__name__, last=_last_words(parting))
+                    last = _last_words(parting)
+                    _fail(error, ending, as_json=as_json, command=command.__name__, last=last, failed=failed)
                 except (typer.Exit, typer.Abort, typer.BadParameter):
                     raise
                 except Exception as error:
                     if debug:
                         error_console().print_exception()
                     print_unexpected(error, as_json=as_json, last=_last_words(parting))
-                    raise typer.Exit(ExitCode.FAILED) from None
+                    raise typer.Exit(ExitCode.FAILED if failed is None else failed) from None
                 last = _last_words(parting)
         finally:
             _parting.reset(token)
@@ -388,7 +434,13 @@ def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def _fail(
-    error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool, command: str, last: Notice
+    error: MigrationError | KeyboardInterrupt,
+    ending: Ending,
+    *,
+    as_json: bool,
+    command: str,
+    last: Notice,
+    failed: ExitCode | None,
 ) -> NoReturn:
     """Print why a command ends, and end it with the matching exit status."""
     told = ending.number
@@ -401,7 +453,7 @@ def _fail(
     print_error(error, as_json=as_json, command=command, last=last)
     if told is not None and isinstance(error, Interrupted):
         raise typer.Exit(SIGNALED + told)
-    raise typer.Exit(exit_code(error))
+    raise typer.Exit(exit_code(error) if failed is None or isinstance(error, Interrupted) else failed)
 
 
 _NOTHING = Notice({}, ())

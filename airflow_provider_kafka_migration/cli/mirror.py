@@ -18,7 +18,10 @@ from airflow_provider_kafka_migration.cli.migrate import (
     make_view,
     trouble_rows,
 )
-from airflow_provider_kafka_migration.cli.mirror_import import import_properties
+from airflow_provider_kafka_migration.cli.mirrors.fail_back import fail_back
+from airflow_provider_kafka_migration.cli.mirrors.hand_over import hand_over
+from airflow_provider_kafka_migration.cli.mirrors.import_properties import import_properties
+from airflow_provider_kafka_migration.cli.mirrors.verify import verify
 from airflow_provider_kafka_migration.cli.plan import plan
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
 from airflow_provider_kafka_migration.errors import (
@@ -35,13 +38,18 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
     from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.metrics.groups import GroupFigures
+    from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
     from airflow_provider_kafka_migration.migration import Status
 
 mirror_app = typer.Typer(
-    help="Mirror a cluster continuously: a copy that goes on until it is told to stop.", no_args_is_help=True
+    help="Mirror a cluster continuously: a copy that goes on until somebody stops it.", no_args_is_help=True
 )
 mirror_app.command("plan")(plan)
 mirror_app.command("import")(import_properties)
+mirror_app.command("fail-back")(fail_back)
+mirror_app.command("hand-over")(hand_over)
+mirror_app.command("verify")(verify)
 
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal.")]
@@ -50,6 +58,8 @@ TimeoutOption = Annotated[
 ]
 
 _POLL_SECONDS = 0.5
+#: What a mirror that mirrors, or is paused, is in; also one that has failed there.
+_MIRRORS = (State.TAIL, State.PAUSED)
 #: What a request leads to.
 _LEADS_TO: dict[str, State] = {
     "run": State.TAIL,
@@ -57,6 +67,12 @@ _LEADS_TO: dict[str, State] = {
     "promoted": State.PROMOTED,
     "ended": State.ENDED,
 }
+#: Only what mirrors looks for requests: plan, precheck, topology and seed do so when they start.
+_HOW_TO_END_A_SEED = (
+    "the mirror does not mirror yet, and looks for requests only when a task starts. The request stays: in Airflow, "
+    "let the task that runs (seed) start again; or stop kafka-migration mirror run and start it again; or run this "
+    "command again with --takeover"
+)
 
 
 def _load(file: Path) -> MigrationSpec:
@@ -109,7 +125,8 @@ def _name(state: State | None) -> str:
 @answering
 def status(file: SpecArgument) -> Answer:
     """Show a mirror's state, lag, groups and last request, from its journal alone. Exit status 10 if it is paused."""
-    from airflow_provider_kafka_migration.mirrors import requests
+    from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
+    from airflow_provider_kafka_migration.mirrors import group_deletions, missed_tombstones, requests, retention
 
     spec = _load(file)
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
@@ -117,34 +134,97 @@ def status(file: SpecArgument) -> Answer:
         request = requests.read(migration.journal_store, spec.migration_id)
         silence = migration.tail_silence() if found.state is State.TAIL else ""
         with migration.reading() as context:
-            progress = context.record.job_progress("tail")
-            groups = context.record.groups()
-    lag = _lag(progress)
+            snapshot = Snapshot.of(context.journal_store, context.record.job_progress("tail"))
+            tombstones = missed_tombstones.last_risk(context.record)
+            kept = retention.last_problems(context.record)
+            missing = group_deletions.read_missing(context.record)
+            deleted = group_deletions.deleted(context.record)
+    copied = {} if snapshot is None else _figures(spec, snapshot)
+    groups = None if snapshot is None or snapshot.groups is None else _groups(snapshot.groups)
     data = {
         **found.as_dict(str(file)),
         "state": None if found.state is None else mirror_name(found.state),
-        "lag": lag,
+        "lag": copied.get("lag"),
+        "verdicts": copied.get("verdicts"),
         "silence": silence,
-        "groups": None if groups is None else {"at": groups.at, "groups": len(groups.groups)},
+        "groups": groups,
+        "groups_missing": [item.model_dump(mode="json") for item in missing],
+        "groups_deleted": deleted,
         "request": request.model_dump(mode="json"),
+        "tombstones_at_risk": tombstones,
+        "retention_problems": None if kept is None else kept.model_dump(mode="json"),
     }
-    lines = _status_lines(spec, found, request, lag, silence)
+    lines = _status_lines(spec, found, request, data)
+    for item in missing:
+        since = f"gone from the source since {item.since}" if item.since else "not listed by the source"
+        lines.append(escape(f"group {item.group}: {since}; kept on the target: {item.kept}"))
+    if tombstones is not None:
+        lines.append(f"{tombstones['at']}: {escape(str(tombstones['reason']))}")
+    if kept is not None:
+        name, what = next(iter(kept.problems.items()))
+        text = f"the target keeps what the source has deleted, {kept.count} problems, the first is {name}: {what}"
+        lines.append(escape(f"{kept.at}: {text}"))
     paused = found.state is State.PAUSED
     return Answer(data, lines, code=ExitCode.WAITS if paused else ExitCode.OK)
 
 
-def _lag(progress: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the lag in source offsets, as the copiers last reported it; None if they have not yet."""
-    known = [int(item["lag"]) for item in progress.get("partitions", []) if int(item["lag"]) >= 0]
-    if not known:
-        return None
-    unknown = len(progress["partitions"]) - len(known)
-    return {"total": sum(known), "largest": max(known), "partitions_unknown": unknown, "at": progress.get("at")}
+def _figures(spec: MigrationSpec, snapshot: Snapshot) -> dict[str, Any]:
+    """Return what the copiers have last reported, as the metrics have it: the lag, and partitions by verdict."""
+    from airflow_provider_kafka_migration.jobs.copy_jobs import metrics_settings
+
+    found = list(snapshot.samples(metrics_settings(spec), time.time(), recent=None))
+    values = {item.metric.name: item.value for item in found if item.metric.level == "migration"}
+    verdicts = {item.labels["verdict"]: int(item.value) for item in found if item.metric.name == "partitions"}
+    unknown = int(values["lag_unknown_partitions"])
+    if unknown == len(snapshot.standings):
+        return {"lag": None, "verdicts": verdicts}
+    lag = {
+        "total": int(values["lag_records"]),
+        "largest": int(values["largest_lag_records"]),
+        "seconds": values.get("lag_seconds"),
+        "held_back": int(values["held_back_records"]),
+        "partitions_unknown": unknown,
+        "at": snapshot.document.get("at"),
+    }
+    return {"lag": lag, "verdicts": verdicts}
 
 
-def _status_lines(
-    spec: MigrationSpec, found: Status, request: MirrorRequest, lag: dict[str, Any] | None, silence: str
-) -> list[Any]:
+def _groups(found: GroupFigures) -> dict[str, Any]:
+    at = datetime.fromtimestamp(found.at, UTC).isoformat(timespec="milliseconds")
+    return {
+        "at": at,
+        "groups": found.groups,
+        "behind": found.behind,
+        "failed": found.failed,
+        "left_alone": found.left_alone,
+    }
+
+
+def _lag_text(lag: dict[str, Any] | None) -> str:
+    if lag is None:
+        return ""
+    text = f"{lag['total']} offsets, the largest {lag['largest']}, seen at {lag['at']}"
+    if lag["seconds"] is not None:
+        text += f"; the oldest missing record is {lag['seconds']:.1f} s old"
+    if lag["held_back"]:
+        text += f"; open transactions hold {lag['held_back']} more back"
+    return text
+
+
+def _groups_text(groups: dict[str, Any] | None) -> str:
+    if groups is None:
+        return ""
+    text = f"{groups['groups']} brought up to date at {groups['at']}"
+    return text + f"; {groups['behind']} behind ({groups['failed']} failed), {groups['left_alone']} left alone"
+
+
+def _deleted_text(groups: list[str]) -> str:
+    if not groups:
+        return ""
+    return f"{len(groups)} deleted on the target because the source deleted them, the last is {groups[-1]}"
+
+
+def _status_lines(spec: MigrationSpec, found: Status, request: MirrorRequest, data: dict[str, Any]) -> list[Any]:
     table = Table(box=None, show_header=False, pad_edge=False)
     flow = f"{spec.mirror.source_alias} -> {spec.mirror.target_alias}, naming {spec.mirror.naming}"
     rows = {
@@ -153,8 +233,11 @@ def _status_lines(
         "failed in": _name(found.working_state) if found.working_state is not found.state else "",
         "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
         "last": f"{found.last.at} {found.last.reason}" if found.last else "",
-        "lag": "" if lag is None else f"{lag['total']} offsets, the largest {lag['largest']}, seen at {lag['at']}",
-        "silent": silence,
+        "lag": _lag_text(data["lag"]),
+        "partitions": ", ".join(f"{count} {name}" for name, count in sorted((data["verdicts"] or {}).items())),
+        "groups": _groups_text(data["groups"]),
+        "groups deleted": _deleted_text(data["groups_deleted"]),
+        "silent": data["silence"],
         "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
         "refused": request.refused,
     }
@@ -188,24 +271,28 @@ def pause(
 def resume(
     file: SpecArgument,
     reason: ReasonOption = "",
+    timeout: TimeoutOption = 120.0,
     takeover: TakeoverOption = False,
     *,
     plane: DataPlane,
     json_output: JsonOption = False,
 ) -> Answer:
-    """Let a paused mirror go on. If nobody else runs it, this command does, as run."""
+    """Let a paused mirror go on. If nobody else runs it, this command does, as run; else it waits for its holder."""
     from airflow_provider_kafka_migration.mirrors import requests
 
     spec = _load(file)
     journal = open_journal(spec)
     _check_not_ended(spec, journal)
-    requests.write(journal.store, spec.migration_id, "run", by=identity(), at=_now(), reason=reason)
-    if _is_held(journal) and not takeover:
-        return Answer(
-            {"migration_id": spec.migration_id, "requested": "run"},
-            [f"{journal.current_claim.owner if journal.current_claim else ''} holds the mirror and lets it go on"],
-        )
-    return _run(spec, plane, takeover=takeover, quiet=json_output)
+    request = requests.write(journal.store, spec.migration_id, "run", by=identity(), at=_now(), reason=reason)
+    if takeover or not _is_held(journal):
+        return _run(spec, plane, takeover=takeover, quiet=json_output)
+    if journal.working_state in _MIRRORS:
+        _wait(spec, journal, request, timeout)
+    # Before its seed has ended there is no pause to wait for the end of: only an earlier request is withdrawn.
+    owner = journal.current_claim.owner if journal.current_claim else ""
+    state = _name(journal.tip_state)
+    data = {"migration_id": spec.migration_id, "requested": "run", "state": state}
+    return Answer(data, [f"{escape(spec.migration_id)} is {state}; {escape(str(owner))} holds it"])
 
 
 @mirror_app.command("promote")
@@ -257,7 +344,8 @@ def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
         raise IllegalTransition(
             f"the mirror is {state}",
             where=Where(migration_id=spec.migration_id, phase=state.value),
-            next_step="start a new mirror with another migration_id",
+            next_step="start a new mirror with another migration_id (not with mirror.naming: identity in both "
+            "directions: all records would arrive twice)",
         )
 
 
@@ -285,9 +373,9 @@ def _ask(
     from airflow_provider_kafka_migration.mirrors import requests
 
     journal = open_journal(spec)
-    if journal.tip_state is not _LEADS_TO[want]:
+    if not _is_done(journal, want):
         _check_not_ended(spec, journal)
-        if want != "ended" and journal.working_state not in (State.TAIL, State.PAUSED):
+        if want != "ended" and journal.working_state not in _MIRRORS:
             raise IllegalTransition(
                 f"the mirror is {_name(journal.working_state)}: it does not mirror yet",
                 where=Where(migration_id=spec.migration_id),
@@ -312,6 +400,16 @@ def _ask(
     text = "" if tip is None else tip.reason
     data = {"migration_id": spec.migration_id, "state": _name(journal.tip_state), "details": details}
     return Answer(data, [f"{escape(spec.migration_id)} is {_name(journal.tip_state)}: {escape(text)}"])
+
+
+def _is_done(journal: Journal, want: Want) -> bool:
+    """Whether the mirror is and stays where the request leads to: a paused one may have been told to go on since."""
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    state = journal.tip_state
+    if state is not _LEADS_TO[want]:
+        return False
+    return state.is_terminal or requests.read(journal.store, journal.migration_id).want == want
 
 
 def _needs_source(request: MirrorRequest) -> bool:
@@ -345,7 +443,9 @@ def _wait(spec: MigrationSpec, journal: Journal, request: MirrorRequest, timeout
             raise RequestUnanswered(
                 f"the mirror's holder has not acted within {timeout:g} s: {claim.owner if claim else 'nobody'}",
                 where=Where(migration_id=spec.migration_id),
-                next_step="the request stays and is carried out once the mirror runs again; if its holder is dead, "
+                next_step=_HOW_TO_END_A_SEED
+                if journal.working_state not in _MIRRORS
+                else "the request stays and is carried out once the mirror runs again; if its holder is dead, "
                 "run this command again with --takeover",
             )
         time.sleep(_POLL_SECONDS)
@@ -356,8 +456,26 @@ def _wait(spec: MigrationSpec, journal: Journal, request: MirrorRequest, timeout
 
 @mirror_app.command("topics")
 @answering
-def topics(file: SpecArgument) -> Answer:
-    """Show which topics of the source are mirrored, under which names, and why others are not."""
+def topics(
+    file: SpecArgument,
+    delete: Annotated[
+        bool,
+        typer.Option(
+            "--delete", help="Show the remote topics whose source topic is gone, and the code to delete them."
+        ),
+    ] = False,
+    approve: Annotated[
+        str | None, typer.Option("--approve", metavar="CODE", help="The code that --delete shows.", show_default=False)
+    ] = None,
+    reason: ReasonOption = "",
+) -> Answer:
+    """Show which topics of the source are mirrored, under which names, and why others are not.
+
+    With --delete: remote topics whose source topic was deleted or created again. Exit status 10 if there are any: the
+    code is wanted (--approve CODE). The mirror deletes them while it mirrors.
+    """
+    if delete or approve is not None:
+        return _deletable(_load(file), approve, reason)
     spec = _load(file)
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
         names = sorted(migration.source.admin.describe_topics())
@@ -385,3 +503,28 @@ def hops(file: SpecArgument) -> Answer:
     for topic, path in found.items():
         table.add_row(escape(topic), str(len(path)), " <- ".join(path))
     return Answer({"migration_id": spec.migration_id, "topics": rows}, [table])
+
+
+def _deletable(spec: MigrationSpec, approve: str | None, reason: str) -> Answer:
+    from airflow_provider_kafka_migration.mirrors import deletions
+
+    with MigrationOpener(spec, make_view(quiet=True)).open() as migration, migration.reading() as context:
+        found = deletions.waiting(context.record, context.target)
+        if approve is not None:
+            deletions.approve(context.record, found, approve, by=identity(), at=_now(), reason=reason)
+    wanted = deletions.code(spec.migration_id, found)
+    table = Table("remote topic", "log ends", "why", box=None, pad_edge=False)
+    for item in found:
+        table.add_row(escape(item.remote_topic), ", ".join(map(str, item.log_end_offsets)), escape(item.why))
+    data: dict[str, Any] = {
+        "migration_id": spec.migration_id,
+        "deletable": [item.model_dump(mode="json") for item in found],
+        "approved": approve is not None,
+        "code": wanted,
+    }
+    if approve is not None:
+        return Answer(data, [table, "approved: the mirror deletes them within topology.refresh_interval while it runs"])
+    if not found:
+        return Answer(data, ["no remote topic has lost its source topic"])
+    asks = f"[yellow]waits for an operator[/]: kafka-migration mirror topics FILE --delete --approve {wanted}"
+    return Answer(data, [table, "With all content. This cannot be undone.", asks], code=ExitCode.WAITS)

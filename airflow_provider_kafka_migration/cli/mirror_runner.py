@@ -11,15 +11,12 @@ from airflow_provider_kafka_migration.errors import Interrupted, Transient
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.mirror_table import BEFORE
 from airflow_provider_kafka_migration.mirrors import requests
+from airflow_provider_kafka_migration.mirrors.driving import Pauses, next_phase
 from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
-#: Pauses before a failed copy is started again; after a long run the first pause applies again.
-_FIRST_PAUSE_SECONDS = 1.0
-_LONGEST_PAUSE_SECONDS = 30.0
-_LONG_SECONDS = 300.0
 _LOOK_SECONDS = 0.5
 
 
@@ -45,7 +42,7 @@ class MirrorRunner:
 
         :raises MigrationError: an error that does not pass by itself.
         """
-        pause = _FIRST_PAUSE_SECONDS
+        pauses = Pauses()
         while True:
             began = time.monotonic()
             try:
@@ -55,26 +52,20 @@ class MirrorRunner:
             except Transient as error:
                 if self._stop.is_set():
                     raise
-                if time.monotonic() - began >= _LONG_SECONDS:
-                    pause = _FIRST_PAUSE_SECONDS
+                pause = pauses.after(time.monotonic() - began)
                 log.warning("The mirror has stopped copying and goes on in %.0f s: %s", pause, error)
                 self._pause(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def _go(self) -> State | None:
         status = self._migration.status()
         request = requests.read(self._migration.journal_store, self._migration.spec.migration_id)
-        state = status.state
-        if state is not None and state.is_terminal:
-            return state
-        if state is State.PAUSED and request.want == "paused":
-            return state
-        if state is not None and (request.want == "ended" or (request.want == "promoted" and request.source_gone)):
-            self._run("finish")
-            return self._migration.status().state
-        for row in BEFORE:
-            self._run(row.id)
-        self._run("mirror")
+        phase = next_phase(status.state, request)
+        if phase is None:
+            return status.state
+        if phase == "mirror":
+            for row in BEFORE:
+                self._run(row.id)
+        self._run(phase)
         return self._migration.status().state
 
     def _run(self, phase: str) -> None:

@@ -39,7 +39,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
-from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.groups import final
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.metrics.prometheus import endpoint
 from airflow_provider_kafka_migration.migration import Migration
@@ -283,7 +283,7 @@ class MigrationRunner:
 
     def _switch(self) -> bool:
         """Refresh the groups' offsets, so that clients may move; False: an approval is pending."""
-        commit.sync_groups(self._migration.context)
+        final.sync_groups(self._migration.context)
         return self._approved("client_switch")
 
     def _run(self, row: Phase, tail: Tail | None = None) -> None:
@@ -526,6 +526,13 @@ class WithoutAirflow:
     def links(self, job_id: str) -> dict[str, str]:
         """See ``SparkEngine``."""
         return self._ask(lambda: self._engine.links(job_id))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what only some engines have: ``located_by``, ``arguments``, ``find``, ``cancel_doubles``."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._engine, name)
+        return (lambda *given: self._ask(lambda: found(*given))) if callable(found) else found
 
     def _ask(self, request: Callable[[], _T]) -> _T:
         try:

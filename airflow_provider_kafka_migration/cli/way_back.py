@@ -175,6 +175,74 @@ def keep(
     return Answer(data, [escape(result.summary)])
 
 
+@way_back_app.command("leave-out")
+@answering
+def leave_out(
+    file: SpecArgument,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics, by their names on either cluster.")],
+    approve: Annotated[
+        str | None, typer.Option("--approve", metavar="CODE", help="The code that leave-out shows.", show_default=False)
+    ] = None,
+    takeover: TakeoverOption = False,
+    *,
+    json_output: JsonOption = False,
+) -> Answer:
+    """Leave topics out of a way back that has begun, because strangers wrote to them on the old cluster. Others go on.
+
+    Without --approve it shows what does not go back then, and the code. Exit status 10: the code is wanted.
+    """
+    from airflow_provider_kafka_migration.approvals import way_back
+    from airflow_provider_kafka_migration.planning import leave_out as planning
+
+    spec = _derived(file)
+    view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
+    with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
+        with migration.reading() as context:
+            planning.check_allowed(context.record)
+            named = planning.named(context.record, topics)
+            if approve is None:
+                facts = planning.facts(context.record, context.source, context.target, named)
+                return _ask_to_leave_out(facts, way_back.leave_out_code(context.record, named), spec)
+            way_back.check_leave_out(context.record, named, approve)
+        document = planning.leave_out(migration.context, named, by=person(), code=approve)
+        migration.release("topics were left out")
+    data = {"migration_id": spec.migration_id, "left_out": document.dropped}
+    text = f"{len(document.dropped)} topics do not go back: {', '.join(sorted(document.dropped))}"
+    lines = [escape(text), "the others go on: kafka-migration way-back run FILE (in Airflow: clear the red task)"]
+    return Answer(data, lines)
+
+
+def _ask_to_leave_out(facts: list[dict[str, Any]], code: str, spec: MigrationSpec) -> Answer:
+    lines = [f"[bold]Leave {len(facts)} topics out of the way back[/] {escape(spec.migration_id)}:"]
+    for topic in facts:
+        lines.append(f"  {escape(topic['topic'])} ({escape(topic['old_topic'])} on the old cluster)")
+        for item in topic["partitions"]:
+            error = item["error"]
+            lines.append(
+                f"    partition {item['partition']}: the old cluster ends at {item['old_end_offset']}; offsets "
+                f"{item['from_offset']} to {item['new_end_offset']} of the new one would go back"
+                + (escape(f"; [{error['code']}] {error['what']}") if error else "")
+            )
+        for item in topic["group_offsets"]:
+            former = "nothing" if item["former_offset"] is None else item["former_offset"]
+            lines.append(
+                escape(f"    group {item['group']}, partition {item['partition']}: the way back has set it to ")
+                + f"{item['offset']} on the old cluster, where it had {former}; set it back by hand if it is to be used"
+            )
+    names = " ".join(topic["topic"] for topic in facts)
+    lines += [
+        "  nothing more of them is copied; what has come back already stays, and so does what others wrote",
+        "  at the return their producers are not stopped, and their groups are not moved. This cannot be undone.",
+        f"[yellow]waits for an operator[/]: kafka-migration way-back leave-out FILE {escape(names)} --approve {code}",
+    ]
+    data = {
+        "migration_id": spec.migration_id,
+        "waiting": {"approval": "leave_out", "code": code, "topics": facts},
+    }
+    return Answer(data, lines, code=ExitCode.WAITS)
+
+
 def _ask_to_keep(facts: dict[str, Any], spec: MigrationSpec) -> Answer:
     lines = [
         f"[bold]Keep the new cluster[/] ({escape(facts['new_cluster'])}) and release the old one "

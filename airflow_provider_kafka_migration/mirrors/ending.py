@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
-from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
+from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.mirrors import requests
+from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, build_document, store_final
+from airflow_provider_kafka_migration.record.offset_maps import (
+    SourcePositions,
+    build_document,
+    keep_final_maps,
+    store_final,
+)
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
@@ -27,6 +35,8 @@ PHASE = "mirror"
 def pause(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
     """Note that the mirror is paused. Nothing on the target changes, so that it can go on at any time."""
     summary = f"paused by {request.requested_by}{_why(request)}"
+    context.journal.refresh()
+    _leave_failed(context, "the mirror is paused")
     context.journal.transition(State.PAUSED, summary, _asked(request), from_states={State.TAIL})
     return PhaseResult(PHASE, summary, {"state": "paused", **_asked(request)})
 
@@ -71,7 +81,11 @@ def _end(context: PhaseContext, request: MirrorRequest, offset_map: dict[str, An
 
 
 def promote(context: PhaseContext, request: MirrorRequest, source_ends: dict[tuple[str, int], int]) -> PhaseResult:
-    """Promote the target after everything was copied: up to these ends of a source that stands still."""
+    """Promote the target after everything was copied: up to these ends of a source that stands still.
+
+    It is promoted from the journal's step ``promoted`` on; what follows is completed by whoever comes next
+    (:func:`complete_promotion`).
+    """
     partitions = _partitions(context, source_ends, is_complete=True)
     return _promote(context, request, partitions, seen_at=iso(context.now()))
 
@@ -99,12 +113,22 @@ def promote_without_source(context: PhaseContext, request: MirrorRequest) -> Pha
         return _promote(context, request, _partitions(context, known), seen_at=str(progress.get("at") or ""))
 
 
+def promoted_already(record: MigrationRecord) -> PhaseResult | None:
+    """Return the result of a promotion that is complete; None: there is none."""
+    record.journal.refresh()
+    if record.journal.tip_state is not State.PROMOTED:
+        return None
+    entry = next(item for item in reversed(record.journal.entries()) if not item.is_step)
+    return PhaseResult(PHASE, f"the mirror is promoted already: {entry.reason}", dict(entry.details), already_done=True)
+
+
 def check_mirrored(record: MigrationRecord) -> None:
     """Raise unless the mirror is mirroring or paused.
 
-    :raises IllegalTransition: there is nothing to promote yet.
+    :raises IllegalTransition: there is nothing to promote yet, or no more.
     """
     record.journal.refresh()
+    _check_not_promoted(record)
     state = record.journal.working_state
     if state not in MIRROR.endings[State.PROMOTED] or record.job("tail") is None:
         raise IllegalTransition(
@@ -146,16 +170,92 @@ def _promote(
     }
     _leave_failed(context, "the mirror is promoted")
     context.journal.step(steps.PROMOTED, details=details, reason=summary)
+    return _complete(context, summary, details)
+
+
+def complete_promotion(context: PhaseContext) -> PhaseResult | None:
+    """Complete a promotion whose process died; None: there is none that is journaled and not complete.
+
+    :raises DocumentUnreadable: its offset map is missing.
+    """
+    record = context.record
+    record.journal.refresh()
+    entry = record.journal.find_step(steps.PROMOTED)
+    if entry is None or record.journal.tip_state is State.PROMOTED:
+        return None
+    _leave_failed(context, "the mirror is promoted")
+    job = record.job("tail")
+    assert job is not None
+    with copy_jobs.lanes_kept(context, PHASE, job):
+        return _complete(context, entry.reason, dict(entry.details))
+
+
+def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> PhaseResult:
+    """Fence the copiers and enter the last state.
+
+    Not earlier: a mirror that goes on could not write under a fenced id. And not later: a copier that was suspended
+    could write behind the first records of clients.
+
+    :raises Transient: partitions are not fenced that could be; whoever comes next completes it.
+    """
+    fenced = _fence(context)
+    # After the fence: nothing of the mirror may come behind what producers write.
+    granted = write_grants.grant_at_promotion(context.record, context.target)
+    problems = [f"fence: {item['topic']}-{item['partition']}: {item['reason']}" for item in fenced["unfenced"]]
+    problems += [
+        f"write grant: {item['acl']}: {item['error']['message'] or item['error']['name']}; create it by hand"
+        for item in granted["failures"]
+    ]
+    _name_problems(context.record, problems)
+    details = {
+        **details,
+        "fence": fenced["summary"],
+        "write_grants": granted["granted"],
+        "problems": [*details["problems"], *problems],
+    }
+    summary = f"{summary}; {fenced['summary']}" + _granted_text(granted)
     context.journal.transition(State.PROMOTED, summary, details, from_states=MIRROR.endings[State.PROMOTED])
     return PhaseResult(PHASE, summary, details)
 
 
+def _name_problems(record: MigrationRecord, problems: list[str]) -> None:
+    """Add what could not be completed to ``results/promotion.json``; repeated after a kill."""
+    data = record.result(keys.PROMOTION)
+    if data is None or not problems:
+        return
+    document = Promotion.parse(data)
+    new = [item for item in problems if item not in document.problems]
+    record.put_result(keys.PROMOTION, document.model_copy(update={"problems": [*document.problems, *new]}))
+
+
+def _granted_text(granted: dict[str, Any]) -> str:
+    text = f"; {granted['granted']} write grants" if granted["granted"] else ""
+    return text + (f", {len(granted['failures'])} could NOT be given" if granted["failures"] else "")
+
+
+def _fence(context: PhaseContext) -> dict[str, Any]:
+    record = context.record
+    done = record.journal.find_step(steps.COPIERS_FENCED)
+    if done is not None:
+        return dict(done.details)
+    document = record.offset_map()
+    if document is None:
+        raise DocumentUnreadable(
+            "the finished offset map of the promotion is missing, so the copiers cannot be fenced",
+            where=record.where(PHASE),
+            next_step="restore offset-map.json from an earlier version in the bucket, then run the command again",
+        )
+    details = fence.write_fence(record, context.target, document, accept_transient=False)
+    return dict(record.journal.step_once(steps.COPIERS_FENCED, details=details, reason=details["summary"]).details)
+
+
 def _check_not_promoted(record: MigrationRecord) -> None:
-    if record.journal.tip_state is State.PROMOTED:
+    if record.journal.tip_state is State.PROMOTED or record.journal.find_step(steps.PROMOTED) is not None:
         raise IllegalTransition(
             "the mirror is promoted already",
             where=record.where(PHASE),
-            next_step="start a new mirror with another migration_id",
+            next_step="start a new mirror with another migration_id (not with mirror.naming: identity in both "
+            "directions: all records would arrive twice)",
         )
 
 
@@ -176,6 +276,8 @@ def _close_map(context: PhaseContext, partitions: list[PromotedPartition]) -> di
         {key: item.target_end_offset for key, item in ends.items()},
     )
     context.journal.check_holds()
+    # The document has no producer ids, and without them a record that is there twice looks like one of others.
+    keep_final_maps(context.record, context.target, document)
     return {"uri": store_final(context.record, document), "sha256": document.digest()}
 
 
@@ -185,24 +287,31 @@ def _partitions(
     """Read how far each partition is mirrored.
 
     :param is_complete: everything below ``source_ends`` was copied: behind the last record there are only holes.
+        Otherwise the copy ends where copiers have confirmed it, or where their own records end.
     """
     record, target = context.record, context.target
     found = record.partitions()
-    ends = target.wire.list_offsets([target_key(item) for item in found.values()], "log_end")
+    places = [target_key(item) for item in found.values()]
+    ends = target.wire.list_offsets(places, "log_end")
     positions = SourcePositions.load(record, target)
-    return [
-        PromotedPartition(
-            topic=item.topic,
-            partition=item.partition,
-            target_topic=item.target_topic,
-            mirrored_until=max(
-                positions.of(item, ends[target_key(item)]), source_ends.get(key, -1) if is_complete else -1
-            ),
-            target_end_offset=positions.target_end(item, ends[target_key(item)]),
-            source_end_offset=source_ends.get(key, -1),
+    # Without a complete copy the log end says nothing about it: others may have written there.
+    copied = (
+        {} if is_complete else copy_ends(record, target, positions, ends, target.wire.list_offsets(places, "earliest"))
+    )
+    rows = []
+    for key, item in found.items():
+        end = copied.get(key, ends[target_key(item)])
+        rows.append(
+            PromotedPartition(
+                topic=item.topic,
+                partition=item.partition,
+                target_topic=item.target_topic,
+                mirrored_until=max(positions.of(item, end), source_ends.get(key, -1) if is_complete else -1),
+                target_end_offset=positions.target_end(item, end),
+                source_end_offset=source_ends.get(key, -1),
+            )
         )
-        for key, item in found.items()
-    ]
+    return rows
 
 
 def _put_back(context: PhaseContext) -> list[str]:

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
-import logging
-import threading
+from contextlib import AbstractContextManager
+
+from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import (
+    DocumentUnreadable,
+    ObjectExists,
+    Where,
+)
 from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-
-log = logging.getLogger(__name__)
 
 #: How often a running mirror looks for a request.
 POLL_SECONDS = 1.0
 
 
 def read(store: ObjectStore, migration_id: str) -> MirrorRequest:
-    """Return the last request; without one, the mirror is to run."""
-    data = store.get(f"{migration_id}/{keys.MIRROR_REQUEST}")
+    """Return the last request; without one, the mirror is to run.
+
+    Its number says which object comes next: of two people who ask at the same time, the slower one may have put the
+    earlier request there, and one who was killed may have put none.
+
+    :raises DocumentUnreadable: a later release wrote it, or it is damaged.
+    """
+    last = _stored(store, migration_id, keys.MIRROR_REQUEST)
+    last = last or MirrorRequest(migration_id=migration_id, number=0, want="run")
+    while following := _stored(store, migration_id, keys.mirror_request(last.number + 1)):
+        last = following
+    return last
+
+
+def _stored(store: ObjectStore, migration_id: str, name: str) -> MirrorRequest | None:
+    key = f"{migration_id}/{name}"
+    data = store.get(key)
     if data is None:
-        return MirrorRequest(migration_id=migration_id, number=0, want="run")
-    return MirrorRequest.parse(data)
+        return None
+    try:
+        return MirrorRequest.parse(data)
+    except ValidationError as error:
+        raise DocumentUnreadable(
+            f"the last request to the mirror cannot be read: {error.error_count()} mistakes, the first is "
+            f"{error.errors(include_url=False, include_input=False)[0]['msg']}",
+            where=Where(migration_id=migration_id, path=f"{store.uri}/{key}"),
+            next_step="if a later release of the package wrote it, use that release here, too; else restore an earlier "
+            "version of the object. Then ask again",
+        ) from None
 
 
 def write(
@@ -37,21 +65,43 @@ def write(
     at: str,
     reason: str = "",
     source_gone: bool = False,
-    refused: str = "",
 ) -> MirrorRequest:
-    """Write a request. It needs no claim: the mirror's holder acts on it."""
-    request = MirrorRequest(
-        migration_id=migration_id,
-        number=read(store, migration_id).number + 1,
-        want=want,
-        source_gone=source_gone,
-        reason=reason,
+    """Write a request behind all others. It needs no claim: the mirror's holder acts on it."""
+    while True:
+        request = MirrorRequest(
+            migration_id=migration_id,
+            number=read(store, migration_id).number + 1,
+            want=want,
+            source_gone=source_gone,
+            reason=reason,
+            requested_by=by,
+            requested_at=at,
+        )
+        if _append(store, request):
+            return request
+
+
+def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at: str) -> bool:
+    """Turn a request down: the mirror runs on. False: another one has come since, which counts instead."""
+    refusal = MirrorRequest(
+        migration_id=request.migration_id,
+        number=request.number + 1,
+        want="run",
         requested_by=by,
         requested_at=at,
-        refused=refused,
+        refused=why,
     )
-    store.put(f"{migration_id}/{keys.MIRROR_REQUEST}", request.canonical())
-    return request
+    return _append(store, refusal)
+
+
+def _append(store: ObjectStore, request: MirrorRequest) -> bool:
+    """Store a request under its number; False: somebody else has this number."""
+    try:
+        store.put_new(f"{request.migration_id}/{keys.mirror_request(request.number)}", request.canonical())
+    except ObjectExists:
+        return False
+    store.put(f"{request.migration_id}/{keys.MIRROR_REQUEST}", request.canonical())
+    return True
 
 
 # -- stopping copiers -------------------------------------------------------------------------------------------------
@@ -100,32 +150,28 @@ def stop_if_asked(record: MigrationRecord, source: Cluster) -> MirrorRequest:
     return request
 
 
-class RequestWatch:
+class RequestWatch(BackgroundPasses[PhaseContext]):
     """Looks for requests in a thread with its own connections, until the ``with`` block ends."""
 
+    thread_name = "mirror-requests"
+    failed_text = "The last request could not be carried out yet"
+    ended_text = "Requests are no longer looked for"
+
     def __init__(self, context: PhaseContext) -> None:
-        self._record = context.record
-        self._source = context.source
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mirror-requests", daemon=True)
+        super().__init__(POLL_SECONDS)
+        self._context = context
 
-    def __enter__(self) -> RequestWatch:
-        self._thread.start()
-        return self
+    def once(self) -> None:
+        """Look once in this thread, for a task that wakes up now and then.
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(timeout=30)
+        A failure is only logged: the next look follows.
 
-    def _run(self) -> None:
-        source = self._source.clone()
-        try:
-            while not self._stop.wait(POLL_SECONDS):
-                try:
-                    stop_if_asked(self._record, source)
-                except MigrationError as error:
-                    log.warning("The last request could not be carried out yet; the next attempt follows: %s", error)
-        except Exception:
-            log.exception("Requests are no longer looked for")
-        finally:
-            source.close()
+        :raises ClaimLost: another owner has taken over; the other errors of ``HANDS_OFF`` are raised, too.
+        """
+        self._attempt(self._pass, self._context)
+
+    def _open(self) -> AbstractContextManager[PhaseContext]:
+        return own_connections(self._context)
+
+    def _pass(self, own: PhaseContext) -> None:
+        stop_if_asked(own.record, own.source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -45,12 +45,28 @@ class MirrorSection(Section):
         False, description="Another flow copies from this target back to this source (active/active)."
     )
     max_hops: int | None = Field(
-        None, ge=1, description="Topics that would arrive after more hops are left out; empty: no limit."
+        None,
+        ge=1,
+        description="Topics that would arrive after more hops are left out; empty: no limit. With naming: identity "
+        "and two_way it counts for each record: 1 copies only what was first written to the source.",
+    )
+    provenance_header: str = Field(
+        "kafka-migration.provenance",
+        min_length=1,
+        max_length=100,
+        description="Header that copied records get with naming: identity and two_way: the cluster, topic, partition "
+        "and offset that they were copied from. All flows between the same clusters need the same name.",
     )
     sync_groups: bool = Field(
         True, description="Keep the offsets of groups that are idle on the target up to date, forward only (KIP-545)."
     )
     sync_interval: Duration = Field("5s", description="How often they are brought up to date.")  # type: ignore[assignment]
+    target_retention: Literal["source", "own", "keep"] = Field(
+        "source",
+        description="What the target deletes while it is mirrored. source: what the source has deleted, and "
+        "nothing that the copy did not write; own: what retention of its topics says; keep: nothing. With source and "
+        "own, compacted topics are compacted on the target, too.",
+    )
 
     @property
     def aliases(self) -> frozenset[str]:
@@ -72,6 +88,11 @@ class MirrorSection(Section):
         if self.naming == "default":
             return DefaultPolicy(self.aliases, self.separator)
         return RenamePolicy(rename.prefix, rename.topics) if self.naming == "rename" else RenamePolicy()
+
+    @property
+    def merges(self) -> bool:
+        """Whether the topics of both clusters have the same names in both directions, so that records tell cycles."""
+        return bool(self.two_way) and self.naming == "identity"
 
     def rename(self, given: RenameSection) -> RenameSection:
         """Return the renames that this naming amounts to; those of a custom policy are asked for by topic."""
@@ -99,8 +120,11 @@ def mistakes(kind: str, mirror: Any, topics: Any, acls: Any, seed: Any) -> Itera
         yield "topics.rename", f"mirror.naming: {mirror.naming} decides the names; use naming: rename"
     if mirror.naming == "custom" and acls.policy != "skip":
         yield "acls.policy", "naming: custom needs skip: a policy does not say what becomes of a prefix in an ACL"
-    if mirror.two_way and mirror.naming in ("identity", "rename"):
-        yield "mirror.two_way", _why_not_both_ways(mirror.naming)
+    if mirror.two_way and mirror.naming == "rename":
+        yield (
+            "mirror.two_way",
+            "naming: rename cannot go both ways: its names do not say where a topic comes from, so it would come round",
+        )
 
 
 def _aliases(mirror: Any) -> Iterator[Mistake]:
@@ -120,10 +144,43 @@ def _renames(topics: Any, mirror: Any) -> bool:
     return bool(topics.rename.topics or (topics.rename.prefix and not is_own))
 
 
-def _why_not_both_ways(naming: str) -> str:
-    if naming == "identity":
-        return (
+def merge_mistakes(kind: str, mirror: Any, others: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find what does not go together with equal names in both directions.
+
+    :param others: the sections ``offsets``, ``acls``, ``topology`` and ``schemas``.
+    """
+    if kind != "mirror" or not (mirror.two_way and mirror.naming == "identity"):
+        return
+    offsets, acls = others["offsets"], others["acls"]
+    if offsets.mode != "transactional":
+        yield (
+            "mirror.two_way",
             "naming: identity cannot go both ways with equal offsets: both flows and the local producers would write "
-            "to the same partitions, and a partition gives each offset only once; use naming: default"
+            "to the same partitions, and a partition gives each offset only once; set offsets.mode: transactional "
+            "(copied records then get the header mirror.provenance_header), or use naming: default",
         )
-    return "naming: rename cannot go both ways: its names do not say where a topic comes from, so it would come round"
+        return
+    both = "with naming: identity in both directions"
+    for index, item in enumerate(offsets.by_topic):
+        if item.mode != "transactional":
+            yield f"offsets.by_topic[{index}].mode", f"only transactional goes {both}: others write to each partition"
+    if mirror.sync_groups:
+        yield (
+            "mirror.sync_groups",
+            f"set false {both}: the clusters order their records differently, so one offset cannot say which records "
+            "of both a group has read; give the groups of each cluster names of their own",
+        )
+    if acls.policy != "skip":
+        yield "acls.policy", f"set skip {both}: a right that is withdrawn on one cluster would come back from the other"
+    if acls.quotas != "skip":
+        yield "acls.quotas", f"set skip {both}: both flows would set the quotas of the other cluster back"
+    if others["topology"].on_topic_deleted == "delete":
+        yield (
+            "topology.on_topic_deleted",
+            f"use fail or drop {both}: the copy has records that were first written there",
+        )
+    if others["schemas"].source or others["schemas"].topic:
+        yield (
+            "schemas",
+            f"leave the section out {both}: let both clusters use one registry, or copy its schemas yourself",
+        )

@@ -14,7 +14,7 @@ flows:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.load import MigrationSpec, parse_spec, read_yaml
+from airflow_provider_kafka_migration.spec.mirror import MirrorSection
 from airflow_provider_kafka_migration.spec.sections import ClusterSection, Section, StorageSection
 
 _ARROW = "->"
@@ -53,8 +54,30 @@ def load_mirrors(path: str | Path) -> dict[str, MigrationSpec]:
     return parse_mirrors(read_yaml(path), path=str(path))
 
 
+def is_of_mirrors(data: Any) -> bool:
+    """Whether a YAML file's content is meant for mirrors: flows in one file, or the spec of one flow."""
+    return isinstance(data, Mapping) and (
+        data.get("kind") == "mirror" or not {"flows", "clusters", "mirror"}.isdisjoint(data)
+    )
+
+
 def parse_mirrors(data: Any, *, path: str | None = None) -> dict[str, MigrationSpec]:
     """Return the specs of a file that is already read; errors as those of :func:`load_mirrors`."""
+    flows, error = parse_flows(data, path=path)
+    if error is not None:
+        raise error
+    return flows
+
+
+def parse_flows(data: Any, *, path: str | None = None) -> tuple[dict[str, MigrationSpec], SpecInvalid | None]:
+    """Return the specs of all enabled flows without mistakes, and one error that lists those of the others.
+
+    For whoever runs flows already: a new flow with a mistake must not take them away, nor one that does not go
+    together with them. Of two such flows the one that is further down in the file is refused, because the file does
+    not say which of them runs.
+
+    :raises SpecInvalid: the file as a whole is not one of flows.
+    """
     try:
         file = MirrorsFile.model_validate(data)
     except ValidationError as error:
@@ -64,25 +87,167 @@ def parse_mirrors(data: Any, *, path: str | None = None) -> dict[str, MigrationS
         ]
         raise _invalid(found, path) from None
     flows, mistakes = {}, list[dict[str, str]]()
-    if len({_name(name) for name in file.flows}) < len(file.flows):
+    names = [_name(name) for name in file.flows]
+    if len(set(names)) < len(names):
         mistakes.append({"path": "flows", "reason": "a flow is there twice"})
-    flows_by_name = {_name(name): flow or {} for name, flow in file.flows.items()}
+    # Which one is meant, nobody knows.
+    flows_by_name = {_name(name): flow or {} for name, flow in file.flows.items() if names.count(_name(name)) == 1}
     enabled = {name: flow for name, flow in flows_by_name.items() if flow.get("enabled", True) is not False}
     for name in sorted(enabled):
         try:
-            flows[name] = _flow(file, name, enabled[name], both_ways=_opposite(name) in enabled)
+            flows[name] = _flow(file, name, enabled[name], both_ways=False)
         except SpecInvalid as error:
-            found = error.details.get("mistakes") or [{"path": "", "reason": error.what}]
-            mistakes += [{**item, "path": f"flows.{name}.{item['path']}".rstrip(".")} for item in found]
+            mistakes += _mistakes(name, error)
+    mistakes += _both_ways(file, enabled, flows, names)
+    mistakes += _rounds([name for name in enabled if name in flows], flows)
     taken: dict[str, str] = {}
-    for name, spec in flows.items():
-        if spec.migration_id in taken:
-            reason = f"its id {spec.migration_id} is that of {taken[spec.migration_id]}: set migration_id"
+    for name in [name for name in enabled if name in flows]:
+        migration_id = flows[name].migration_id
+        if migration_id in taken:
+            reason = f"its id {migration_id} is that of {taken[migration_id]}: set migration_id"
             mistakes.append({"path": f"flows.{name}.migration_id", "reason": reason})
-        taken.setdefault(spec.migration_id, name)
-    if mistakes:
-        raise _invalid(mistakes, path)
-    return flows
+        taken.setdefault(migration_id, name)
+    unique = {name: spec for name, spec in flows.items() if taken[spec.migration_id] == name}
+    return unique, _invalid(mistakes, path) if mistakes else None
+
+
+def _mistakes(name: str, error: SpecInvalid) -> list[dict[str, str]]:
+    found = error.details.get("mistakes") or [{"path": "", "reason": error.what}]
+    return [{**item, "path": f"flows.{name}.{item['path']}".rstrip(".")} for item in found]
+
+
+def _both_ways(
+    file: MirrorsFile, enabled: Mapping[str, Mapping[str, Any]], flows: dict[str, MigrationSpec], names: Collection[str]
+) -> list[dict[str, str]]:
+    """Set ``two_way`` where the opposite flow is there, and take out those that cannot go both ways.
+
+    A mirror that runs cannot change it. So it stays where the opposite flow has a mistake, is not enabled, or does not
+    go together with this one; only a flow that cannot go both ways by itself is what it would be alone.
+
+    :param enabled: flows in the order of the file.
+    :param flows: those without mistakes, each as if it were alone; changed.
+    :param names: all flows of the file, also those that are not enabled or have mistakes.
+    :returns: the mistakes of those that were taken out.
+    """
+    conflicts: dict[str, SpecInvalid] = {}
+    for name in [name for name in enabled if name in flows and _opposite(name) in names]:
+        try:
+            flows[name] = _flow(file, name, enabled[name], both_ways=True)
+        except SpecInvalid as error:
+            conflicts[name] = error
+    mistakes: list[dict[str, str]] = []
+    order = list(enabled)
+    for name in order:
+        other = _opposite(name)
+        # An opposite flow with mistakes of its own does not run, so this one may stay as it is alone.
+        is_later = other in flows and order.index(other) < order.index(name)
+        if is_later and name in flows and not {name, other} & conflicts.keys():
+            conflicts.update(_unequal_merge(name, flows[name], flows[other]))
+        conflict = conflicts.get(name) or conflicts.get(other)
+        if conflict is not None and is_later and name in flows:
+            del flows[name]
+            mistakes += [
+                {**item, "reason": f"{item['reason']} (it does not go together with {other})"}
+                for item in _mistakes(name, conflict)
+            ]
+    return mistakes
+
+
+# -- ways round --------------------------------------------------------------------------------------------------------
+
+
+def _rounds(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[str, str]]:
+    """Take out flows under ``identity`` on which records would go round, or reach a cluster twice.
+
+    :param order: the names in ``flows``, in the order of the file.
+    :param flows: those that go together in pairs; changed.
+    :returns: the mistakes of those that were taken out.
+    """
+    accepted: dict[str, MirrorSection] = {}
+    mistakes: list[dict[str, str]] = []
+    for name in [name for name in order if flows[name].mirror.naming == "identity"]:
+        accepted[name] = flows[name].mirror
+        key, reason = _why_not(accepted)
+        if reason:
+            del accepted[name], flows[name]
+            mistakes.append({"path": f"flows.{name}.mirror.{key}", "reason": reason})
+    return mistakes
+
+
+def _why_not(flows: Mapping[str, MirrorSection]) -> tuple[str, str]:
+    """Return why flows under ``identity`` do not go together, as (key, reason); empty if they do."""
+    marked = {name: mirror for name, mirror in flows.items() if mirror.merges}
+    headers = sorted({mirror.provenance_header for mirror in marked.values()})
+    if len(headers) > 1:
+        return "provenance_header", f"flows with naming: identity need one header, not {' and '.join(headers)}"
+    targets = _targets(flows)
+    for name in sorted(flows.keys() - marked.keys()):
+        source, target = name.split(_ARROW)
+        if source in _reachable(targets, target):
+            reason = (
+                f"with naming: identity records would go round by {name} for ever: set mirror.two_way: true in "
+                "defaults, so that all flows mark what they copy, or use naming: default"
+            )
+            return "two_way", reason
+    twice = _twice(marked)
+    if twice:
+        reason = f"records of {twice[0]} would reach {twice[1]} on two ways, and be there twice: set max_hops: 1"
+        return "max_hops", reason
+    return "", ""
+
+
+def _targets(flows: Iterable[str]) -> dict[str, list[str]]:
+    """Return the targets of each source."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(flows):
+        source, target = name.split(_ARROW)
+        found.setdefault(source, []).append(target)
+    return found
+
+
+def _reachable(targets: Mapping[str, Sequence[str]], start: str) -> set[str]:
+    found, todo = {start}, [start]
+    while todo:
+        new = set(targets.get(todo.pop(), ())) - found
+        found |= new
+        todo += new
+    return found
+
+
+def _twice(marked: Mapping[str, MirrorSection]) -> tuple[str, str] | None:
+    """Return (first cluster, cluster that its records reach on two ways); None if there is none.
+
+    No record comes to a cluster that it has come through, nor over more hops than a flow allows.
+    """
+    targets = _targets(marked)
+    for first in sorted(targets):
+        reached: set[str] = set()
+        todo: list[tuple[str, ...]] = [(first,)]
+        while todo:
+            way = todo.pop()
+            for target in targets.get(way[-1], ()):
+                limit = marked[f"{way[-1]}{_ARROW}{target}"].max_hops
+                if target in way or (limit is not None and len(way) > limit):
+                    continue
+                if target in reached:
+                    return first, target
+                reached.add(target)
+                todo.append((*way, target))
+    return None
+
+
+def _unequal_merge(name: str, flow: MigrationSpec, other: MigrationSpec) -> dict[str, SpecInvalid]:
+    """Return the mistake of a flow that puts records in topics of both clusters which the opposite flow cannot tell."""
+    mine, theirs = flow.mirror, other.mirror
+    if not (mine.merges or theirs.merges):
+        return {}
+    for key in ("naming", "provenance_header", "max_hops"):
+        values = getattr(mine, key), getattr(theirs, key)
+        if values[0] != values[1]:
+            reason = f"with naming: identity both directions need the same value, not {values[0]!r} and {values[1]!r}"
+            found = {"path": f"mirror.{key}", "reason": reason}
+            return {name: SpecInvalid(reason, details={"mistakes": [found]})}
+    return {}
 
 
 def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bool) -> MigrationSpec:

@@ -81,6 +81,44 @@ def test_what_does_not_go_together(sections: dict[str, Any], path: str) -> None:
     assert path in str(caught.value)
 
 
+_MERGED: dict[str, Any] = {
+    "mirror": {"naming": "identity", "two_way": True, "sync_groups": False},
+    "offsets": {"mode": "transactional"},
+    "acls": {"policy": "skip", "quotas": "skip"},
+}
+
+
+def test_identity_in_both_directions_without_equal_offsets() -> None:
+    spec = _mirror(**_MERGED)
+    assert spec.mirror.merges
+    assert spec.topics.target_name("orders") == "orders"
+    assert spec.topics.selects("B.orders"), "names do not tell cycles here"
+    assert not _mirror(mirror={"naming": "identity"}).mirror.merges
+    assert not _mirror(mirror={"two_way": True}).mirror.merges
+
+
+@pytest.mark.parametrize(
+    ("sections", "path"),
+    [
+        ({"offsets": {"mode": "auto"}}, "mirror.two_way: naming: identity cannot go both ways with equal offsets"),
+        (
+            {"offsets": {"mode": "transactional", "by_topic": [{"topics": ["a"], "mode": "equal"}]}},
+            "offsets.by_topic[0].mode: only transactional",
+        ),
+        ({"mirror": {"naming": "identity", "two_way": True}}, "mirror.sync_groups: set false"),
+        ({"acls": {"quotas": "skip"}}, "acls.policy: set skip"),
+        ({"acls": {"policy": "skip"}}, "acls.quotas: set skip"),
+        ({"topology": {"on_topic_deleted": "delete"}}, "topology.on_topic_deleted: use fail or drop"),
+        ({"schemas": {"topic": "_schemas"}}, "schemas: leave the section out"),
+    ],
+)
+def test_what_does_not_go_together_with_identity_in_both_directions(sections: dict[str, Any], path: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        _mirror(**{**_MERGED, **sections})
+    (mistake,) = caught.value.details["mistakes"]
+    assert f"{mistake['path']}: {mistake['reason']}".startswith(path)
+
+
 def test_a_migration_with_aliases_is_a_mistake() -> None:
     with pytest.raises(SpecInvalid, match="without kind: mirror"):
         parse_spec({**_BASE, "mirror": {"source_alias": "A"}})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.errors import SpecInvalid
-from airflow_provider_kafka_migration.spec.mirrors_file import load_mirrors, parse_mirrors
+from airflow_provider_kafka_migration.spec.mirrors_file import is_of_mirrors, load_mirrors, parse_flows, parse_mirrors
 
 
 def file(**changes: Any) -> dict[str, Any]:
@@ -33,10 +33,19 @@ def test_a_flow_is_a_spec_of_the_defaults_and_its_own_keys() -> None:
     assert flows["a->b"].migration_id == "a-to-b"
 
 
-def test_a_flow_that_is_not_enabled_is_left_out_and_makes_nothing_two_way() -> None:
+def test_a_flow_that_is_not_enabled_is_left_out_and_changes_nothing_of_its_opposite() -> None:
+    """The opposite flow may run already, and cannot change ``two_way``."""
     flows = parse_mirrors(file(flows={"a->b": {}, "b->a": {"enabled": False}}))
     assert list(flows) == ["a->b"]
-    assert not flows["a->b"].mirror.two_way
+    assert flows["a->b"].mirror.two_way
+    merged = parse_mirrors(file(defaults=_MERGED, flows={"a->b": {}, "b->a": {"enabled": False}}))
+    assert merged["a->b"].mirror.merges
+
+
+def test_a_flow_that_can_only_go_one_way_may_have_an_opposite_that_is_not_enabled() -> None:
+    for mirror in ({"naming": "identity"}, {"two_way": False}):
+        flows = parse_mirrors(file(defaults={"mirror": mirror}, flows={"a->b": {}, "b->a": {"enabled": False}}))
+        assert {name: spec.mirror.two_way for name, spec in flows.items()} == {"a->b": False}
 
 
 def test_one_error_lists_the_mistakes_of_all_flows() -> None:
@@ -86,3 +95,155 @@ def test_a_key_that_appears_twice_is_refused(tmp_path: Path) -> None:
     path.write_text("clusters: {}\nclusters: {}\n", encoding="utf-8")
     with pytest.raises(SpecInvalid, match="appears twice"):
         load_mirrors(path)
+
+
+def test_flows_without_mistakes_are_found_beside_others() -> None:
+    """For DAGs of mirrors that run already; whoever runs one by hand hears of all mistakes."""
+    flows = {"a->b": {}, "a->d": {}, "a->c": {"migration_id": "a-to-b"}}
+    found, error = parse_flows(file(flows=flows))
+    assert list(found) == ["a->b"]
+    assert error is not None
+    assert [item["path"] for item in error.details["mistakes"]] == ["flows.a->d", "flows.a->c.migration_id"]
+    assert parse_flows(file())[1] is None
+
+
+_EARLIER: dict[str, Any] = {"mirror": {"naming": "identity"}}
+
+
+@pytest.mark.parametrize(
+    ("later", "mistake"),
+    [
+        ({"topics": {"inklude": ["x"]}}, "topics.inklude"),
+        ({}, "mirror.two_way"),
+        ({"mirror": {"naming": "identity"}}, "mirror.two_way"),
+    ],
+)
+@pytest.mark.parametrize("pair", [("b->a", "a->b"), ("a->b", "b->a")])
+def test_an_opposite_flow_with_a_mistake_takes_nothing_away(
+    pair: tuple[str, str], later: dict[str, Any], mistake: str
+) -> None:
+    """Of two flows that cannot go both ways, the one that is further down in the file is refused."""
+    defaults = {"topics": {"include": ["orders"]}}
+    found, error = parse_flows(file(defaults=defaults, flows={pair[0]: _EARLIER, pair[1]: later}))
+    assert list(found) == [pair[0]]
+    assert not found[pair[0]].mirror.two_way
+    assert error is not None
+    assert [item["path"] for item in error.details["mistakes"]] == [f"flows.{pair[1]}.{mistake}"]
+
+
+def test_the_refused_one_of_two_directions_is_the_later_one_whichever_has_the_naming() -> None:
+    found, error = parse_flows(file(defaults={}, flows={"a->b": {}, "b->a": _EARLIER, "b->c": {}, "c->b": {}}))
+    assert {name: spec.mirror.two_way for name, spec in found.items()} == {"a->b": True, "b->c": True, "c->b": True}
+    assert error is not None
+    assert "it does not go together with a->b" in error.what
+
+
+def test_a_mistake_in_one_direction_does_not_change_the_other_one() -> None:
+    """Its mirror may still run: what was ``two_way`` stays so."""
+    found, error = parse_flows(file(flows={"a->b": {}, "b->a": {"topics": {"inklude": ["x"]}}}))
+    assert error is not None
+    assert {name: spec.mirror.two_way for name, spec in found.items()} == {"a->b": True}
+
+
+def test_a_later_flow_with_the_id_of_another_one_is_refused() -> None:
+    found, error = parse_flows(file(flows={"b->c": {}, "a->b": {"migration_id": "b-to-c"}}))
+    assert list(found) == ["b->c"]
+    assert error is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"kind": "mirror"}, True),
+        ({"flows": {}}, True),
+        ({"clusters": {}}, True),
+        ({"mirror": {}, "migration_id": "x"}, True),
+        ({"migration_id": "x", "source": {}}, False),
+        ({"kind": "migration"}, False),
+        (None, False),
+        ([], False),
+    ],
+)
+def test_files_of_mirrors_are_known_by_their_keys(data: Any, expected: bool) -> None:
+    assert is_of_mirrors(data) is expected
+
+
+_MERGED: dict[str, Any] = {
+    "mirror": {"naming": "identity", "sync_groups": False},
+    "offsets": {"mode": "transactional"},
+    "acls": {"policy": "skip", "quotas": "skip"},
+}
+
+
+def test_identity_in_both_directions_is_one_way_where_the_opposite_flow_is_not_there() -> None:
+    flows = parse_mirrors(file(defaults=_MERGED, flows={"a->b": {}, "b->a": {}, "a->c": {}}))
+    assert {name: spec.mirror.merges for name, spec in flows.items()} == {"a->b": True, "b->a": True, "a->c": False}
+
+
+@pytest.mark.parametrize(
+    ("later", "mistake"),
+    [
+        ({"mirror": {"naming": "default"}}, "mirror.naming"),
+        ({"mirror": {"provenance_header": "x"}}, "mirror.provenance_header"),
+        ({"mirror": {"max_hops": 1}}, "mirror.max_hops"),
+        ({"offsets": {"mode": "auto"}}, "mirror.two_way"),
+    ],
+)
+@pytest.mark.parametrize("pair", [("b->a", "a->b"), ("a->b", "b->a")])
+def test_both_directions_mark_records_alike(pair: tuple[str, str], later: dict[str, Any], mistake: str) -> None:
+    found, error = parse_flows(file(defaults=_MERGED, flows={pair[0]: {}, pair[1]: later}))
+    assert list(found) == [pair[0]]
+    assert found[pair[0]].mirror.merges, "it may run already"
+    assert error is not None
+    assert [item["path"] for item in error.details["mistakes"]] == [f"flows.{pair[1]}.{mistake}"]
+
+
+# -- more than two clusters --------------------------------------------------------------------------------------------
+
+_RING = {"a->b": {}, "b->c": {}, "c->a": {}}
+_MESH = {"a->b": {}, "b->a": {}, "b->c": {}, "c->b": {}, "a->c": {}, "c->a": {}}
+
+
+def _merged(**mirror: Any) -> dict[str, Any]:
+    return {**_MERGED, "mirror": {**_MERGED["mirror"], **mirror}}
+
+
+@pytest.mark.parametrize("defaults", [_MERGED, {"mirror": {"naming": "identity"}}])
+def test_a_ring_that_marks_nothing_is_refused_where_it_closes(defaults: dict[str, Any]) -> None:
+    found, error = parse_flows(file(defaults=defaults, flows=_RING))
+    assert list(found) == ["a->b", "b->c"]
+    assert error is not None
+    assert [item["path"] for item in error.details["mistakes"]] == ["flows.c->a.mirror.two_way"]
+
+
+def test_one_flow_of_a_ring_that_marks_nothing_is_refused() -> None:
+    """Records of the cluster behind it would go round."""
+    flows = {**_RING, "b->c": {"mirror": {"two_way": False}}}
+    found, error = parse_flows(file(defaults=_merged(two_way=True), flows=flows))
+    assert list(found) == ["a->b", "b->c"]
+    assert error is not None
+
+
+def test_a_ring_and_a_chain_whose_flows_all_mark_records() -> None:
+    for flows in (_RING, {name: {} for name in list(_MESH)[:4]}):
+        found = parse_mirrors(file(defaults=_merged(two_way=True), flows=flows))
+        assert all(spec.mirror.merges for spec in found.values())
+    assert len(parse_mirrors(file(defaults={}, flows=_RING))) == 3, "names tell cycles"
+
+
+@pytest.mark.parametrize(("max_hops", "refused"), [(None, ["a->c", "c->a"]), (2, ["a->c", "c->a"]), (1, [])])
+def test_a_mesh_copies_only_what_was_first_written_to_the_source(max_hops: int | None, refused: list[str]) -> None:
+    found, error = parse_flows(file(defaults=_merged(max_hops=max_hops), flows=_MESH))
+    assert sorted(_MESH.keys() - found.keys()) == refused
+    mistakes = [] if error is None else [item["path"] for item in error.details["mistakes"]]
+    assert mistakes == [f"flows.{name}.mirror.max_hops" for name in refused]
+
+
+def test_all_flows_that_mark_records_need_one_header() -> None:
+    chain: dict[str, Any] = {name: {} for name in list(_MESH)[:4]}
+    other = {"mirror": {"provenance_header": "x"}}
+    found, error = parse_flows(file(defaults=_MERGED, flows={**chain, "b->c": other, "c->b": other}))
+    assert list(found) == ["a->b", "b->a"]
+    assert error is not None
+    paths = [item["path"] for item in error.details["mistakes"]]
+    assert paths == ["flows.b->c.mirror.provenance_header", "flows.c->b.mirror.provenance_header"]

@@ -14,7 +14,11 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises IllegalTransition: nobody has asked for an end, or nothing is mirrored yet.
     """
+    if (promoted := ending.complete_promotion(context)) is not None:
+        return promoted
     request = requests.read(context.journal_store, context.migration_id)
+    if request.want == "promoted" and (done := ending.promoted_already(context.record)) is not None:
+        return done
     if request.want == "ended":
         return ending.end(context, request)
     if request.want == "promoted" and request.source_gone:

@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
 from airflow_provider_kafka_migration.errors import CopyFailed, FreezeFailed, IllegalTransition, TopicRecreated
+from airflow_provider_kafka_migration.freeze.stand_still import Holders, SourceEnds
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.mirrors import ending, requests
+from airflow_provider_kafka_migration.mirrors import deletions, ending, missed_tombstones, requests
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync, sync_once
+from airflow_provider_kafka_migration.mirrors.retention import TargetRetention
 from airflow_provider_kafka_migration.planning import follow, late_ids, tail_job
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
@@ -44,6 +47,8 @@ def run(context: PhaseContext) -> PhaseResult:
 def prepare(context: PhaseContext) -> Step:
     """Write the job; a result if the last request needs none."""
     record = context.record
+    if (promoted := ending.complete_promotion(context)) is not None:
+        return promoted
     request = requests.read(context.journal_store, context.migration_id)
     if request.want == "ended":
         return ending.end(context, request)
@@ -55,12 +60,22 @@ def prepare(context: PhaseContext) -> Step:
     if request.want == "run":
         requests.withdraw_stop(record)
     written = tail_job.write(record, context.source, record.job(JOB))
+    missed_tombstones.note_risk(context, written)
     recopy(context, JOB, written)
     late_ids.before_copied_again(context, JOB, written)
     make_missing(context, JOB, written)
     # Before the job begins: a short job could otherwise end before anybody has told it where to stop.
     requests.stop_if_asked(record, context.source)
     return job_ref(record, JOB)
+
+
+def enter(context: PhaseContext) -> None:
+    """Move the mirror to where it mirrors, for the job of an earlier process that was not prepared again."""
+    request = requests.read(context.journal_store, context.migration_id)
+    context.journal.refresh()
+    # What ends a mirror leaves its last state by itself.
+    if request.want != "ended" and context.journal.find_step(steps.PROMOTED) is None:
+        _enter(context, request)
 
 
 def _enter(context: PhaseContext, request: MirrorRequest) -> None:
@@ -92,6 +107,8 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
     :raises CopyFailed: the job has ended although nobody asked for it, or before it had copied everything.
     """
     record = context.record
+    if (promoted := ending.complete_promotion(context)) is not None:
+        return promoted
     context.journal.refresh()
     request = requests.read(context.journal_store, context.migration_id)
     if request.want == "paused":
@@ -106,6 +123,8 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
             where=context.where(PHASE),
             next_step="clear the task: it continues from the target's log ends",
         )
+    # Its process may have died behind the state `paused` and before the job was taken up.
+    _enter(context, request)
     return _promote(context, request) if request.want == "promoted" else _go_on(context)
 
 
@@ -129,19 +148,33 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
         follow.check_all_followed(record, source)
     except (FreezeFailed, TopicRecreated) as error:
         return _refuse(context, request, error.what)
-    ends = source.wire.list_offsets(list(record.partitions()), "latest")
+    look = SourceEnds.read(record, source)
+    ends = look.high_watermark
     moved = sorted(key for key, end in ends.items() if end > (stop.offset(*key) or 0))
     if moved:
-        topic, partition = moved[0]
-        return _refuse(
-            context,
-            request,
-            f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
-            "stop them, then promote again",
-        )
+        return _refuse(context, request, _why_moving(context, moved, look))
     if context.spec.mirror.sync_groups:
         sync_once(context)
+    write_grants.see(record, source, context.target)
     return ending.promote(context, request, ends)
+
+
+def _why_moving(context: PhaseContext, moved: list[TopicPartition], look: SourceEnds) -> str:
+    """Say what keeps the source's ends away from the stop: open transactions, which nobody ends, or producers."""
+    held = [key for key in look.open_transactions if key in set(moved)]
+    topic, partition = (held or moved)[0]
+    if not held:
+        return (
+            f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
+            "stop them, then promote again"
+        )
+    offset = look.stable[topic, partition]
+    return (
+        f"open transactions hold back the ends of {len(held)} partitions of the source, the first is "
+        f"{topic}-{partition} from offset {offset} on: {Holders.of(context.source, held).text}. Let the application "
+        f"end its transaction, or abort it (kafka-transactions.sh abort --topic {topic} --partition {partition} "
+        f"--start-offset {offset}); then promote again"
+    )
 
 
 def _once_more(context: PhaseContext, request: MirrorRequest, left: Mapping[TopicPartition, tuple[int, int]]) -> JobRef:
@@ -170,22 +203,28 @@ def _once_more(context: PhaseContext, request: MirrorRequest, left: Mapping[Topi
 
 
 def _refuse(context: PhaseContext, request: MirrorRequest, why: str) -> JobRef:
-    """Turn the request down; the mirror goes on."""
-    requests.write(context.journal_store, context.migration_id, "run", by=PHASE, at=iso(context.now()), refused=why)
+    """Turn the request down; the mirror goes on, unless somebody has asked for something else since."""
+    requests.refuse(context.journal_store, request, why, by=PHASE, at=iso(context.now()))
     context.journal.step(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
     return _go_on(context)
 
 
 @contextmanager
 def _beside(context: PhaseContext) -> Iterator[None]:
-    with tail_job.beside(context), requests.RequestWatch(context), GroupSync(context):
+    with (
+        tail_job.beside(context, deletions.carry_out),
+        requests.RequestWatch(context),
+        GroupSync(context),
+        TargetRetention(context),
+    ):
         yield
 
 
 def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
-    requests.stop_if_asked(context.record, context.source)
-    tail_job.follow(context, memory)
+    requests.RequestWatch(context).once()
+    tail_job.follow(context, memory, deletions.carry_out)
     GroupSync(context).once(memory)
+    TargetRetention(context).once(memory)
 
 
 JOB_PHASE: Final = JobPhase(
@@ -193,6 +232,7 @@ JOB_PHASE: Final = JobPhase(
     prepare=prepare,
     finish=finish,
     run_job=copy_jobs.run_job,
+    enter=enter,
     beside=_beside,
     follow=_follow,
     read_progress=copy_jobs.copy_progress,

@@ -18,11 +18,15 @@ import yaml
 
 from airflow_provider_kafka_migration.cli.frame import ExitCode
 from harness.brokers import KafkaCluster
+from harness.compare import bounds
 from harness.processes import wait_for
 from tests.integration.test_cli_migration import Command
 
 #: Each look at the state is a command of its own, and machines are busy.
 SECONDS = 240.0
+
+#: Processes of all flows. A test that fails must not leave a mirror behind, see conftest.py.
+STARTED: list[subprocess.Popen[str]] = []
 
 
 @dataclass
@@ -36,6 +40,8 @@ class Flow:
     prefix: str
     aliases: tuple[str, str]
     sections: dict[str, Any] = field(default_factory=dict)
+    #: options of the commands that copy
+    plane: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         pattern = self.prefix.replace(".", r"\.") + ".*"
@@ -86,28 +92,35 @@ class Flow:
         found: str | None = json.loads(out)["state"]
         return found
 
+    def begin(self, action: str = "run") -> tuple[subprocess.Popen[str], Path]:
+        """Run the mirror in the background; return its process and its log."""
+        path = self.folder / f"{self.name}-{time.monotonic_ns()}.log"
+        with path.open("w", encoding="utf-8") as log:
+            return self._popen(action, log), path
+
     def start(self, action: str = "run") -> subprocess.Popen[str]:
         """Run the mirror in the background, and wait until it mirrors."""
-        log = (self.folder / f"{self.name}-{time.monotonic_ns()}.log").open("w", encoding="utf-8")
-        process = self._popen(action, log)
+        process, log = self.begin(action)
 
         def mirrors() -> bool:
-            assert process.poll() is None, Path(log.name).read_text(encoding="utf-8")
+            assert process.poll() is None, log.read_text(encoding="utf-8")
             return self.state() == "mirroring"
 
         wait_for(f"{self.name} mirrors", mirrors, SECONDS, 0.5)
         return process
 
-    def _popen(self, action: str, log: Any) -> subprocess.Popen[str]:
+    def _popen(self, action: str, log: Any, *arguments: str) -> subprocess.Popen[str]:
         program = str(Path(sys.executable).with_name("kafka-migration"))
-        return subprocess.Popen(
-            [program, "mirror", action, str(self.spec)],
+        process = subprocess.Popen(
+            [program, "mirror", action, str(self.spec), *arguments, *self.plane],
             env={**os.environ, **self.command.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             text=True,
         )
+        STARTED.append(process)
+        return process
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
@@ -128,3 +141,38 @@ class Flow:
 def eventually(check: Callable[[], bool], what: str) -> None:
     """Wait as patiently as a busy machine needs."""
     wait_for(what, check, SECONDS, 0.5)
+
+
+def flow_name(prefix: str) -> str:
+    """The id of the mirror of the topics with this prefix."""
+    return prefix.strip(".").lower().replace("_", "-")
+
+
+@contextmanager
+def flow_of_doomed_source(
+    source_folder: Path, target: KafkaCluster, folder: Path, prefix: str, *, partitions: int
+) -> Iterator[Flow]:
+    """A flow from a cluster that serves this test alone, so that the test may kill it.
+
+    The source has one topic, ``orders`` behind the prefix.
+
+    :param source_folder: of the source's brokers.
+    :param folder: of the flow's spec, journal and logs.
+    """
+    with KafkaCluster(source_folder, "4.1.1", "kraft") as source:
+        source.create_topics({f"{prefix}orders": (partitions, {})})
+        yield Flow(source, target, folder, flow_name(prefix), prefix, ("A", "B"))
+
+
+def promote_without_source(flow: Flow, *options: str) -> dict[str, Any]:
+    """Promote a mirror whose source is gone, and return the answer."""
+    promoted = flow("promote", "--source-gone", *options)
+    assert promoted["state"] == "promoted"
+    assert promoted["details"]["source_gone"] is True
+    return promoted
+
+
+def log_ends(cluster: KafkaCluster, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Log ends by (topic, partition)."""
+    found = bounds(cluster.client_config(), list(topics))
+    return {(topic, number): item.end for topic, numbers in found.items() for number, item in numbers.items()}

@@ -174,7 +174,7 @@ def test_a_freeze_that_was_lifted_meanwhile_is_told_by_its_method(
     assert "freeze 1 was lifted" in last
     assert "they are still stopped: tell the producers' owners" in last
     ends_by(monkeypatch, throws(CopyFailed("two partitions")))
-    assert "was lifted" not in invoke("resume", spec_file).stderr, "told once"
+    assert "was lifted" not in invoke("resume", spec_file).stderr, "people hear of a lifted freeze a single time"
 
 
 def test_a_journal_that_cannot_be_read_is_no_all_clear(

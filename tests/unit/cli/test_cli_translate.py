@@ -18,8 +18,8 @@ from airflow_provider_kafka_migration.cli import translate as commands
 from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, ForeignData, NotInMigration, Terminal
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.mirror_maker.state_writer import Written
 from airflow_provider_kafka_migration.translate import Translator
 

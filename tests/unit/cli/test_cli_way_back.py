@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
-COMMANDS = ("plan", "run", "resume", "status", "return", "keep")
+COMMANDS = ("plan", "run", "resume", "status", "return", "keep", "leave-out")
 
 
 def _journal(folder: Path, name: str, state: State) -> Journal:
@@ -32,7 +32,8 @@ def _journal(folder: Path, name: str, state: State) -> Journal:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_there_is_no_way_back_before_the_switch(invoke: Any, spec_file: Path, tmp_path: Path, command: str) -> None:
     _journal(tmp_path, "orders-1", State.TAIL)
-    found = invoke("way-back", command, spec_file, "--json")
+    topics = ["orders"] if command == "leave-out" else []
+    found = invoke("way-back", command, spec_file, *topics, "--json")
     assert found.exit_code == 1
     error = json.loads(found.stdout)["error"]
     assert "no way back yet: the migration is in state tail" in error["what"]

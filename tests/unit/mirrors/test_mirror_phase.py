@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from phase_world.admin import SimAdmin
 from phase_world.jobs import MIGRATION
 from phase_world.logs import Log
 from phase_world.outside import Killed
@@ -17,9 +19,14 @@ from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     CopyFailed,
     IllegalTransition,
+    MigrationError,
     OffsetMapInvalid,
+    PermissionMissing,
+    Transient,
 )
+from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.kafka.admin.producers import ProducerState, TransactionFacts
 from airflow_provider_kafka_migration.lanes import slices
 from airflow_provider_kafka_migration.mirrors import ending, group_sync, requests
 from airflow_provider_kafka_migration.phases.mirrors import finish, mirror
@@ -33,16 +40,6 @@ SECTIONS: dict[str, Any] = {
     "mirror": {"source_alias": "A", "target_alias": "B", "naming": "rename"},
 }
 ORDERS = ("orders", 0)
-
-
-@pytest.fixture(autouse=True)
-def _no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_probes(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def worlds() -> Worlds:
-    return Worlds()
 
 
 @pytest.fixture
@@ -152,7 +149,9 @@ def test_the_source_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> No
         "at": "2026-04-24T10:39:00Z",
         "partitions": [{"topic": "orders", "partition": 0, "source_offset": 5, "lag": 2}],
     }
-    monkeypatch.setattr(type(world.context().record), "job_progress", lambda _self, _name: progress)
+    seed = {"partitions": [{"topic": "state", "partition": 0, "source_offset": 5}]}
+    reports = {"seed": seed, "tail": progress}
+    monkeypatch.setattr(type(world.context().record), "job_progress", lambda _self, name: reports[name])
 
     def gone(*_: object) -> None:
         raise BrokerUnreachable("gone")
@@ -213,7 +212,9 @@ def test_a_process_that_dies_after_any_change(worlds: Worlds, want: str, monkeyp
         mirror.run(world.context())
         assert world.state is leads_to, f"killed after change {number}"
         for name, log in (("orders", world.target.log(*ORDERS)),):
-            assert sorted(log.values()) == list(range(log.end)), f"{name} has every offset once"
+            # A promotion has left its fence behind the records.
+            end = log.end - 1 if want == "promoted" else log.end
+            assert sorted(log.values()) == list(range(end)) == list(range(6 if want == "promoted" else end)), name
         found = world.context().record.offset_map()
         is_closed = want != "paused" and world.stored("jobs/tail.json") is not None
         assert (found is not None) is is_closed, f"the map of a mirror that died after change {number}"
@@ -355,7 +356,7 @@ def test_a_promotion_after_an_unanswered_pause_copies_the_rest(world: World) -> 
     world.copiers.then = lambda: (setattr(world.copiers, "then", lambda: None), paused_and_promoted())  # type: ignore[assignment]
     mirror.run(world.context())
     assert world.state is State.PROMOTED
-    assert world.target.log(*ORDERS).end == 6
+    assert sorted(world.target.log(*ORDERS).values()) == list(range(6))
     assert [entry.details["partitions"] for entry in world.steps(steps.PROMOTION_ROUND)] == [["orders-0"]]
 
 
@@ -417,7 +418,92 @@ def test_a_promotion_is_refused_if_something_is_not_followed(world: World, gone:
     assert len(world.steps(steps.REQUEST_REFUSED)) == 1
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_promotion_is_refused_for_an_open_transaction_that_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """Nobody writes any more, so stopping producers would not help: the transaction has to be ended."""
+    open_ones = [TransactionFacts("billing-tx", 77, "Ongoing", 1)] if is_named else []
+    monkeypatch.setattr(SimAdmin, "open_transactions", lambda _self: open_ones)
+
+    def left_open() -> None:
+        log = world.source.log(*ORDERS)
+        log.open_from = log.end
+        log.write(b"open", producer_id=77)
+        log.producers = (ProducerState(77, 0, 0, 0, 0, log.open_from), ProducerState(5, 0, 0, 0, 0, -1))
+        ask(world, "promoted")
+        requests.stop_if_asked(world.context().record, world.context().source)
+
+        def later() -> None:
+            refused = requests.read(world.journal_store, MIGRATION)
+            who = "billing-tx (producer id 77)" if is_named else "producer ids [77]"
+            assert (
+                "open transactions hold back the ends of 1 partitions of the source, the first is orders-0 from "
+                f"offset 5 on: {who}."
+            ) in refused.refused
+            assert "abort --topic orders --partition 0 --start-offset 5" in refused.refused
+            ask(world, "paused")
+
+        world.copiers.then = later
+
+    world.copiers.then = left_open
+    mirror.run(world.context())
+    assert world.state is State.PAUSED
+
+
 # -- failed mirrors ---------------------------------------------------------------------------------------------------
+
+
+def promote_while(world: World, error: type[MigrationError], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Promote without the source; the target answers each fence with this error."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error("it cannot be fenced")
+
+    mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, "promoted", source_gone=True)
+    world.restart()
+    with monkeypatch.context() as broken:
+        broken.setattr(fence, "fence_producer", functools.partial(fence.fence_producer, patience_seconds=0.0))
+        broken.setattr(fence, "read_ends", fails)
+        return finish.run(world.context())
+
+
+def test_a_target_that_does_not_answer_the_fence_does_not_end_the_promotion(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Transient, match="not fenced yet on 3 partitions of the target; the first is orders-0"):
+        promote_while(world, BrokerUnreachable, monkeypatch)
+    assert world.state is not State.PROMOTED
+    assert world.steps(steps.COPIERS_FENCED) == []
+    ask(world, "run")
+    world.restart()
+    result = finish.run(world.context())
+    assert (world.state, result.details["problems"]) == (State.PROMOTED, [])
+    found = world.context().record.fence()
+    assert found is not None
+    assert len(found.markers) == 3
+
+
+def test_a_partition_that_cannot_be_fenced_is_named_for_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = promote_while(world, PermissionMissing, monkeypatch)
+    assert world.state is State.PROMOTED
+    problems = [f"fence: {key[0]}-{key[1]}: it cannot be fenced" for key in world.context().record.partitions()]
+    assert result.details["problems"] == problems
+    assert Promotion.parse(world.stored("results/promotion.json") or b"").problems == problems
+
+
+def test_a_promotion_that_is_asked_for_again_is_done_already(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, "promoted", source_gone=True)
+    world.restart()
+    first = finish.run(world.context())
+    world.restart()
+    again = finish.run(world.context())
+    assert again.already_done
+    assert (again.summary, again.details) == (f"the mirror is promoted already: {first.summary}", first.details)
+    with pytest.raises(IllegalTransition, match="promoted already"):
+        ending.check_mirrored(world.context().record)
 
 
 @pytest.mark.parametrize("phase", ["topology_copy", "tail"])
@@ -436,22 +522,31 @@ def test_a_failed_mirror_can_be_ended(worlds: Worlds, phase: str) -> None:
 
 def test_groups_follow_and_are_held_at_the_end_of_the_copy(world: World) -> None:
     """A group that has read more than is mirrored waits at the end; it is never set back."""
-    mirror_until(world, lambda: ask(world, "paused"))
-    world.source.log(*ORDERS).write(b"not", b"yet")
-    world.source.group("billing", orders_0=7, orders_1=10)
-    result = group_sync.sync_once(world.context())
-    there = world.target.groups["billing"].offsets
-    assert there["orders", 0].offset == 5
-    assert there["orders", 1].offset == 10
-    held = [item for group in result.groups for item in group.offsets if "held at the end" in item.reason]
+    results: list[Any] = []
+
+    def sync() -> int:
+        results.append(group_sync.sync_once(world.context()))
+        return world.target.groups["billing"].offsets["orders", 0].offset
+
+    def act() -> None:
+        world.source.log(*ORDERS).write(b"not", b"yet")
+        world.source.group("billing", orders_0=7, orders_1=10)
+        assert sync() == 5
+        assert world.target.groups["billing"].offsets["orders", 1].offset == 10
+        ask(world, "paused")
+
+    mirror_until(world, act)
+    held = [item for group in results[0].groups for item in group.offsets if "held at the end" in item.reason]
     assert [(item.topic, item.source_offset, item.target_offset) for item in held] == [("orders", 7, 5)]
     ask(world, "run")
-    mirror_until(world, lambda: ask(world, "paused"))
-    group_sync.sync_once(world.context())
-    assert world.target.groups["billing"].offsets["orders", 0].offset == 7
-    world.source.group("billing", orders_0=1)
-    group_sync.sync_once(world.context())
-    assert world.target.groups["billing"].offsets["orders", 0].offset == 7, "forward only"
+
+    def later() -> None:
+        assert sync() == 7
+        world.source.group("billing", orders_0=1)
+        assert sync() == 7, "forward only"
+        ask(world, "paused")
+
+    mirror_until(world, later)
 
 
 def test_the_thread_of_the_groups_ends_with_its_block(world: World) -> None:

@@ -30,7 +30,7 @@ def import_properties(
         typer.Option(
             "--connections",
             help="Also write the connection of each cluster into this folder, as ALIAS.json of mode 0600, with the "
-            "secrets of the properties.",
+            "secrets of the properties, and refer to these files in the file of flows.",
             show_default=False,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def import_properties(
     from airflow_provider_kafka_migration.spec.mirrors_file import parse_mirrors
 
     found = read_properties(_text(file), path=str(file))
-    document = _document(found, journal)
+    document = _document(found, journal, connections)
     needs = _checked(document, parse_mirrors, str(output))
     written = [_write(output, _yaml(document), 0o644)]
     if connections is not None:
@@ -72,13 +72,16 @@ def _text(file: Path) -> str:
         ) from None
 
 
-def _document(found: Imported, journal: str) -> dict[str, Any]:
-    """The file of flows. What all flows share stands in ``defaults``."""
+def _document(found: Imported, journal: str, connections: Path | None) -> dict[str, Any]:
+    """The file of flows. What all flows share stands in ``defaults``.
+
+    :param connections: folder of the connections' files; None: the clusters refer to Airflow's connections.
+    """
     flows = {flow.name: _without_names(flow.spec) for flow in found.flows}
     shared = _shared(list(flows.values()))
     return {
         "clusters": {
-            flow.spec[role]["name"]: {"conn_id": flow.spec[role]["conn_id"]}
+            flow.spec[role]["name"]: {"conn_id": _connection(flow.spec[role], connections)}
             for flow in found.flows
             for role in ("source", "target")
         },
@@ -88,6 +91,11 @@ def _document(found: Imported, journal: str) -> dict[str, Any]:
             name: {key: value for key, value in flow.items() if key not in shared} for name, flow in flows.items()
         },
     }
+
+
+def _connection(cluster: dict[str, str], folder: Path | None) -> str:
+    # Whoever runs a flow may do so in another folder.
+    return cluster["conn_id"] if folder is None else f"file:{folder.resolve() / cluster['name']}.json"
 
 
 #: Keys of a flow, and of its section ``mirror``, that follow from its name in the file.

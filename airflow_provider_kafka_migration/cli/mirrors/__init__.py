@@ -1,0 +1,1 @@
+"""Commands of ``kafka-migration mirror`` that are more than a request to the mirror."""

@@ -1,0 +1,127 @@
+"""Mirrors as DAGs: one builder for the generic DAG (Params), a DAG per flow, and the DAGs of a folder of YAML files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_kafka_migration.dag_parts.kinds import DagKind
+from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
+from airflow_provider_kafka_migration.mirror_table import BEFORE, MIRROR_PHASE
+from airflow_provider_kafka_migration.operators.mirror import OPERATORS
+from airflow_provider_kafka_migration.provider.params import mirror_params, run_params
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.load import read_yaml
+from airflow_provider_kafka_migration.spec.mirrors_file import is_of_mirrors, parse_flows
+
+GENERIC_DAG_ID = "kafka_mirror"
+TAGS = ("kafka", "kafka-mirror")
+
+ROWS = (*BEFORE, MIRROR_PHASE)
+
+DAG_DOC = f"""\
+Mirrors a Kafka cluster to another one, until somebody tells it to stop: topics, records, offsets and consumer groups.
+
+```
+{" -> ".join(row.id for row in ROWS)}
+```
+
+**One run is one mirror, and it runs for as long as the mirror does.** People ask for something else from any machine
+that reaches the storage; the task `mirror` does it and journals who asked:
+
+| `kafka-migration mirror ...` | the task `mirror` |
+|---|---|
+| `pause` | ends its Spark job and waits, deferred (purple) |
+| `resume` | goes on by itself; nobody clears anything |
+| `promote` | copies the rest and succeeds; with `--source-gone` it contacts the target only |
+| `end` | stops copying and succeeds; topics and content stay |
+
+**Any task may be cleared at any time.** It continues from the target's end, with nothing twice and nothing lost. A
+failure that may pass is tried again without an end: *up for retry* means that a cluster, the storage or Spark has been
+away for ten minutes or more. The last log line of a red task names what failed, where, and what to do next.
+"""
+
+TASK_DOCS: dict[str, str] = {row.id: row.doc for row in ROWS}
+
+_KIND = DagKind(
+    generic_id=GENERIC_DAG_ID,
+    title="Kafka mirror",
+    description="Mirrors a Kafka cluster to another one, keeping offsets",
+    doc=DAG_DOC,
+    tags=TAGS,
+    generic_params=mirror_params,
+    run_params=partial(run_params, "mirror"),
+)
+
+
+def build_mirror_dag(
+    spec: MigrationSpec | Mapping[str, Any] | None = None,
+    *,
+    dag_id: str | None = None,
+    task_args: TaskArgs | None = None,
+    **dag_args: Any,
+) -> DAG:
+    """Build the DAG of one mirror, or with ``spec=None`` the generic one, which reads its mirror from its Params.
+
+    It uses no connection, variable or network, so it may be called at the top level of a DAG file.
+
+    :param spec: a spec with ``kind: mirror``.
+    :param dag_id: default ``kafka_mirror``, or ``kafka_mirror_<migration_id>``.
+    :param task_args: additional operator arguments by task id, as in :func:`~.dag.build_migration_dag`.
+    :param dag_args: arguments of ``DAG``; they override the defaults here. ``schedule="@once"`` starts the mirror as
+        soon as its DAG is unpaused.
+    :raises SpecInvalid: with every mistake of the spec, or because it is one of a migration.
+    :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself.
+    """
+    parsed = _parsed(spec)
+    plain = None if parsed is None else parsed.model_dump(mode="json", exclude_unset=True)
+    with DAG(**_KIND.dag_args(plain, dag_id, dag_args)) as dag:
+        tasks = TaskMaker(
+            plain, task_args or {}, dag_args.get("default_args") or {}, docs=TASK_DOCS, operators=OPERATORS
+        )
+        above = None
+        for row in ROWS:
+            # The generic DAG has one structure for all its mirrors.
+            if row.id == "schemas" and parsed is not None and not parsed.schemas.configured:
+                continue
+            task = tasks.phase(row)
+            if above is not None:
+                above >> task
+            above = task
+        tasks.check_task_args()
+    return dag
+
+
+def _parsed(spec: MigrationSpec | Mapping[str, Any] | None) -> MigrationSpec | None:
+    if spec is None:
+        return None
+    return (spec if isinstance(spec, MigrationSpec) else parse_spec(spec)).check_kind("mirror")
+
+
+def load_mirror_dags(
+    namespace: MutableMapping[str, Any], folder: str | Path, *, task_args: TaskArgs | None = None, **dag_args: Any
+) -> None:
+    """Put one DAG per flow into a DAG file's ``globals()``: flows of each ``mirrors.yaml``, and specs of single flows.
+
+    Files are independent, and so are the flows of a file: what has mistakes becomes an import error under the file's
+    own path and a warning, and does not hide the others. Specs of migrations are left to
+    :func:`~.dag.load_migration_dags`.
+    """
+    _KIND.load(namespace, folder, _mirrors_in, build_mirror_dag, task_args=task_args, **dag_args)
+
+
+def _mirrors_in(file: Path) -> Iterator[MigrationSpec | Exception]:
+    data = read_yaml(file)
+    if not is_of_mirrors(data):
+        return
+    if "flows" not in data and "clusters" not in data:
+        yield parse_spec(data, path=str(file)).check_kind("mirror", path=str(file))
+        return
+    flows, error = parse_flows(data, path=str(file))
+    yield from flows.values()
+    if error is not None:
+        yield error

@@ -1,0 +1,196 @@
+"""Groups on a mirror's target from the moment that a partition is mirrored: while the seed runs, too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from phase_world.world import KEYS, World, Worlds
+from test_mirror_phase import ask, mirror_until
+
+from airflow_provider_kafka_migration.documents.cutover import Translation
+from airflow_provider_kafka_migration.groups import sync
+from airflow_provider_kafka_migration.mirrors import group_sync
+from airflow_provider_kafka_migration.phases.mirrors import finish
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.state import State
+from harness.processes import wait_for
+
+SECTIONS: dict[str, Any] = {
+    "kind": "mirror",
+    "mirror": {"source_alias": "A", "target_alias": "B", "sync_interval": "20ms"},
+}
+#: Only the test itself runs a pass.
+BY_HAND: dict[str, Any] = {**SECTIONS, "mirror": {**SECTIONS["mirror"], "sync_interval": "1h"}}
+
+
+def committed(world: World, group: str) -> dict[tuple[str, int], int]:
+    found = world.target.groups.get(group)
+    return {} if found is None else {key: item.offset for key, item in found.offsets.items()}
+
+
+def during_the_seed(world: World, look: Any) -> None:
+    """Run the seed; this happens when ``copiers.leaves`` is all that is left."""
+
+    def then() -> None:
+        look()
+        world.copiers.leaves.clear()
+        world.copiers.copy(world.copiers.submitted[-1])
+
+    world.copiers.then = then
+    world.run("seed")
+
+
+def test_groups_follow_while_the_seed_runs(worlds: Worlds) -> None:
+    """``audit`` has read all of ``state``, of which three records are on the target."""
+    world = worlds.at("seed", **SECTIONS)
+    world.copiers.leaves[KEYS[2]] = 3
+    during_the_seed(
+        world, lambda: wait_for("the group", lambda: committed(world, "audit") == {("A.state", 0): 3}, 30.0)
+    )
+    group_sync.sync_once(world.context())
+    assert committed(world, "audit") == {("A.state", 0): 5}
+
+
+def test_no_offset_is_written_where_nothing_is_mirrored(worlds: Worlds) -> None:
+    """The log of ``orders-1`` begins at 5: until then the target has fillers there, or nothing."""
+    world = worlds.at("seed", **SECTIONS)
+    world.copiers.leaves[KEYS[1]] = 5
+    results: list[Any] = []
+    during_the_seed(world, lambda: results.append(group_sync.sync_once(world.context())))
+    billing = next(item for item in results[0].groups if item.group == "billing")
+    assert {item.partition: (item.target_offset, item.translation) for item in billing.offsets} == {
+        0: (2, Translation.EQUAL),
+        1: (None, Translation.SKIPPED),
+    }
+    assert results[0].groups[1].offsets[1].reason == "nothing of the partition is mirrored yet"
+
+
+def test_a_new_group_follows_and_one_with_members_is_left_alone(worlds: Worlds) -> None:
+    world = worlds.at("tail", **SECTIONS)
+    world.source.group("late", orders_0=4)
+    world.target.group("audit").state = "Stable"
+    world.target.groups["audit"].members = ("reader",)
+    group_sync.sync_once(world.context())
+    assert committed(world, "late") == {("A.orders", 0): 4}
+    assert committed(world, "audit") == {}
+
+
+def test_groups_of_a_migration_wait_for_the_cutover(worlds: Worlds) -> None:
+    world = worlds.at("seed", groups={"sync_interval": "20ms"})
+    started: list[Any] = []
+    during_the_seed(world, lambda: started.extend(item for item in threading.enumerate() if item.name == "group-sync"))
+    assert started == []
+    assert world.target.groups == {}
+
+
+def test_no_pass_writes_groups_of_a_promoted_mirror(worlds: Worlds) -> None:
+    """Clients' records have the offsets that records of the source had which nobody mirrored."""
+    world = worlds.at("tail", **BY_HAND)
+    mirror_until(world, lambda: ask(world, "paused"))
+    world.source.log("orders", 0).write(b"lost", b"too")
+    world.source.group("billing", orders_0=7)
+    ask(world, "promoted", source_gone=True)
+    world.restart()
+    finish.run(world.context())
+    assert world.state is State.PROMOTED
+    before = committed(world, "billing")
+    world.target.log("A.orders", 0).write(b"new", b"newer")
+    assert group_sync.sync_once(world.context()) is None
+    assert committed(world, "billing") == before
+
+
+@pytest.mark.parametrize("how", ["promoted", "stopped"])
+def test_a_pass_that_has_slept_writes_no_group_behind_a_promotion(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It has read and translated everything before."""
+    world = worlds.at("tail", **BY_HAND)
+    over = threading.Event()
+    real = sync.commit
+
+    def sleep_and_commit(context: PhaseContext, *more: Any, **options: Any) -> Any:
+        over.set() if how == "stopped" else context.journal.step(steps.PROMOTED)
+        return real(context, *more, **options)
+
+    monkeypatch.setattr(sync, "commit", sleep_and_commit)
+    assert group_sync.sync_once(world.context(), over.is_set) is None
+    assert world.target.groups == {}
+
+
+def test_each_group_is_checked_before_it_is_written(worlds: Worlds) -> None:
+    world = worlds.at("tail", **BY_HAND)
+    assert group_sync.sync_once(world.context(), lambda: bool(world.target.groups)) is None
+    assert list(world.target.groups) == ["audit"]
+
+
+def test_a_block_waits_for_a_pass_that_is_under_way(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes: what follows would meet it."""
+    world = worlds.at("tail", **SECTIONS)
+    monkeypatch.setattr(sync.PeriodicSync, "patience_seconds", 0.0)
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def one_pass(_context: PhaseContext, is_over: Callable[[], bool]) -> None:
+        begun.set()
+        go_on.wait(30)
+        assert is_over()
+        done.set()
+
+    with sync.PeriodicSync(world.context(), one_pass, world.spec.mirror.sync_interval, phase="mirror"):
+        assert begun.wait(30)
+        threading.Timer(0.2, go_on.set).start()
+    assert done.is_set()
+
+
+def test_records_of_others_do_not_count_as_copied(worlds: Worlds) -> None:
+    """Somebody writes to the remote topic: a group that has read on must not skip what is mirrored behind that."""
+    world = worlds.at("tail", **BY_HAND)
+    results: list[Any] = []
+
+    def act() -> None:
+        world.target.log("A.orders", 0).write(b"foreign", b"foreign")
+        world.source.log("orders", 0).write(b"s5", b"s6", b"s7")
+        world.source.group("billing", orders_0=7, orders_1=10)
+        results.append(group_sync.sync_once(world.context()))
+        ask(world, "paused")
+
+    mirror_until(world, act)
+    assert committed(world, "billing") == {("A.orders", 0): 5, ("A.orders", 1): 10}
+    [held] = [item for group in results[0].groups for item in group.offsets if item.source_offset == 7]
+    assert held.reason.endswith("it is held at the end of the copy, 5")
+
+
+def test_a_partition_whose_copy_has_an_error_is_left_alone(worlds: Worlds) -> None:
+    world = worlds.at("tail", **BY_HAND)
+    results: list[Any] = []
+
+    def act() -> None:
+        world.copiers.fails[KEYS[0]] = {"what": "somebody else writes to it", "kind": "transient"}
+        world.copiers.copy(world.copiers.submitted[-1])
+        results.append(group_sync.sync_once(world.context()))
+        world.copiers.fails.clear()
+        ask(world, "paused")
+
+    mirror_until(world, act)
+    assert set(committed(world, "billing")) == {("A.orders", 1)}
+    [left] = [item for group in results[0].groups for item in group.offsets if (item.topic, item.partition) == KEYS[0]]
+    assert left.reason.endswith("so nobody knows how far it is: somebody else writes to it")
+
+
+def test_nothing_counts_as_copied_before_a_copier_has_confirmed_it(worlds: Worlds) -> None:
+    """Its driver has just begun; what is in the log may be anybody's."""
+    world = worlds.at("seed", **BY_HAND)
+    world.copiers.leaves.update({KEYS[0]: 0, KEYS[1]: 5})
+    results: list[Any] = []
+
+    def act() -> None:
+        del world.journal_store.objects["m1/progress/seed.json"]
+        world.target.log("A.orders", 0).write(*[b"foreign"] * 5)
+        world.source.group("billing", orders_0=3)
+        results.append(group_sync.sync_once(world.context()))
+
+    during_the_seed(world, act)
+    assert ("A.orders", 0) not in committed(world, "billing")

@@ -1,0 +1,246 @@
+"""Requests of people: what runs beside the copy looks for them for as long as it runs, whatever one look fails with."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from phase_world.jobs import MIGRATION
+from phase_world.world import World, Worlds
+from test_mirror_phase import SECTIONS, ask, mirror_until
+
+from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, DocumentUnreadable
+from airflow_provider_kafka_migration.groups.sync import PeriodicSync
+from airflow_provider_kafka_migration.mirrors import requests, retention
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import offset_maps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.schemas import sync as schemas_sync
+from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
+
+KEY = f"{MIGRATION}/control/mirror.json"
+
+
+@pytest.fixture
+def world(worlds: Worlds) -> World:
+    """A mirror that has mirrored, and is paused."""
+    world = worlds.at("tail", **SECTIONS)
+    mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, "run")
+    world.restart()
+    return world
+
+
+# -- one failed look ---------------------------------------------------------------------------------------------------
+
+
+class Looks:
+    """Fails the first times, each time otherwise, and counts."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors: Iterator[Exception] = iter(errors)
+        self.count = 0
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        self.count += 1
+        error = next(self._errors, None)
+        if error is not None:
+            raise error
+
+
+Beside = Callable[[PhaseContext, pytest.MonkeyPatch, Looks], AbstractContextManager[object]]
+
+
+def _request_watch(
+    context: PhaseContext, monkeypatch: pytest.MonkeyPatch, looks: Looks
+) -> AbstractContextManager[object]:
+    monkeypatch.setattr(requests, "stop_if_asked", looks)
+    monkeypatch.setattr(requests, "POLL_SECONDS", 0.01)
+    return requests.RequestWatch(context)
+
+
+def _groups(context: PhaseContext, _monkeypatch: pytest.MonkeyPatch, looks: Looks) -> AbstractContextManager[object]:
+    return PeriodicSync(context, looks, timedelta(seconds=0.01), phase="mirror")
+
+
+def _follower(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, looks: Looks) -> AbstractContextManager[object]:
+    monkeypatch.setattr(follow.Follower, "_passes", lambda _self: [looks])
+    section = context.spec.topology.model_copy(update={"refresh_interval": timedelta(seconds=0.01)})
+    return follow.Follower(replace(context, spec=context.spec.model_copy(update={"topology": section})))
+
+
+def _map_writer(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, looks: Looks) -> AbstractContextManager[object]:
+    monkeypatch.setattr(offset_maps, "write_open_map", looks)
+    monkeypatch.setattr(offset_maps, "UPDATE_SECONDS", 0.01)
+    return offset_maps.MapWriter(context.record, context.target)
+
+
+def _retention(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, looks: Looks) -> retention.TargetRetention:
+    monkeypatch.setattr(retention, "retain_once", looks)
+    monkeypatch.setattr(retention, "_FIRST_SECONDS", 0.01)
+    section = context.spec.topology.model_copy(update={"refresh_interval": timedelta(seconds=0.01)})
+    return retention.TargetRetention(replace(context, spec=context.spec.model_copy(update={"topology": section})))
+
+
+def _schemas(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, looks: Looks) -> SchemaFollower:
+    monkeypatch.setattr(schemas_sync, "synchronize", looks)
+    section = context.spec.schemas.model_copy(
+        update={"source": "registry", "target": "other", "interval": timedelta(seconds=0.01)}
+    )
+    context = replace(context, spec=context.spec.model_copy(update={"schemas": section}))
+    return SchemaFollower(context, lambda _context: MagicMock(), poll_seconds=0.01)
+
+
+@pytest.mark.parametrize("beside", [_request_watch, _groups, _follower, _map_writer, _retention, _schemas])
+def test_only_final_errors_end_what_runs_beside_the_copy(
+    world: World, monkeypatch: pytest.MonkeyPatch, beside: Beside
+) -> None:
+    looks = Looks(OSError("connection reset by peer"), BrokerUnreachable("away"), KeyError("orders"), ClaimLost("gone"))
+    before = set(threading.enumerate())
+    with beside(world.context(), monkeypatch, looks):
+        (thread,) = set(threading.enumerate()) - before
+        thread.join(30)
+        assert not thread.is_alive()
+    assert looks.count == 4, "the claim is lost: the next owner looks"
+
+
+@pytest.mark.parametrize("made", [_groups, _follower, _retention, _schemas])
+def test_one_look_of_a_task_that_wakes_up_does_not_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch, made: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    context = replace(world.context(), progress=lambda progress: told.append(progress.message))
+    looks = Looks(KeyError("orders"), ClaimLost("gone"))
+    beside = made(context, monkeypatch, looks)
+    once = beside.once if made is _follower else lambda: beside.once({})
+    once()
+    assert len(told) == 1
+    assert told[0].endswith("KeyError: 'orders'")
+    assert "Traceback" in caplog.text
+    with pytest.raises(ClaimLost):
+        once()
+    assert looks.count == 2
+
+
+def test_one_look_for_requests_does_not_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = Looks(BrokerUnreachable("away"), KeyError("orders"), ClaimLost("gone"))
+    context = world.context()
+    _request_watch(context, monkeypatch, looks)
+    requests.RequestWatch(context).once()
+    requests.RequestWatch(context).once()
+    assert caplog.text.count("The last request could not be carried out yet; the next pass tries again") == 2
+    with pytest.raises(ClaimLost):
+        requests.RequestWatch(context).once()
+
+
+def test_a_request_after_a_failed_look_is_carried_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failed = requests.stop_if_asked, threading.Event()
+
+    def fails_once(*given: Any) -> Any:
+        if failed.is_set():
+            return real(*given)
+        failed.set()
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(requests, "stop_if_asked", fails_once)
+    monkeypatch.setattr(requests, "POLL_SECONDS", 0.01)
+    context = world.context()
+    requests.withdraw_stop(context.record)
+    with requests.RequestWatch(context):
+        assert failed.wait(30)
+        ask(world, "paused")
+        until = time.monotonic() + 30
+        while not (stop := context.record.tail_stop()) or not stop.offsets:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+# -- requests that cannot be read --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["later", "empty", "cut"])
+def test_a_request_that_cannot_be_read_is_named(world: World, damage: str) -> None:
+    data = world.journal_store.get(KEY)
+    assert data is not None
+    later = json.dumps({**json.loads(data), "want": "drained"}).encode()
+    world.journal_store.put(KEY, {"later": later, "empty": b"", "cut": data[:20]}[damage])
+    with pytest.raises(DocumentUnreadable, match="the last request to the mirror cannot be read") as failure:
+        requests.read(world.journal_store, MIGRATION)
+    assert failure.value.where.path.endswith(KEY)
+    assert "use that release here" in failure.value.next_step
+
+
+# -- several people ----------------------------------------------------------------------------------------------------
+
+
+class Meanwhile:
+    """The journal's store; before the first request is stored, somebody else asks for something."""
+
+    def __init__(self, world: World, want: Any) -> None:
+        self._store = world.journal_store
+        self._want = want
+        self.other: MirrorRequest | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _before(self) -> None:
+        if self.other is None:
+            self.other = requests.write(self._store, MIGRATION, self._want, by="bob", at="2026-04-24T10:41:00Z")
+
+    def put(self, key: str, data: bytes) -> None:
+        self._before()
+        self._store.put(key, data)
+
+    def put_new(self, key: str, data: bytes, *, sha256: str | None = None) -> None:
+        self._before()
+        self._store.put_new(key, data, sha256=sha256)
+
+
+def test_two_requests_at_the_same_time_have_two_numbers(world: World) -> None:
+    store = Meanwhile(world, "ended")
+    mine = requests.write(store, MIGRATION, "paused", by="ann", at="2026-04-24T10:41:00Z")  # type: ignore[arg-type]
+    assert store.other is not None
+    assert (store.other.number, mine.number) == (3, 4)
+    assert requests.read(world.journal_store, MIGRATION) == mine, "both commands agree which one counts"
+
+
+def test_a_request_of_a_command_that_was_killed_or_slow_counts(world: World) -> None:
+    """The copy that says where to begin is written last, and by several people in any order."""
+    first = world.journal_store.get(KEY)
+    assert first is not None
+    ask(world, "paused")
+    last = ask(world, "ended")
+    world.journal_store.put(KEY, first)
+    assert requests.read(world.journal_store, MIGRATION) == last
+    assert ask(world, "run").number == last.number + 1
+
+
+def test_a_request_of_an_earlier_release_counts(world: World) -> None:
+    """It is in ``control/mirror.json`` alone."""
+    for key in [item.key for item in world.journal_store.list(f"{MIGRATION}/control/mirror-requests/")]:
+        world.journal_store.delete(key)
+    assert requests.read(world.journal_store, MIGRATION).number == 2
+    assert ask(world, "paused").number == 3
+
+
+def test_a_refusal_does_not_replace_what_was_asked_for_since(world: World) -> None:
+    asked = ask(world, "promoted")
+    store = Meanwhile(world, "ended")
+    assert not requests.refuse(store, asked, "it moves", by="mirror", at="2026-04-24T10:42:00Z")  # type: ignore[arg-type]
+    assert requests.read(world.journal_store, MIGRATION) == store.other
+    again = ask(world, "promoted")
+    assert requests.refuse(world.journal_store, again, "it moves", by="mirror", at="2026-04-24T10:42:00Z")
+    last = requests.read(world.journal_store, MIGRATION)
+    assert (last.want, last.refused, last.number) == ("run", "it moves", again.number + 1)

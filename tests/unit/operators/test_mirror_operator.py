@@ -1,0 +1,439 @@
+"""The task of a mirror between simulated clusters: what it waits for, and what it does after each request and death."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
+from phase_world.jobs import MIGRATION
+from phase_world.outside import Killed
+from phase_world.world import World, Worlds, without_probes
+
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.job_end import JobEnd
+from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
+from airflow_provider_kafka_migration.engines import find
+from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
+from airflow_provider_kafka_migration.engines.run import EngineRunner
+from airflow_provider_kafka_migration.errors import CopyFailed, EngineUnreachable, SpecInvalid, StorageUnavailable
+from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.mirrors import requests, watch
+from airflow_provider_kafka_migration.operators import mirror as mirror_module
+from airflow_provider_kafka_migration.operators.mirror import KafkaMirrorOperator, KafkaMirrorPlanOperator, MirrorTask
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record.context import JobRef, Progress
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.triggers import mirror as triggers
+from airflow_provider_kafka_migration.triggers.mirror import MirrorJobTrigger, MirrorPausedTrigger
+
+SECTIONS: dict[str, Any] = {
+    "kind": "mirror",
+    "mirror": {"source_alias": "A", "target_alias": "B", "naming": "rename"},
+    "spark": {"engine": "memory"},
+}
+ORDERS = ("orders", 0)
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Worlds:
+    return Worlds()
+
+
+class Airflow:
+    """Runs the parts of the task, each in another process, and the triggers between them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.cluster = MemoryCluster()
+        self.detached = True
+        self.context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="mirror"), "params": {}}
+
+    # -- people
+
+    def ask(self, want: Any, **more: Any) -> MirrorRequest:
+        return requests.write(self.world.journal_store, MIGRATION, want, by="ann", at="2026-04-24T10:40:00Z", **more)
+
+    # -- Spark
+
+    def drive(self, job: MemoryJob | None = None) -> None:
+        """Copiers copy up to their stop; if they have one, the job ends."""
+        job = job or self.cluster.running[0]
+        data = self.world.journal_store.get(job.job.arguments[1])
+        assert data is not None
+        self.world.copiers.copy(CopyJob.parse(data))
+        stop = self.world.context().record.tail_stop()
+        if stop is not None and stop.offsets:
+            self.world.copiers.submit(None, "", job.job.arguments[1], None)
+            job.state = JobState.SUCCEEDED
+            end = JobEnd.of(job.job.token, None)
+            self.world.journal_store.put(f"{MIGRATION}/jobs/ends/{job.job.token}.json", end.canonical())
+
+    def runner(self) -> EngineRunner:
+        engine = MemoryEngine(cluster=self.cluster)
+        engine.detached = self.detached
+        return EngineRunner(engine, self._make_job, poll_seconds=0.001)
+
+    @contextmanager
+    def _make_job(self, job: JobRef, token: str) -> Iterator[SparkJob]:
+        yield SparkJob(MIGRATION, job.name, token, None, None, ("--job-key", job.key))  # type: ignore[arg-type]
+
+    # -- the task
+
+    def task(self, **arguments: Any) -> KafkaMirrorOperator:
+        spec = self.world.spec.model_dump(mode="json", exclude_unset=True)
+        return KafkaMirrorOperator(task_id="mirror", spec=spec, poll_seconds=0.001, **arguments)
+
+    @contextmanager
+    def open_migration(self, _task: Any, _context: Any, runner: Any = None) -> Iterator[Migration]:
+        self.world.restart()
+        _task.storage_uris = {"journal": "s3://bucket/orders"}
+        made = Migration.open(self.world.spec, "tester", Resolver(), actor="mirror", runner=runner)
+        made.__dict__["journal_store"] = self.world.journal_store
+        made.__dict__["context"] = self.world.context()
+        made.__dict__["context"].runner = runner
+        yield made
+
+    def until_it_waits(self, part: Any) -> tuple[Any, dict[str, Any], str]:
+        """Run a part; return the trigger and what is called with its event, as Airflow's database has them."""
+        with pytest.raises(TaskDeferred) as deferred:
+            part()
+        path, arguments = deferred.value.trigger.serialize()
+        found = {"MirrorJobTrigger": MirrorJobTrigger, "MirrorPausedTrigger": MirrorPausedTrigger}
+        trigger = found[path.rpartition(".")[2]](**json.loads(json.dumps(arguments)))
+        trigger.poll_seconds = 0.001
+        return trigger, json.loads(json.dumps(deferred.value.kwargs or {})), deferred.value.method_name
+
+    def fire(self, trigger: Any) -> dict[str, Any]:
+        # Only a reason of its own wakes the task up here.
+        trigger.wake_seconds = 600.0
+
+        async def first() -> Any:
+            return [event async for event in trigger.run()]
+
+        (event,) = asyncio.run(asyncio.wait_for(first(), 30))
+        payload: dict[str, Any] = json.loads(json.dumps(event.payload))
+        return payload
+
+    def go_on(self, waiting: tuple[Any, dict[str, Any], str]) -> Any:
+        """The trigger fires, and another process calls the task."""
+        trigger, arguments, method = waiting
+        event = self.fire(trigger)
+        return getattr(self.task(), method)(self.context, event, **arguments)
+
+
+@pytest.fixture
+def airflow(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    """A mirror that is seeded."""
+    without_probes(monkeypatch)
+    monkeypatch.setattr(find, "BUILT_IN", {**find.BUILT_IN, "memory": "memory_engine:MemoryEngine"})
+    found = Airflow(worlds.at("tail", **SECTIONS))
+    monkeypatch.setattr(MemoryEngine, "shared", found.cluster)
+    monkeypatch.setattr(MirrorTask, "open_migration", lambda *given, **more: found.open_migration(*given, **more))
+    monkeypatch.setattr(KafkaMirrorOperator, "make_runner", lambda *_: found.runner())
+    monkeypatch.setattr(watch, "open_store", lambda *_: found.world.journal_store)
+
+    async def no_connections(*_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(triggers, "prefetch", no_connections)
+    monkeypatch.setattr("airflow_provider_kafka_migration.triggers.drain.prefetch", no_connections)
+    return found
+
+
+def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
+    """Each part is another process: pause, resume and promote, without a clear; one job at a time."""
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert isinstance(waiting[0], MirrorJobTrigger)
+    assert waiting[0].wake_seconds == 20.0
+    airflow.drive()
+    assert len(airflow.cluster.running) == 1
+
+    # A request wakes the task up at once; it stops the copiers, and waits for their end.
+    airflow.ask("paused", reason="window")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert isinstance(waiting[0], MirrorJobTrigger)
+    assert waiting[0].known_request == 1
+    airflow.drive()
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    assert airflow.world.state is State.PAUSED
+    assert airflow.cluster.running == []
+
+    # It goes on by itself.
+    airflow.world.source.log(*ORDERS).write(b"new")
+    airflow.ask("run")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert airflow.world.state is State.TAIL
+    airflow.drive()
+    assert airflow.world.target.log(*ORDERS).end == 6
+    assert len(airflow.cluster.jobs) == 2
+
+    airflow.ask("promoted")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    airflow.drive()
+    pointers = airflow.go_on(waiting)
+    assert airflow.world.state is State.PROMOTED
+    assert pointers == {
+        "migration_id": MIGRATION,
+        "phase": "mirror",
+        "journal": "s3://bucket/orders",
+        "summary": "promoted by ann: 3 partitions; copiers are fenced on 3 partitions",
+        "already_done": False,
+        "state": "promoted",
+    }
+    assert len(airflow.cluster.jobs) == 2, "no job was submitted for the promotion"
+    again = airflow.task().execute(airflow.context)
+    assert (again["state"], again["already_done"]) == ("promoted", True)
+
+
+def test_a_task_that_dies_finds_its_job_again(airflow: Airflow) -> None:
+    airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert len(airflow.cluster.jobs) == 1
+
+
+def test_a_task_that_was_away_carries_out_the_last_request(airflow: Airflow) -> None:
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.ask("paused")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    airflow.drive()
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    # Cleared while it is paused: it waits again, and contacts no engine.
+    calls = list(airflow.cluster.calls)
+    again = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert isinstance(again[0], MirrorPausedTrigger)
+    assert airflow.cluster.calls == calls
+    airflow.ask("ended")
+    assert airflow.go_on(again)["state"] == "ended"
+    assert airflow.world.state is State.ENDED
+
+
+def test_without_a_triggerer_it_waits_in_the_worker(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            airflow.ask("ended")
+
+    monkeypatch.setattr(mirror_module.time, "sleep", sleep)
+    airflow.ask("paused")
+    pointers = airflow.task(waits_deferred=False).execute(airflow.context)
+    assert (pointers["state"], slept) == ("ended", [0.001] * 3)
+
+
+def test_a_driver_of_the_task_is_waited_for_and_a_pause_gives_the_slot_away(airflow: Airflow) -> None:
+    """``spark-submit`` in client mode."""
+    airflow.detached = False
+    looks: list[str] = []
+
+    def look(job: MemoryJob) -> None:
+        looks.append(job.job_id)
+        if len(looks) == 2:
+            airflow.ask("paused")
+            requests.stop_if_asked(airflow.world.context().record, airflow.world.context().source)
+        if not job.state.is_over:
+            airflow.drive(job)
+
+    airflow.cluster.looks = look
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    assert airflow.world.state is State.PAUSED
+    assert len(looks) >= 2
+
+
+def test_a_short_outage_is_survived_in_the_task_and_a_long_one_by_airflow(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow keeps a log for each of its attempts: some minutes of outage must not make hundreds of them."""
+    now, slept = [1000.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(mirror_module.time, "sleep", sleep)
+    monkeypatch.setattr(mirror_module.time, "monotonic", lambda: now[0])
+    errors = [StorageUnavailable("away"), EngineUnreachable("away"), EngineUnreachable("away")]
+
+    def away(name: str) -> None:
+        if name == "submit" and errors:
+            raise errors.pop()
+
+    airflow.cluster.before = away
+    airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert slept == [1.0, 2.0, 4.0]
+    # The last attempt has found the token of the ones before: the mirror copies, so it has not failed any more.
+    assert airflow.world.state is State.TAIL
+
+    airflow.cluster.jobs.clear()
+    errors += [EngineUnreachable("away") for _ in range(1000)]
+    began = now[0]
+    with pytest.raises(EngineUnreachable):
+        airflow.task(patience_seconds=120).execute(airflow.context)
+    assert 60 < now[0] - began <= 120
+
+
+@pytest.fixture
+def answers_late(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    """Its engine was away at the first submission, so that the journal says ``failed``; the second one succeeds."""
+    monkeypatch.setattr(mirror_module.time, "sleep", lambda _seconds: None)
+    errors = [EngineUnreachable("away")]
+
+    def away(name: str) -> None:
+        if name == "submit" and errors:
+            raise errors.pop()
+
+    airflow.cluster.before = away
+    return airflow
+
+
+def test_new_partitions_are_followed_after_an_outage(answers_late: Airflow) -> None:
+    world = answers_late.world
+    answers_late.until_it_waits(lambda: answers_late.task().execute(answers_late.context))
+    assert State.FAILED in world.context().journal.history, "the outage was journaled"
+    answers_late.drive()
+    logs = world.source.topics["orders"].logs
+    logs.append(type(logs[0])(0, 0))
+    world.source.log("orders", 2).write(b"grown")
+    follow.follow(world.context())
+    answers_late.drive()
+    assert world.target.log("orders", 2).end == 1
+
+
+def test_a_task_that_waits_itself_leaves_an_outage_behind(answers_late: Airflow) -> None:
+    """As the command line does with an engine whose jobs outlive it."""
+    airflow, states = answers_late, list[State | None]()
+
+    def look(job: MemoryJob) -> None:
+        states.append(airflow.world.state)
+        if len(states) == 1:
+            airflow.ask("paused")
+            requests.stop_if_asked(airflow.world.context().record, airflow.world.context().source)
+        if not job.state.is_over:
+            airflow.drive(job)
+
+    airflow.cluster.looks = look
+    waiting = airflow.until_it_waits(lambda: airflow.task(deferrable=False).execute(airflow.context))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    assert states[0] is State.TAIL, "while its job works"
+
+
+def test_it_is_paused_after_an_outage(answers_late: Airflow) -> None:
+    airflow = answers_late
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.ask("paused")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    airflow.drive()
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    assert airflow.world.state is State.PAUSED
+
+
+def test_a_task_killed_before_its_pause_was_taken_up_goes_on_in_the_right_state(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.drive()
+    airflow.ask("paused")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    airflow.drive()
+
+    def dies(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr(EngineRunner, "taken_up", dies)
+        with pytest.raises(Killed):
+            airflow.go_on(waiting)
+    assert airflow.world.state is State.PAUSED
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    airflow.world.source.log(*ORDERS).write(b"new")
+    airflow.ask("run")
+    # It finds the job whose end nobody took up, and then starts another one.
+    waiting = airflow.until_it_waits(partial(airflow.go_on, waiting))
+    if not airflow.cluster.running:
+        airflow.until_it_waits(partial(airflow.go_on, waiting))
+    airflow.drive()
+    assert airflow.world.target.log(*ORDERS).end == 6
+    assert airflow.world.state is State.TAIL, "it copies, so it is not paused"
+
+
+def test_what_does_not_pass_is_an_error_at_once(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(mirror_module.time, "sleep", slept.append)
+
+    def fails(name: str) -> None:
+        if name == "submit":
+            raise CopyFailed("3 partitions could not be copied")
+
+    airflow.cluster.before = fails
+    with pytest.raises(CopyFailed):
+        airflow.task().execute(airflow.context)
+    assert slept == []
+
+
+def test_requests_that_cannot_be_read_do_not_end_the_wait_for_the_job(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    asked: list[int] = []
+
+    def away(*_: object) -> Any:
+        asked.append(1)
+        if len(asked) == 3:
+            airflow.cluster.running[0].state = JobState.FAILED
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(watch.requests, "read", away)
+    assert airflow.fire(waiting[0])["status"] == "ended"
+    assert len(asked) == 3
+
+
+def test_a_task_before_it_ends_a_mirror_that_shall_end(airflow: Airflow) -> None:
+    """A mirror whose seed never ends can be ended by a request and a clear, and then needs no source."""
+    airflow.ask("ended")
+    spec = airflow.world.spec.model_dump(mode="json", exclude_unset=True)
+    pointers = KafkaMirrorPlanOperator(task_id="plan", spec=spec).execute(airflow.context)
+    assert (pointers["phase"], pointers["state"], pointers["already_done"]) == ("plan", "ended", False)
+    again = KafkaMirrorPlanOperator(task_id="plan", spec=spec).execute(airflow.context)
+    assert (again["summary"], again["already_done"]) == ("the mirror is ended", True)
+
+
+def test_a_migration_is_no_mirror(minimal_spec: dict[str, Any]) -> None:
+    context: Any = {"ti": None, "params": {}}
+    with pytest.raises(SpecInvalid, match="spec of a migration, not of a mirror"):
+        KafkaMirrorOperator(task_id="mirror", spec=minimal_spec).migration_spec(context)
+
+
+def test_the_form_of_a_mirror_needs_no_kind() -> None:
+    params = {
+        "migration_id": "a-to-b",
+        "source": "kafka_a",
+        "target": "kafka_b",
+        "source_alias": "A",
+        "target_alias": "B",
+        "journal": "s3://bucket/x",
+    }
+    context: Any = {"ti": None, "params": params}
+    spec = KafkaMirrorPlanOperator(task_id="plan").migration_spec(context)
+    assert (spec.kind, spec.mirror.source_alias) == ("mirror", "A")
+
+
+@pytest.mark.parametrize("phase", ["tail", "cutover", "mirror"])
+def test_people_know_the_copy_by_its_task(airflow: Airflow, phase: str) -> None:
+    stored: dict[str, Any] = {}
+    store = SimpleNamespace(set=lambda _key, value: stored.update(value))
+    sink = airflow.task().progress_sink({**airflow.context, "task_state_store": store})
+    sink(Progress(phase, "3 of 3 partitions"))
+    assert stored["phase"] == "mirror"
