@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, A
 from airflow_provider_kafka_migration.errors import WaitsForOperator
 from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.freeze.late_writes import BehindBoundary
-from airflow_provider_kafka_migration.groups import commit, left_out
+from airflow_provider_kafka_migration.groups import commit, final, left_out
 from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -99,7 +99,7 @@ def _last_sync(context: PhaseContext, wait_seconds: float, sleep: Callable[[floa
     interval = context.spec.groups.sync_interval.total_seconds()
     waited = 0.0
     while True:
-        result = commit.sync_groups(context)
+        result = final.sync_groups(context)
         if not result.active_on_source or policy == "warn":
             return result
         if policy == "fail" or waited >= wait_seconds:

@@ -17,7 +17,6 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.topics import lags
-from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
@@ -50,7 +49,7 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
-    if answer.decision == "abort" and is_way_back(record.spec):
+    if answer.decision == "abort" and record.spec.is_way_back:
         # It keeps the new cluster, which is as final as going back.
         _check_keep(record, answer, key)
     context.journal.step(steps.APPROVAL, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))

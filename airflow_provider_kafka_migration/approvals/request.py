@@ -28,7 +28,6 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
-from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     others = left_out.read_left_out(record, context.source, record.plan())
     facts = {**facts, "schemas": _schema_facts(record)}
     facts = {**facts, "overtaken_tombstones": record.overtaken()}
-    if is_way_back(record.spec):
+    if record.spec.is_way_back:
         facts = {**facts, "way_back": way_back.facts(record)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
@@ -239,7 +238,8 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
         "partitions": len(group.offsets),
         "translations": count_translations(list(group.offsets)),
         "left_alone": group.skipped_reason,
-        "failures": [failure["what"] for failure in group.failures],
+        "failures": [failure["what"] for failure in group.failures]
+        + [f"{item.topic}-{item.partition} stays at {item.offset}: {item.reason}" for item in group.not_undone],
     }
 
 

@@ -10,7 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.approvals.code import code_of
+from airflow_provider_kafka_migration.documents.plan import TopicPlan
 from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
+from airflow_provider_kafka_migration.planning import leave_out
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
@@ -53,6 +55,28 @@ def check_keep(record: MigrationRecord, code: str) -> None:
     )
 
 
+def leave_out_code(record: MigrationRecord, topics: list[TopicPlan]) -> str:
+    """Return the code that leaving topics out of the way back needs."""
+    return code_of(leave_out.binding(record, topics))
+
+
+def check_leave_out(record: MigrationRecord, topics: list[TopicPlan], code: str) -> None:
+    """Check the code of a person who leaves topics out of the way back.
+
+    :raises ApprovalRefused: it is not the code of now.
+    """
+    given = code.strip().strip("`'\"").lower()
+    if given == leave_out_code(record, topics):
+        return
+    raise ApprovalRefused(
+        f"the code {given[:20]!r} does not leave these topics out of the way back",
+        where=record.where("way_back"),
+        next_step="`kafka-migration way-back leave-out FILE TOPIC` shows what does not go back then, and the code for "
+        "it",
+        details={"given": given[:20], "topics": [topic.name for topic in topics]},
+    )
+
+
 def check_can_keep(record: MigrationRecord) -> bool:
     """Check that the way back may still end with *keep*; False: it has ended so already.
 
@@ -84,6 +108,13 @@ def ask_again_at(record: MigrationRecord) -> datetime | None:
     return None if switched is None else parse_iso(switched.at) + section_of(record.spec).keep_for
 
 
+def _still_running(record: MigrationRecord) -> str:
+    """Return the state of the migration that is reversed, while it has not ended; empty: it has."""
+    journal = guard.first_migration(record).journal
+    tip = journal.tip_state
+    return "" if tip is None or tip.is_terminal else str(tip)
+
+
 def facts(record: MigrationRecord) -> dict[str, Any]:
     """Return what the approvals of a way back show in addition: which migration it reverses, and both decisions."""
     assert record.spec.adopt is not None
@@ -101,5 +132,7 @@ def facts(record: MigrationRecord) -> dict[str, Any]:
         "adopted_partitions": adopted,
         "new_partitions": sum(len(topic.partitions) for topic in plan.topics) - adopted,
         "deny_acls": len(guard.bindings(record.journal)),
+        "first_state": _still_running(record),
+        "left_out": leave_out.left_out(record),
         "todo": "" if opened is None else str(opened.details.get("todo", "")),
     }

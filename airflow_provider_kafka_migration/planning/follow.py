@@ -11,22 +11,16 @@ Nothing is added from the request of a freeze until the freeze is lifted, becaus
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, halves
 from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
-from airflow_provider_kafka_migration.errors import (
-    ClaimHeld,
-    ClaimLost,
-    FreezeFailed,
-    JournalTampered,
-    MigrationError,
-)
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.jobs import copy_jobs
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
@@ -34,6 +28,7 @@ from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
 from airflow_provider_kafka_migration.planning.schemas import ids_of_new_topics
 from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name
@@ -42,14 +37,11 @@ from airflow_provider_kafka_migration.record.schema_id_settings import schema_id
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
-from airflow_provider_kafka_migration.topics.topics_gone import check_none_gone, confirm, why_suspect
+from airflow_provider_kafka_migration.topics.topics_gone import check_none_gone, confirm, mirrored_again, why_suspect
 
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-
-_FINAL = (ClaimHeld, ClaimLost, JournalTampered)
-
 
 _NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
 
@@ -82,8 +74,11 @@ class News:
         return sorted(found)
 
 
-def compare(spec: MigrationSpec, source: Cluster, plan: Plan) -> News:
-    """Compare the source's metadata with the plan."""
+def compare(spec: MigrationSpec, source: Cluster, plan: Plan, again: Collection[str] = ()) -> News:
+    """Compare the source's metadata with the plan.
+
+    :param again: topics that were dropped, and that are new if the source has them.
+    """
     admin = source.admin
     described = admin.describe_topics()
     planned = {topic.name: topic for topic in plan.topics}
@@ -103,7 +98,7 @@ def compare(spec: MigrationSpec, source: Cluster, plan: Plan) -> News:
             added = tuple(item for item in facts.partitions if item.partition not in known)
             if added:
                 grown[name] = replace(facts, partitions=added)
-        elif spec.topics.selects(name) and name not in plan.excluded_topics:
+        elif spec.topics.selects(name) and (name not in plan.excluded_topics or name in again):
             new[name] = facts
     unknown: dict[str, ItemError] = {}
     for name in sorted(set(planned) - set(gone)):
@@ -125,11 +120,11 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
     if context.record.is_frozen() or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
         return []
     plan = context.record.plan()
-    news = compare(context.spec, context.source, plan)
+    news = compare(context.spec, context.source, plan, mirrored_again(context.record))
     gone = confirm(context.source.admin, {topic.name: topic.topic_id for topic in plan.topics}, news.gone)
     if gone:
         _name_gone(context.record, gone)
-    dropped = gone if context.spec.topology.on_topic_deleted == "drop" else {}
+    dropped = gone if context.spec.topology.on_topic_deleted != "fail" else {}
     if news.new or news.grown or dropped:
         _supplement(context, plan, news, dropped)
         plan = context.record.plan()
@@ -225,6 +220,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
             "proof": copy_jobs.proof_settings(record, context.source, plan),
             "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
             "schema_ids": schema_id_settings(record),
+            "target_compacts": copy_jobs.target_compacts(context.spec, plan, job),
         }
     )
     context.journal.refresh()
@@ -268,29 +264,28 @@ def lanes_with(
 # -- while the tail runs ---------------------------------------------------------------------------------------------
 
 
-class Follower:
+class Follower(BackgroundPasses[PhaseContext]):
     """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
 
     :param after_topics: another pass, which runs after the one for topics and sees what that one added.
+    :param before: passes that run before those, whatever the spec says about drift.
     """
 
-    def __init__(self, context: PhaseContext, after_topics: Callable[[PhaseContext], object] | None = None) -> None:
+    thread_name = "follow"
+    failed_text = "The source's changes could not be followed"
+    ended_text = "The source's changes are no longer followed"
+
+    def __init__(
+        self,
+        context: PhaseContext,
+        after_topics: Callable[[PhaseContext], object] | None = None,
+        *before: Callable[[PhaseContext], object],
+    ) -> None:
+        super().__init__(context.spec.topology.refresh_interval.total_seconds(), first_seconds=0.0)
         self._context = context
         self._after_topics = after_topics
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._before = before
         self._told: set[str] = set()
-
-    def __enter__(self) -> Follower:
-        if self._passes():
-            self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
 
     def once(self) -> None:
         """Run the passes once in this thread, for a task that wakes up now and then.
@@ -299,50 +294,40 @@ class Follower:
         """
         journal = self._context.journal
         self._told = {entry.step_key or "" for entry in journal.steps(steps.FOLLOW_FAILED)}
-        for one_pass in self._passes():
-            try:
-                one_pass(self._context)
-            except _FINAL:
-                raise
-            except MigrationError as error:
-                self._tell(self._context, error)
+        self._pass(self._context)
 
     def _passes(self) -> list[Callable[[PhaseContext], object]]:
         """The passes to run, each independent: an error in one does not stop the other."""
         section = self._context.spec.topology
-        passes: list[Callable[[PhaseContext], object]] = [follow] if section.follow_new else []
-        return passes + ([self._after_topics] if self._after_topics and section.on_source_drift != "ignore" else [])
+        passes = [*self._before]
+        if section.follow_new:
+            passes.append(follow)
+        if self._after_topics and section.on_source_drift != "ignore":
+            passes.append(self._after_topics)
+        return passes
 
-    def _run(self) -> None:
-        own = replace(self._context, source=self._context.source.clone(), target=self._context.target.clone())
-        seconds = self._context.spec.topology.refresh_interval.total_seconds()
-        try:
-            while True:
-                for one_pass in self._passes():
-                    try:
-                        one_pass(own)
-                    except _FINAL as error:
-                        log.warning("Following of the source's changes has ended: %s", error)
-                        return
-                    except MigrationError as error:
-                        self._tell(own, error)
-                if self._stop.wait(seconds):
-                    return
-        except Exception:
-            log.exception("Following of the source's changes has ended")
-        finally:
-            own.source.close()
-            own.target.close()
+    def _is_wanted(self) -> bool:
+        return bool(self._passes())
 
-    def _tell(self, context: PhaseContext, error: MigrationError) -> None:
+    def _open(self) -> AbstractContextManager[PhaseContext]:
+        return own_connections(self._context)
+
+    def _pass(self, own: PhaseContext) -> None:
+        for one_pass in self._passes():
+            if self._stop.is_set():
+                return
+            self._attempt(one_pass, own)
+
+    def _tell(self, error: Exception) -> None:
         """Log an error in each pass, and journal each kind of error once."""
-        log.warning("The source's changes could not be followed: %s", error)
-        context.progress(Progress(PHASE, f"the source's changes could not be followed: {error.what}"))
-        if error.code in self._told:
+        super()._tell(error)
+        why = error.what if isinstance(error, MigrationError) else f"{type(error).__name__}: {error}"
+        self._context.progress(Progress(PHASE, f"the source's changes could not be followed: {why}"))
+        if not isinstance(error, MigrationError) or error.code in self._told:
             return
         self._told.add(error.code)
         try:
-            context.journal.step(
+            self._context.journal.step(
                 steps.FOLLOW_FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what
             )
         except MigrationError as second:
@@ -361,7 +346,7 @@ def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
     """
     plan = record.plan()
     check_none_gone(record)
-    news = compare(record.spec, source, plan)
+    news = compare(record.spec, source, plan, mirrored_again(record))
     for name, error in news.unknown.items():
         raise error.exception(
             f"topic {name} cannot be described, so it is not known whether it has new partitions",

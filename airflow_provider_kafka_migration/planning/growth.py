@@ -76,11 +76,18 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
 
 
 def checked_digest(record: MigrationRecord, plan: Plan) -> str:
-    """Digest of the plan that the precheck saw: amendments are undone one after the other."""
+    """Digest of the plan that the precheck saw: amendments are undone one after the other.
+
+    So are decisions to leave topics out of a way back, which change nothing about the others.
+    """
     digest = plan.digest()
-    for entry in reversed(record.journal.steps(steps.PARTITIONS_FOLLOWED)):
-        if entry.details["digest"] == digest:
+    for entry in reversed(record.journal.steps()):
+        if entry.step == steps.PARTITIONS_FOLLOWED and entry.details["digest"] == digest:
             digest = str(entry.details["former_digest"])
+        elif entry.step == steps.PLAN_SUPPLEMENTED:
+            left_out = entry.details.get("left_out", {})
+            if left_out.get("plan_digest") == digest:
+                digest = str(left_out["former_plan_digest"])
     return digest
 
 
@@ -172,6 +179,8 @@ def _partition(spec: MigrationSpec, key: TopicPartition, offsets: tuple[int, int
 
 def check_is_of(record: MigrationRecord, plan: Plan) -> None:
     """Refuse a plan that did not pass its precheck, except for partitions that topology_copy itself has added.
+
+    Topics that a person has left out since do not count.
 
     :raises IllegalTransition: the plan was made after the precheck.
     :raises PrecheckBlocked: the precheck found blockers, and somebody let the migration go on without it.

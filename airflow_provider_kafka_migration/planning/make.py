@@ -104,7 +104,12 @@ def make_plans(context: PhaseContext) -> MadePlans:
         quotas=plan_quotas(context.spec, context.source, context.target, found.unknown),
         group_configs=plan_group_configs(context.source, context.target, groups, found.unknown),
         lanes=assign_lanes(
-            {(topic.name, item.partition): item.size_bytes for topic in topics for item in topic.partitions},
+            {
+                (topic.name, item.partition): item.size_bytes
+                for topic in topics
+                for item in topic.partitions
+                if not item.left_out
+            },
             spec.seed.lanes,
         ),
         excluded_topics=found.excluded,
@@ -228,7 +233,12 @@ def _notes(spec: MigrationSpec) -> list[str]:
     ]
     if spec.acls.policy == "skip":
         notes.append("ACLs are not copied (acls.policy: skip)")
-    if spec.acls.quotas == "skip":
+    if spec.is_two_way:
+        notes.append(
+            "with mirror.two_way only ACLs of mirrored topics are copied, and no client quotas: the opposite flow "
+            "would restore what is removed"
+        )
+    elif spec.acls.quotas == "skip":
         notes.append("client quotas are not copied (acls.quotas: skip)")
     return sorted(notes)
 

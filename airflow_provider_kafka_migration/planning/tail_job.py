@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,12 +19,18 @@ from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 
 PHASE: Final = "tail"
 
+#: Something to do now and then while the tail copies.
+Pass = Callable[[PhaseContext], object]
+
 
 @contextmanager
-def beside(context: PhaseContext) -> Iterator[None]:
-    """Run what has to run while the tail copies, in threads, until the ``with`` block ends."""
+def beside(context: PhaseContext, *before: Pass) -> Iterator[None]:
+    """Run what has to run while the tail copies, in threads, until the ``with`` block ends.
+
+    :param before: passes that run before those for changes of the source.
+    """
     with (
-        Follower(context, take_over.follow),
+        Follower(context, take_over.follow, *before),
         SchemaFollower(context),
         MapWriter(context.record, context.target),
         copy_jobs.beside(context),
@@ -32,10 +38,10 @@ def beside(context: PhaseContext) -> Iterator[None]:
         yield
 
 
-def follow(context: PhaseContext, memory: dict[str, Any]) -> None:
+def follow(context: PhaseContext, memory: dict[str, Any], *before: Pass) -> None:
     """Run the same once, for a task that wakes up now and then."""
     producer_ids.renew_if_due(context.record, context.target, memory)
-    Follower(context, take_over.follow).once()
+    Follower(context, take_over.follow, *before).once()
     SchemaFollower(context).once(memory)
     update_map(context.record, context.target)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.plan import (
+    MERGED_KIND,
     SHARED_KIND,
     EstimatePlan,
     PartitionPlan,
@@ -75,8 +76,8 @@ def check_names(spec: MigrationSpec, names: list[str], *, migration_id: str) -> 
         for targets in by_metric.values()
         if _collide(spec, targets)
     }
-    # A way back names all topics of its migration; some may have been deleted on the new cluster since.
-    is_way_back = spec.adopt is not None and spec.adopt.from_ == "way_back"
+    # A way back names all topics of what it reverses; some may have been deleted on the new cluster since.
+    is_way_back = spec.adopt is not None and spec.adopt.from_ in ("way_back", "mirror")
     unused = [] if is_way_back else sorted(set(spec.topics.rename.topics) - set(names))
     if not problems and not long and not unused:
         return
@@ -106,9 +107,10 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, ta
     # The factor of an existing topic stays, and min.insync.replicas must fit it.
     factor = target.factors.get(name) or replication_factor(spec, facts, len(target.rules.facts.brokers))
     wanted, dropped = final_configs(configs, target.rules, spec.topology, factor)
-    there, ours, shared = name in target.present, name in target.ours, name in target.shared
+    merged = spec.kind == "mirror" and spec.mirror.merges
+    there, ours, shared = name in target.present, name in target.ours, merged or name in target.shared
     drift = []
-    if shared:
+    if shared and there:
         # Not ours to change: the topic ends as it was.
         wanted = dict(sorted(target.present[name].items()))
     elif there and not ours:
@@ -131,7 +133,9 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, ta
         source_configs=dict(sorted(configs.overrides.items())),
         target_configs=wanted,
         dropped_configs=dropped,
-        kinds=sorted([*_kinds(configs, samples), *([SHARED_KIND] if shared else [])]),
+        kinds=sorted(
+            [*_kinds(configs, samples), *([SHARED_KIND] if shared else []), *([MERGED_KIND] if merged else [])]
+        ),
         codecs=sorted({codec for sample in samples for codec in sample.codecs}),
         exists_on_target=there,
         drift=[dict(item) for item in drift],

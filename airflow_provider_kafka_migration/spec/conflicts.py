@@ -62,7 +62,20 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
     """
     found: list[Mistake] = []
     rules = (
-        *(_mirror, _connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook),
+        *(
+            _mirror,
+            _merge,
+            _deletion,
+            _early_sync,
+            _deleted_groups,
+            _connections,
+            _selection,
+            _renames,
+            _grants_without_acls,
+            _grants_with_iam,
+            _users,
+            _webhook,
+        ),
         *(
             _registries,
             _registry_interval,
@@ -91,6 +104,44 @@ def _mirror(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find what does not go together in a mirror."""
     names = ("kind", "mirror", "topics", "acls", "seed")
     yield from mirror.mistakes(*(_section(sections, name) for name in names))
+
+
+def _merge(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find what does not go together with equal names in both directions of a mirror."""
+    others = {name: _section(sections, name) for name in ("offsets", "acls", "topology", "schemas")}
+    yield from mirror.merge_mistakes(_section(sections, "kind"), _section(sections, "mirror"), others)
+
+
+def _deletion(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a policy that only a mirror can carry out."""
+    if _section(sections, "topology").on_topic_deleted == "delete" and _section(sections, "kind") != "mirror":
+        yield (
+            "topology.on_topic_deleted",
+            "delete is for mirrors (kind: mirror): a migration never deletes what it copied",
+        )
+
+
+def _early_sync(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find an early sync of groups where another key decides about it, or where it cannot read the source."""
+    if not _section(sections, "groups").early_sync:
+        return
+    if _section(sections, "kind") != "migration":
+        yield "groups.early_sync", "has no effect in a mirror, whose groups follow by mirror.sync_groups"
+    elif _section(sections, "seed").via == "split":
+        yield "groups.early_sync", "is not possible with seed.via: split: nobody reads groups and writes them at once"
+
+
+def _deleted_groups(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a policy for deleted groups that nothing carries out, or that would not wait between two looks."""
+    section = _section(sections, "groups")
+    if section.on_deleted != "delete":
+        return
+    if _section(sections, "kind") != "mirror":
+        yield "groups.on_deleted", "delete is for mirrors (kind: mirror): a migration never deletes a group"
+    elif not _section(sections, "mirror").sync_groups:
+        yield "groups.on_deleted", "delete has no effect with mirror.sync_groups: false, which writes no groups"
+    if section.deleted_after < timedelta(seconds=1):
+        yield "groups.deleted_after", "at least 1s: two looks at the same moment are one"
 
 
 def _connections(sections: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -127,15 +178,15 @@ def _renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 def _grants_without_acls(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a write_grants policy that has no ACLs to hold back."""
     acls = _section(sections, "acls")
-    if acls.write_grants == "at_cutover" and acls.policy == "skip":
-        yield "acls.write_grants", "at_cutover holds back copied ACLs, but acls.policy: skip copies none"
+    if acls.write_grants != "at_once" and acls.policy == "skip":
+        yield "acls.write_grants", f"{acls.write_grants} holds back copied ACLs, but acls.policy: skip copies none"
 
 
 def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a write_grants policy that only a person could enforce."""
     acls = _section(sections, "acls")
-    if acls.write_grants == "at_cutover" and acls.target_auth == "iam":
-        yield "acls.write_grants", "at_cutover cannot hold back what acls.target_auth: iam leaves to a person"
+    if acls.write_grants != "at_once" and acls.target_auth == "iam":
+        yield "acls.write_grants", f"{acls.write_grants} cannot hold back what acls.target_auth: iam leaves to a person"
 
 
 def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -245,11 +296,13 @@ def _subject_renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 def _adopt_keys(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find keys of ``adopt`` that are missing for, or have no effect with, what is taken over."""
     adopt = _section(sections, "adopt")
-    if adopt.from_ == "way_back":
+    if adopt.from_ in ("way_back", "mirror"):
         if not adopt.migration_id:
-            yield "adopt.migration_id", "from: way_back needs the migration whose end is the boundary"
+            yield "adopt.migration_id", f"from: {adopt.from_} needs the migration whose end is the boundary"
     elif adopt.migration_id:
         yield "adopt.migration_id", f"has no effect with from: {adopt.from_}"
+    if adopt.from_ != "mirror" and adopt.on_diverged != "fail":
+        yield "adopt.on_diverged", f"has no effect with from: {adopt.from_}"
     for key in ("mirrormaker2", "redpanda_migrator"):
         if adopt.from_ != key and _differs(adopt, key, from_=adopt.from_):
             yield f"adopt.{key}", f"has no effect with from: {adopt.from_}"

@@ -34,6 +34,7 @@ from airflow_provider_kafka_migration.spec.sections import (
     MetricsSection,
     NotificationsSection,
     OffsetsSection,
+    QuotaPolicy,
     Section,
     SeedSection,
     SparkSection,
@@ -58,7 +59,7 @@ class MigrationSpec(Section):
     version: Literal[1] = Field(1, description="Version of this format.")
     kind: Literal["migration", "mirror"] = Field(
         "migration",
-        description="migration ends with clients that have switched; mirror goes on until it is told to stop.",
+        description="migration ends with clients that have switched; mirror goes on until somebody stops it.",
     )
     migration_id: str = Field(
         pattern=MIGRATION_ID_PATTERN, description="Name of the migration: lower case letters, digits and . _ -"
@@ -105,6 +106,21 @@ class MigrationSpec(Section):
             topics = self.topics.of_flow(self.mirror.rename(rename), self.mirror.names(rename))
             object.__setattr__(self, "topics", topics)
         return self
+
+    @property
+    def is_way_back(self) -> bool:
+        """Whether the target is the old cluster of a migration whose clients have switched."""
+        return self.adopt is not None and self.adopt.from_ == "way_back"
+
+    @property
+    def is_two_way(self) -> bool:
+        """Whether another flow copies from the target back to the source."""
+        return self.kind == "mirror" and self.mirror.two_way
+
+    @property
+    def quota_policy(self) -> QuotaPolicy:
+        """What becomes of client quotas. Two flows in opposite directions would set back each other's changes."""
+        return "skip" if self.is_two_way else self.acls.quotas
 
     def check_kind(self, kind: str, *, path: str | None = None) -> MigrationSpec:
         """Return this spec, if it is of a kind.

@@ -11,6 +11,8 @@ from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
 from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
 
+QuotaPolicy = Literal["copy", "keep_target", "refuse", "skip"]
+
 #: MirrorMaker 2 leaves these out, too: configs that belong to a cluster rather than to a topic's meaning.
 DEFAULT_CONFIG_EXCLUDE = (
     r"follower\.replication\.throttled\.replicas",
@@ -140,10 +142,12 @@ class TopologySection(Section):
         "applies them to the target, or they stop the cutover, or they are only reported (approval, validation, "
         "evidence).",
     )
-    on_topic_deleted: Literal["fail", "drop"] = Field(
+    on_topic_deleted: Literal["fail", "drop", "delete"] = Field(
         "fail",
-        description="A topic that is deleted or recreated on the source while the tail runs: stop before the "
-        "cutover, or continue without it (its copy stays; the evidence names it).",
+        description="A topic that is deleted or recreated on the source while the tail runs. fail: stop before the "
+        "cutover, or the promotion; drop: continue without it (its copy stays; the evidence names it); delete: as "
+        "drop, and a person may have its copy deleted (kafka-migration mirror topics --delete), so that a recreated "
+        "topic is mirrored afresh.",
     )
     refresh_interval: Duration = Field("30s", description="How often the tail checks for new topics and partitions.")  # type: ignore[assignment]
 
@@ -156,8 +160,10 @@ class AclsSection(Section):
         description="merge creates what is missing; replace also reports what only the target has; refuse stops at any "
         "difference; skip copies none and records that in the evidence.",
     )
-    write_grants: Literal["at_once", "at_cutover"] = Field(
-        "at_once", description="When producers get WRITE on the target: immediately, or when clients may switch."
+    write_grants: Literal["at_once", "at_cutover", "never"] = Field(
+        "at_once",
+        description="When producers get WRITE on the target: immediately; when clients may switch, which is the "
+        "promotion of a mirror; or never, as with MirrorMaker 2 (ALL becomes READ).",
     )
     exclude_principals: list[Regex] = Field(["User:ANONYMOUS"], description="Principals that are not copied.")
     target_auth: Literal["kafka", "iam"] = Field("kafka", description="iam writes access-map.json instead of ACLs.")
@@ -169,7 +175,7 @@ class AclsSection(Section):
     users: dict[str, str] = Field(
         default_factory=dict, description="SCRAM users to create on the target: name to a secret reference."
     )
-    quotas: Literal["copy", "keep_target", "refuse", "skip"] = Field("copy", description="Client quotas.")
+    quotas: QuotaPolicy = Field("copy", description="Client quotas; never copied with mirror.two_way.")
 
 
 class EstimateSection(Section):
@@ -200,6 +206,24 @@ class GroupsSection(Section):
         "warn", description="Groups that still have members on the source at the acknowledgement of the client switch."
     )
     sync_interval: Duration = Field("5s", description="How often translations are refreshed until the switch.")  # type: ignore[assignment]
+    early_sync: bool = Field(
+        False,
+        description="Write the offsets of groups that are idle on the target from the moment that a partition is "
+        "copied, forward only and never beyond the copy. false: not before cutover.commit_groups, which is exact "
+        "either way.",
+    )
+    early_sync_interval: Duration = Field("30s", description="How often early_sync brings them up to date.")  # type: ignore[assignment]
+
+    on_deleted: Literal["keep", "delete"] = Field(
+        "keep",
+        description="Groups that were deleted on the source of a mirror. keep: the target keeps them; delete: they are "
+        "deleted there, too, if nobody but the mirror has ever used them there.",
+    )
+    deleted_after: Duration = Field(  # type: ignore[assignment]
+        "10m",
+        description="on_deleted: delete: all brokers of the source must say that a group is gone, and say so once more "
+        "after this time.",
+    )
 
     def selects(self, group: str) -> bool:
         """Whether a group is part of the migration."""

@@ -37,6 +37,12 @@ class WayBackSection(Section):
     freeze: Literal["webhook", "manual", "acl"] | None = Field(
         None, description="How producers of the new cluster are stopped when clients go back; empty: cutover.freeze."
     )
+    sync_groups: bool = Field(
+        True,
+        description="While records come back, committed offsets of groups follow on the old cluster, where a group is "
+        "idle, forward only. false: they are translated at the return only.",
+    )
+    sync_interval: Duration = Field("30s", description="How often groups are brought up to date.")  # type: ignore[assignment]
     exclude: list[Regex] = Field(
         default_factory=list, description="Topics of the new cluster that do not go back (names there, full match)."
     )

@@ -41,11 +41,6 @@ def way_back_id(migration_id: str) -> str:
     return name
 
 
-def is_way_back(spec: MigrationSpec) -> bool:
-    """Whether a spec is that of a way back."""
-    return spec.adopt is not None and spec.adopt.from_ == "way_back"
-
-
 def section_of(spec: MigrationSpec) -> WayBackSection:
     """Return the section ``way_back`` of a spec, with all defaults if the spec has none."""
     return spec.way_back or WayBackSection()
@@ -83,7 +78,7 @@ def derive(record: MigrationRecord) -> MigrationSpec:
     """
     check_switched(record)
     forward = record.spec
-    _check_can_return(record)
+    check_can_return(record)
     data = forward.model_dump(mode="json", by_alias=True)
     section = section_of(forward)
     data |= {
@@ -95,8 +90,10 @@ def derive(record: MigrationRecord) -> MigrationSpec:
         # The old topics keep their own settings, and the old cluster its own access: it is as clients left it.
         "topology": {**data["topology"], "on_config_drift": "keep_target", "on_source_drift": "ignore"},
         "acls": {"policy": "skip", "quotas": "skip"},
-        "offsets": _offsets(data["offsets"]),
-        "schemas": _schemas(forward, data["schemas"]),
+        # The section way_back decides whether groups follow.
+        "groups": {**data["groups"], "early_sync": False},
+        "offsets": offsets_of_return(data["offsets"]),
+        "schemas": schemas_of_return(forward, data["schemas"]),
         "seed": {**data["seed"], "via": "direct"},
         "cutover": {**data["cutover"], "freeze": section.freeze or forward.cutover.freeze, "on_bypass": "fail"},
         "waive": [],
@@ -106,7 +103,11 @@ def derive(record: MigrationRecord) -> MigrationSpec:
     return parse_spec(data, recorded=True)
 
 
-def _check_can_return(record: MigrationRecord) -> None:
+def check_can_return(record: MigrationRecord) -> None:
+    """Check that the records of a migration can go back.
+
+    :raises SpecInvalid: they cannot, with the reason.
+    """
     spec = record.spec
     where = record.where("way_back", path="schemas")
     if spec.seed.via == "split":
@@ -169,7 +170,7 @@ def _not(pattern: str, names: list[str]) -> str:
     return f"(?!(?:{'|'.join(map(re.escape, matched))})$)(?:{pattern})" if matched else pattern
 
 
-def _offsets(forward: dict[str, Any]) -> dict[str, Any]:
+def offsets_of_return(forward: dict[str, Any]) -> dict[str, Any]:
     """Every partition goes back with one constant, whatever it was: so nothing may become ``mapped`` on the way."""
     return {
         **forward,
@@ -182,7 +183,8 @@ def _offsets(forward: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _schemas(forward: MigrationSpec, data: dict[str, Any]) -> dict[str, Any]:
+def schemas_of_return(forward: MigrationSpec, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the section ``schemas`` with both registries exchanged."""
     if not forward.schemas.copies:
         return {}
     return {**data, "source": data["target"], "target": data["source"], "ids": "keep", "source_registry": "leave"}

@@ -22,13 +22,13 @@ from airflow_provider_kafka_migration.freeze.frozen import (
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs
 from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATCH_BYTES
-from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back, section_of
+from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
 PHASE = "topology_copy"
 #: What a person has to do at the return if the first migration's producers were stopped by hand.
@@ -43,7 +43,7 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
     :raises PermissionMissing: the migration may not create ACLs there.
     """
     record = context.record
-    if not is_way_back(record.spec) or section_of(record.spec).freeze_old == "none":
+    if not record.spec.is_way_back or section_of(record.spec).freeze_old == "none":
         return {"deny_acls": 0}
     listing = context.target.admin.describe_acls()
     where = record.where(PHASE, cluster="target")
@@ -100,7 +100,7 @@ def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
     :raises ConnectionInvalid: the receiver's address or secret cannot be found.
     """
     record = context.record
-    if not is_way_back(record.spec):
+    if not record.spec.is_way_back:
         return None
     done = record.journal.find_step(steps.READY_FOR_CLIENT_RETURN)
     if done is not None:
@@ -185,7 +185,7 @@ def check_settings(record: MigrationRecord, target: Cluster, plan: Plan) -> None
 
     :raises TopologyRefused: the error lists the topics, with what each of them would have to have.
     """
-    if not is_way_back(record.spec) or section_of(record.spec).source_settings == "set":
+    if not record.spec.is_way_back or section_of(record.spec).source_settings == "set":
         return
     present = target.admin.topic_configs(sorted(topic.target_name for topic in plan.topics if topic.exists_on_target))
     wrong: dict[str, dict[str, str | None]] = {}

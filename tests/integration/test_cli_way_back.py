@@ -115,33 +115,43 @@ def trip(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
 ) -> Trip:
     """A source with topics of all kinds, and a spec."""
-    prefix = f"{unique_name('wb')}."
+    return make_trip(source_cluster, target_cluster, f"{unique_name('wb')}.", tmp_path)
+
+
+def make_trip(
+    old: KafkaCluster, new: KafkaCluster, prefix: str, folder: Path, seed: int = _SEED, **sections: Any
+) -> Trip:
+    """Fill an old cluster with topics of all kinds, and write a spec.
+
+    :param sections: laid over the spec.
+    """
     topics = tiny_topics(prefix)
-    load(source_cluster, topics)
-    spec = tmp_path / "migration.yaml"
+    load(old, topics)
+    spec = folder / "migration.yaml"
     pattern = prefix.replace(".", r"\.") + ".*"
-    content = {
+    content: dict[str, Any] = {
         "migration_id": prefix.strip(".").lower().replace("_", "-"),
         "source": {"conn_id": "env:CLI_SOURCE", "name": "the old one"},
         "target": {"conn_id": "env:CLI_TARGET", "name": "the new one"},
-        "storage": {"journal": f"file://{tmp_path}/journal", "evidence": f"file://{tmp_path}/evidence"},
+        "storage": {"journal": f"file://{folder}/journal", "evidence": f"file://{folder}/evidence"},
         "topics": {"include": [pattern]},
         "groups": {"include": [pattern]},
         "acls": {"policy": "skip", "quotas": "skip"},
         "tail": {"drain_stable_window": "2s", "slice_seconds": 2},
         "cutover": {"freeze": "manual", "freeze_stable_window": "1s", "max_producer_freeze": "5m"},
         "evidence": {"signing_key": "env:CLI_KEY"},
-        "way_back": {"keep_for": "1d"},
+        "way_back": {"keep_for": "1d", "sync_interval": "1s"},
     }
+    for name, section in sections.items():
+        content[name] = {**content.get(name, {}), **section}
     spec.write_text(yaml.safe_dump(content), encoding="utf-8")
     environment = {
-        "CLI_SOURCE": json.dumps(source_cluster.client_config()),
-        "CLI_TARGET": json.dumps(target_cluster.client_config()),
+        "CLI_SOURCE": json.dumps(old.client_config()),
+        "CLI_TARGET": json.dumps(new.client_config()),
         "CLI_KEY": _KEY.encode().hex(),
     }
-    made = random.Random(_SEED)
-    print(f"seed {_SEED}")
-    return Trip(Command(environment), spec, tmp_path, source_cluster, target_cluster, prefix, topics, made)
+    print(f"seed {seed}")
+    return Trip(Command(environment), spec, folder, old, new, prefix, topics, random.Random(seed))
 
 
 def _grow(trip: Trip) -> None:
@@ -157,7 +167,7 @@ def _grow(trip: Trip) -> None:
     assert producer.flush(30) == 0
 
 
-def _read_on(config: Mapping[str, Any], group: str, offsets: Mapping[Place, int]) -> dict[Place, list[Record]]:
+def read_on(config: Mapping[str, Any], group: str, offsets: Mapping[Place, int]) -> dict[Place, list[Record]]:
     """What a consumer of a group reads that goes on where it has committed, on whatever cluster."""
     consumer = Consumer(
         {**config, "group.id": group, "isolation.level": "read_committed", "enable.auto.commit": False,
@@ -201,6 +211,10 @@ def test_there_and_back_again(trip: Trip) -> None:
     reading = trip.group("reading", trip.new, 0.9, [trip.topic("orders"), trip.topic("payments"), trip.topic("born")])
     asked = trip.back("run", status=10)
     assert trip.back("status", status=10)["state"] == "drain_ready"
+    followed = _follows(trip, reading)
+    # It is reset for a replay: the return ends there, too, although the old cluster has a later offset by now.
+    reading_again = {place: offset // 2 for place, offset in followed.items() if place[0] == trip.topic("born")}
+    commit_offsets(trip.new.client_config(), reading, reading_again)
 
     ready = trip.back("return", "--approve", asked["waiting"]["code"], status=10)
     assert ready["state"] == "awaiting_client_switch"
@@ -209,8 +223,8 @@ def test_there_and_back_again(trip: Trip) -> None:
     assert all(on_new.values())
     for group, wanted in on_new.items():
         assert committed_offsets(trip.old.client_config(), group, trip.names) == wanted, group
-    expected = {group: _read_on(trip.new.client_config(), group, wanted) for group, wanted in on_new.items()}
-    found = {group: _read_on(trip.old.client_config(), group, wanted) for group, wanted in on_new.items()}
+    expected = {group: read_on(trip.new.client_config(), group, wanted) for group, wanted in on_new.items()}
+    found = {group: read_on(trip.old.client_config(), group, wanted) for group, wanted in on_new.items()}
     assert found == expected, "0 read again, 0 skipped, the same records at the same offsets"
     assert sum(len(records) for places in found.values() for records in places.values()) > 100
 
@@ -222,6 +236,16 @@ def test_there_and_back_again(trip: Trip) -> None:
     assert {name: after[name] for name in before} == before, "the old topics have their own settings back"
     _check_evidence(trip)
     assert trip.back("run", status=0)["state"] == "finalized"
+
+
+def _follows(trip: Trip, group: str) -> dict[Place, int]:
+    """Wait until a group has the same offsets on the old cluster, while the way back copies; return them."""
+    wanted = committed_offsets(trip.new.client_config(), group, trip.names)
+    for _ in range(5):
+        if committed_offsets(trip.old.client_config(), group, trip.names) == wanted:
+            return wanted
+        trip.back("run", status=10)
+    raise AssertionError(f"{group} does not follow: {wanted}")
 
 
 def _overrides(cluster: KafkaCluster, trip: Trip) -> dict[str, dict[str, str]]:
@@ -258,8 +282,10 @@ def test_the_new_cluster_is_kept(trip: Trip) -> None:
     trip.forward()
     assert trip.back("keep", status=1)["error"]["code"] == "ILLEGAL_TRANSITION", "nothing was begun"
     trip.live(trip.new, "second")
+    group = trip.group("readers", trip.new, 0.9, [trip.topic("orders")])
     trip.back("run", status=10)
     assert _overrides(trip.old, trip) != before
+    followed = _follows(trip, group)
     asked = trip.back("keep", status=10)["waiting"]
     assert asked["approval"] == "keep"
     refused = trip.back("keep", "--approve", "00000000", status=1)["error"]
@@ -267,6 +293,16 @@ def test_the_new_cluster_is_kept(trip: Trip) -> None:
     kept = trip.back("keep", "--approve", asked["code"], "--reason", "all is well", status=0)
     assert "old_cluster_released" in kept["summary"]
     assert _overrides(trip.old, trip) == before
+    assert committed_offsets(trip.old.client_config(), group, trip.names) == followed, "they stay, as the records do"
+    [report] = (trip.folder / "evidence").glob("*/rollback-report.json")
+    left = {
+        (item["topic"], item["partition"]): item["offset"] for item in json.loads(report.read_text())["groups_left"]
+    }
+    assert left == followed
+    key = trip.folder / "evidence.pub"
+    key.write_bytes(bytes(_KEY.verify_key))
+    verified = trip.command("verify-evidence", report.parent / "evidence.json", "--public-key", key, status=0)
+    assert (verified["trusted"], verified["outcome"]) == (True, "KEPT")
     assert trip.back("keep", status=0)["already_done"] is True
     assert trip.back("status", status=0)["state"] == "rolled_back"
 
@@ -333,8 +369,29 @@ def test_a_foreign_record_on_the_old_side_stops_its_partition_and_is_named(trip:
     stopped = trip.back("run", status=1)["error"]
     assert f"{trip.topic('orders')}-1" in json.dumps(stopped), stopped
     assert "FOREIGN" in json.dumps(stopped), stopped
+    assert f"way-back leave-out FILE {trip.topic('orders')}" in stopped["next_step"], "what only a person can decide"
     assert read_records(trip.old.client_config(), trip.topic("orders"))[1] == before, "nothing is overwritten"
     assert any(record.value == b"a stranger's" for record in before)
+    _leave_out(trip, trip.topic("orders"))
+    trip.return_clients()
+    trip.check_equal(trip.new, trip.old, leave_out=trip.topic("orders"))
+    assert read_records(trip.old.client_config(), trip.topic("orders"))[1] == before, (
+        "nothing is written there any more"
+    )
+    [back] = (trip.folder / "evidence").glob("*.back/evidence.json")
+    bundle = json.loads(json.loads(back.read_text())["bundle_json"])
+    assert list(bundle["way_back"]["left_out"]) == [trip.topic("orders")]
+    assert trip.topic("orders") in [item["name"] for item in bundle["not_copied"] if item["kind"] == "topic"]
+
+
+def _leave_out(trip: Trip, topic: str) -> None:
+    """Take a topic out of the way back, by the code over what is known of it."""
+    asked = trip.back("leave-out", topic, status=10)["waiting"]
+    assert asked["approval"] == "leave_out"
+    [shown] = asked["topics"]
+    assert shown["partitions"][1]["error"]["code"] == "FOREIGN_DATA"
+    assert trip.back("leave-out", topic, "--approve", "00000000", status=1)["error"]["code"] == "APPROVAL_REFUSED"
+    assert topic in trip.back("leave-out", topic, "--approve", asked["code"], status=0)["left_out"]
 
 
 def test_a_boundary_that_does_not_hold_any_more_is_refused(trip: Trip) -> None:

@@ -26,8 +26,8 @@ from airflow_provider_kafka_migration.documents.proof import (
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings, TopicIdSettings, id_rule
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.pages.rendering import render
 from airflow_provider_kafka_migration.record import passed_content, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -190,7 +190,7 @@ def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, mon
         )
         for number in range(2)
     ]
-    recopy.make_missing(context, "seed", SimpleNamespace(partitions=partitions))  # type: ignore[arg-type]
+    recopy.make_missing(context, "seed", SimpleNamespace(partitions=partitions, provenance=None))  # type: ignore[arg-type]
     assert seen == [0], "before there is a topic again"
 
 

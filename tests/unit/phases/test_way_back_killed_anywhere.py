@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from phase_support import SIGNING_SEED
 from phase_world.outside import Killed
 from phase_world.returning import Returns
-from phase_world.world import KEYS, ORDER, World, Worlds
+from phase_world.world import KEYS, ORDER, SIGNING_KEY, World, Worlds
 from test_killed_anywhere import PHASES, changes_of, kill_everywhere, outcome
 
-from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.documents.evidence import parse_seed, sign_bundle
+from airflow_provider_kafka_migration.documents.proof import Outcome
+from airflow_provider_kafka_migration.errors import EvidenceInvalid, IllegalTransition
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
 
@@ -120,6 +125,65 @@ def _keep_everywhere(world: World) -> tuple[int, dict[str, Any]]:
     kept.run("rollback", reason="kept")
     assert kept.state is State.ROLLED_BACK
     return len(kept.outside.changes), outcome(kept)
+
+
+def test_keeping_is_signed_and_one_changed_byte_is_noticed(returns: Returns) -> None:
+    world = returns.at("drain_ready", way_back=SECTION)
+    result = world.run("rollback", reason="all is well")
+    data = world.evidence_store.get(f"{world.migration_id}/evidence.json")
+    assert data is not None
+    verified = verify_evidence(data)
+    assert verified.bundle.outcome is Outcome.KEPT
+    assert verified.fingerprint in result.summary
+    shown = verified.bundle.way_back
+    assert shown["reverses"] == "m1"
+    assert shown["old_cluster_released"]["reason"] == "all is well"
+    report = world.evidence_store.get(f"{world.migration_id}/rollback-report.json")
+    assert report is not None
+    assert shown["report"] == json.loads(report)
+    assert shown["evidence"]["sha256"], "that of the first migration"
+    page = world.evidence_store.get(f"{world.migration_id}/evidence.html")
+    assert page is not None
+    assert b"The old cluster is released" in page
+    for place in (b"all is well", b"old_cluster_released", b"KEPT"):
+        changed = data.replace(place, place[:-1] + b"_", 1)
+        with pytest.raises(EvidenceInvalid):
+            verify_evidence(changed)
+
+
+@pytest.mark.parametrize("part", ["report", "old_cluster_released", "outcome"])
+def test_a_report_that_is_not_the_journals_does_not_verify_although_it_is_signed(returns: Returns, part: str) -> None:
+    """Whoever holds the key cannot put another report next to the journal either."""
+    world = returns.at("drain_ready", way_back=SECTION)
+    world.run("rollback", reason="all is well")
+    data = world.evidence_store.get(f"{world.migration_id}/evidence.json")
+    assert data is not None
+    bundle = verify_evidence(data).bundle
+    if part == "outcome":
+        forged = bundle.model_copy(update={"outcome": Outcome.PASSED})
+    else:
+        altered = {**bundle.way_back, part: {**bundle.way_back[part], "problems": ["none"]}}
+        forged = bundle.model_copy(update={"way_back": altered})
+    with pytest.raises(EvidenceInvalid):
+        verify_evidence(sign_bundle(forged, parse_seed(SIGNING_SEED)))
+
+
+def test_without_a_key_the_old_cluster_is_released_all_the_same(
+    returns: Returns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = returns.at("drain_ready", way_back=SECTION)
+    monkeypatch.delenv(SIGNING_KEY)
+    result = world.run("rollback", reason="kept")
+    assert "this is NOT signed" in result.summary
+    assert result.details["not_signed"]["code"] == "CONNECTION_INVALID"
+    assert world.state is State.ROLLED_BACK
+    assert world.evidence_store.get(f"{world.migration_id}/evidence.json") is None
+
+
+def test_a_rollback_before_the_switch_is_not_called_a_keep(worlds: Worlds) -> None:
+    world = worlds.at("drain_ready")
+    world.run("rollback")
+    assert world.evidence_store.get(f"{world.migration_id}/evidence.json") is None
 
 
 def test_it_is_too_late_to_keep_once_clients_may_return(returns: Returns) -> None:

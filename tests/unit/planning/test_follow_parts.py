@@ -14,8 +14,8 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, C
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts, TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext

@@ -32,12 +32,17 @@ def test_both_ends_are_swapped_and_the_journal_is_its_own(tmp_path: Path) -> Non
     assert (found.source.conn_id, found.target.conn_id) == ("env:T", "env:S")
     assert found.adopt is not None
     assert (found.adopt.from_, found.adopt.migration_id) == ("way_back", "m1")
-    assert derived_spec.is_way_back(found)
+    assert found.is_way_back
     assert found.topology.on_config_drift == "keep_target"
     assert (found.acls.policy, found.acls.quotas) == ("skip", "skip")
     assert (found.offsets.mode, found.offsets.on_mismatch) == ("auto", "fail")
     assert found.seed.via == "direct"
     assert found.evidence.signing_key is not None
+
+
+def test_groups_follow_by_the_section_of_the_way_back_only(tmp_path: Path) -> None:
+    found = _derive(tmp_path, groups={"early_sync": True, "sync_interval": "9s"})
+    assert (found.groups.early_sync, found.groups.sync_interval.total_seconds()) == (False, 9)
 
 
 def test_the_same_record_gives_the_same_spec(tmp_path: Path) -> None:
