@@ -6,6 +6,7 @@ Spark provider uses as well. A job is found by its token: an application tag of 
 
 from __future__ import annotations
 
+import html
 import logging
 import re
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ from airflow_provider_kafka_migration.errors import (
 log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = 30.0
+#: For each of a driver's two logs; the page of a NodeManager is longer than the log that it shows.
+_LOG_SECONDS, _LOG_PAGE_BYTES = 10.0, 4 * service.TAIL_BYTES
 
 
 class ClusterMode(Protocol):
@@ -85,6 +88,8 @@ def _invalid(argument: str, why: str) -> SpecInvalid:
 # -- YARN -------------------------------------------------------------------------------------------------------------
 
 _APPLICATION = re.compile(r"application_\d+_\d+")
+_LOG_IN_PAGE = re.compile(r"<pre>(.*?)(?:</pre>|\Z)", flags=re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]*>")
 _BEFORE_RUNNING = frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED"})
 
 
@@ -150,7 +155,34 @@ class Yarn:
             raise _refused(status, "tell how the job is", data)
         if status != 200 or not isinstance(app, dict):
             return JobStatus(JobState.UNKNOWN, f"the ResourceManager answered HTTP {status}")
-        return JobStatus(_yarn_state(app), str(app.get("diagnostics") or "").strip()[:500])
+        state = _yarn_state(app)
+        tail = self._log_tail(str(app.get("amContainerLogs") or "")) if state is JobState.FAILED else ()
+        return JobStatus(state, str(app.get("diagnostics") or "").strip()[:500], tail)
+
+    def _log_tail(self, logs: str) -> tuple[str, ...]:
+        """Return the end of the driver's log, as far as its NodeManager (or the log server) still shows it.
+
+        Spark writes what a Python driver prints, on both streams, to ``stdout``, so that comes last; ``stderr`` has
+        Spark's own lines.
+        """
+        if not logs.startswith(("http://", "https://")):
+            return ()
+        half = service.TAIL_LINES // 2
+        return tuple(line for name in ("stderr", "stdout") for line in self._log(f"{logs}/{name}")[-half:])
+
+    def _log(self, address: str) -> tuple[str, ...]:
+        import requests
+
+        try:
+            with requests.get(
+                f"{address}?start=-{service.TAIL_BYTES}", auth=self._login(), timeout=_LOG_SECONDS, stream=True
+            ) as answer:
+                answer.raise_for_status()
+                data = answer.raw.read(_LOG_PAGE_BYTES, decode_content=True)
+        except Exception as error:  # the log is for people; the state is known without it
+            log.info("The driver's log at %s cannot be read: %s", address, type(error).__name__)
+            return ()
+        return service.log_tail(_plain(bytes(data).decode("utf-8", "replace")))
 
     def cancel(self, job_id: str) -> None:
         """See :class:`ClusterMode`."""
@@ -204,6 +236,13 @@ class Yarn:
 def _number(app: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the parts of an application's id as numbers: 9999 comes before 10000."""
     return tuple(int(part) for part in re.findall(r"\d+", str(app["id"])))
+
+
+def _plain(page: str) -> str:
+    """Return the log in a page of a NodeManager, which has it in ``<pre>``; a text that is no page is the log."""
+    if "<html" not in page[:2000].lower():
+        return page
+    return html.unescape(_TAG.sub("", "\n".join(_LOG_IN_PAGE.findall(page))))
 
 
 def _is_not_found(data: Mapping[str, Any]) -> bool:
@@ -313,7 +352,9 @@ class Kubernetes:
         namespace, name = _split(job_id)
         client, _ = self._client()
         try:
-            text = client.read_namespaced_pod_log(name, namespace, tail_lines=service.TAIL_LINES)
+            text = client.read_namespaced_pod_log(
+                name, namespace, tail_lines=service.TAIL_LINES, _request_timeout=_REQUEST_SECONDS
+            )
         except Exception:  # the log is for people; the state is known without it
             return ()
         return tuple(str(text).splitlines())[-service.TAIL_LINES :]

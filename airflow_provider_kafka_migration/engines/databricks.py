@@ -113,10 +113,10 @@ class DatabricksArguments(service.EngineArguments):
     @classmethod
     def _fits(cls, value: dict[str, Any]) -> dict[str, Any]:
         found = re.fullmatch(r"(\d+)\.\d+\.x-.+", str(value.get("spark_version", "")))
-        if found is None or int(found[1]) < 17:
+        if found is None or int(found[1]) < 15:
             raise ValueError(
-                "spark_version must be a runtime like 17.3.x-scala2.13: the jobs use Python data sources of Spark 4.0, "
-                "which Databricks Runtime has since 17"
+                "spark_version must be a runtime like 17.3.x-scala2.13, at least 15: jobs need Python 3.11 and Spark "
+                "3.5, and the Python of earlier runtimes is older"
             )
         if "num_workers" not in value and "autoscale" not in value:
             raise ValueError("num_workers or autoscale is missing")

@@ -76,7 +76,7 @@ class DataprocArguments(service.EngineArguments):
     conn_id: str = Field("google_cloud_default", min_length=1, description="Airflow connection to Google Cloud.")
     project: str | None = Field(None, pattern=f"^{_PROJECT}$", description="Project; default: the connection's.")
     region: str = Field(pattern=f"^{_REGION}$", description="Region of the batches, for instance europe-west1.")
-    runtime_version: str = Field("3.0", description="Runtime of Dataproc Serverless, at least 3.0 (Spark 4.0).")
+    runtime_version: str = Field("3.0", description="Runtime of Dataproc Serverless, at least 2.2 (Spark 3.5).")
     container_image: str | None = Field(None, description="Image with Python and the packages that executors need.")
     archives: list[str] = Field(
         default_factory=list,
@@ -101,11 +101,9 @@ class DataprocArguments(service.EngineArguments):
 
     @field_validator("runtime_version")
     @classmethod
-    def _has_data_sources(cls, value: str) -> str:
-        if not re.fullmatch(r"(?:[3-9]|[1-9]\d)\.\d+(?:\.\d+)?", value):
-            raise ValueError(
-                "write 3.0 or later: the jobs use Python data sources of Spark 4.0, which 2.x does not have"
-            )
+    def _has_spark_3_5(cls, value: str) -> str:
+        if not re.fullmatch(r"(?:2\.(?:[2-9]|[1-9]\d)|(?:[3-9]|[1-9]\d)\.\d+)(?:\.\d+)?", value):
+            raise ValueError("write 2.2 or later: jobs need Spark 3.5 or later")
         return value
 
     @field_validator("timeout")
@@ -142,6 +140,7 @@ class DataprocEngine:
     """Submits a job as a batch. Its id is ``projects/PROJECT/locations/REGION/batches/TOKEN``."""
 
     name: ClassVar[str] = "dataproc"
+    located_by: ClassVar[tuple[str, ...]] = ("conn_id", "project", "region")
     detached = True
 
     def __init__(self, **arguments: Any) -> None:

@@ -64,6 +64,7 @@ class EmrEngine:
     """
 
     name: ClassVar[str]
+    located_by: ClassVar[tuple[str, ...]]
     #: The service's name at AWS, and the hook that knows it.
     service: ClassVar[str]
     hook_name: ClassVar[str]
@@ -270,7 +271,7 @@ class EmrEngine:
         return self._describe(aws, run)
 
     def _absent(self, aws: Aws, run: JobRun) -> JobStatus:
-        """Decide what it means that the service has no such run: another account has none of ours either."""
+        """Decide what it means that the service has no such run: another account does not have it either."""
         try:
             account = aws.account()
         except REQUEST_ERRORS as error:

@@ -39,6 +39,7 @@ class EmrContainersEngine(EmrEngine):
     """Runs jobs in a virtual cluster of EMR on EKS, through ``EmrContainerHook``."""
 
     name = "emr_containers"
+    located_by = ("virtual_cluster_id", "region")
     service = "emr-containers"
     hook_name = "EmrContainerHook"
     arguments_class = EmrContainersArguments

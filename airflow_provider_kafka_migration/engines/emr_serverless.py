@@ -37,6 +37,7 @@ class EmrServerlessEngine(EmrEngine):
     """Runs jobs in an application of EMR Serverless, through ``EmrServerlessHook``."""
 
     name = "emr_serverless"
+    located_by = ("application_id", "region")
     service = "emr-serverless"
     hook_name = "EmrServerlessHook"
     arguments_class = EmrServerlessArguments

@@ -67,7 +67,7 @@ def make_engine(name: str, arguments: Mapping[str, Any]) -> SparkEngine:
             f"the engine {name} does not take these arguments: {', '.join(sorted(arguments)) or 'none'}"
             f" ({type(error).__name__})",
             where=Where(path="spark.engine_args"),
-            next_step="correct spark.engine_args; docs/spark.md describes the arguments of each engine",
+            next_step="correct spark.engine_args; docs/spark.md says where the arguments of each engine are described",
         ) from error
 
 

@@ -73,7 +73,7 @@ class KubernetesArguments(service.EngineArguments):
     conn_id: str = Field("kubernetes_default", min_length=1, description="Airflow connection of type kubernetes.")
     namespace: str | None = Field(None, description="Namespace of the jobs; default: the connection's, or default.")
     image: str = Field(min_length=1, description="Image with Spark, Python, and the packages that executors need.")
-    spark_version: str = Field("4.0.0", description="Version of Spark in the image, at least 4.0.")
+    spark_version: str = Field("4.0.0", description="Version of Spark in the image, at least 3.5.")
     main_folder: str | None = Field(
         None, description="local:///folder of the image with the Spark mains; this package is installed in the image."
     )
@@ -99,9 +99,9 @@ class KubernetesArguments(service.EngineArguments):
 
     @field_validator("spark_version")
     @classmethod
-    def _has_data_sources(cls, value: str) -> str:
-        if not re.fullmatch(r"[4-9]\.\d+\.\d+.*", value):
-            raise ValueError("write it as 4.0.0; the jobs use Python data sources, which Spark has since 4.0")
+    def _is_at_least_3_5(cls, value: str) -> str:
+        if not re.fullmatch(r"(?:3\.[5-9]|[4-9]\.\d+)\.\d+.*", value):
+            raise ValueError("write it as 4.0.0, at least 3.5.0: jobs never ran on an older one")
         return value
 
     @field_validator("main_folder")
@@ -131,7 +131,7 @@ class KubernetesEngine:
     """Submits a job as a SparkApplication. Its id is ``namespace/name/uid``."""
 
     name: ClassVar[str] = "kubernetes"
-    located_by: ClassVar[tuple[str, ...]] = ("conn_id",)
+    located_by: ClassVar[tuple[str, ...]] = ("conn_id", "namespace")
     detached = True
 
     def __init__(self, **arguments: Any) -> None:
@@ -335,7 +335,7 @@ class KubernetesEngine:
                 ),
             )
         except EngineJobConflict:
-            # Another attempt of this task was faster, or the answer to a request of ours was lost.
+            # Another attempt of this task was faster, or the answer to an earlier request was lost.
             found = self._find(namespace, name, "submit the job")
             if found is None:
                 raise service.invalid_answer(_SERVICE, "submit the job", f"{name} both exists and does not") from None

@@ -95,10 +95,13 @@ class EngineRunner:
         self._pump = pump
         self._stop = stop
         self._poll_seconds = poll_seconds or (_DETACHED_SECONDS if engine.detached else _BOUND_SECONDS)
-        #: The job that this runner waits for: what :meth:`cancel` cancels.
+        #: The job that this runner waits for: what :meth:`cancel` cancels. Kept until the job's end is known: Airflow
+        #: raises its ``execution_timeout`` in here, and calls ``on_kill`` only when this runner was left.
         self._running_id = ""
         #: A killed task goes on for some seconds, and must not submit anything in them.
         self._is_cancelled = False
+        #: Whether the engine has accepted the last cancellation.
+        self._has_accepted = False
 
     def spark_master(self, _spec: MigrationSpec) -> str:
         """Return Spark's master; empty where a service chooses it."""
@@ -135,10 +138,10 @@ class EngineRunner:
             return "another owner"
         if not last.job_id:
             # A second driver with the token of one that has ended would be judged by the end of the first one.
-            return "" if read_end(record, last.token) is None else "its driver has ended"
+            return "" if read_end(record, last) is None else "its driver has ended"
         self._cancel_doubles(last)
         status = self.engine.status(last.job_id)
-        if not _is_over(status, read_end(record, last.token)):
+        if not _is_over(status, read_end(record, last)):
             return ""
         error = job_error(record, last, status)
         return "" if error is None else f"{status.state}: {error.code}"
@@ -153,7 +156,7 @@ class EngineRunner:
         """Cancel a job of the engine that the spec named before; return what became of it, for the journal.
 
         Slices keep the two drivers apart, so a cluster that cannot be reached any more, perhaps the reason for the
-        change, must not hold the migration up. Whoever it belongs to is told the job's name.
+        change, must not hold the migration up. The log names the job, so that the cluster's owner can end it.
         """
         shown = f"the {last.name} job {last.job_id or f'with the token {last.token}'} on {last.engine}"
         try:
@@ -166,14 +169,17 @@ class EngineRunner:
                 log.warning("The spec names another engine or cluster now. If %s runs, end it there", shown)
                 return "another engine: not known there"
             former.cancel(job_id)
-        except MigrationError as error:
+        except Exception as error:
+            # On the command line a former engine may raise what only Airflow has; its text may quote a connection.
+            kind = type(error).__name__
+            said, code = (error, error.code) if isinstance(error, MigrationError) else (kind, kind)
             log.warning(
                 "The spec names another engine or cluster now, and %s could not be cancelled: %s. End it there; until "
                 "then it competes with its successor, which costs time and no record",
                 shown,
-                error,
+                said,
             )
-            return f"another engine: not cancelled, {error.code}"
+            return f"another engine: not cancelled, {code}"
         log.warning("The spec names another engine or cluster now: %s was cancelled", shown)
         return f"another engine: {job_id} was cancelled"
 
@@ -240,6 +246,7 @@ class EngineRunner:
     def run(self, record: MigrationRecord, job: JobRef, read_progress: ReadProgress) -> None:
         """Run a job to its end.
 
+        :raises Interrupted: this runner has cancelled the job.
         :raises MigrationError: the job's own error, or that of the engine.
         """
         if not self.engine.detached:
@@ -249,20 +256,20 @@ class EngineRunner:
         try:
             self._run_detached(record, job, submission, read_progress)
         except SparkJobCancelled:
-            if not submission.found:
-                raise
-            # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
-            log.info("The job of the attempt before was cancelled; a new one is submitted")
-            self._run_detached(record, job, self.start(record, job), read_progress)
+            if self._is_cancelled:
+                raise interrupted(record, job.name) from None
+            raise
 
     def _run_bound(self, record: MigrationRecord, job: JobRef, read_progress: ReadProgress) -> None:
+        self._check_not_cancelled(record, job.name)
         submission = Submission(job.name, new_token(job.name), self.engine.name, record.journal.generation, job.since)
         with self.make_job(job, submission.token) as described, self._pump(read_progress):
             job_id = self._running_id = self.engine.submit(described)
             try:
+                # ``cancel`` did not know the id while the driver was started.
+                self._check_not_cancelled(record, job.name)
                 status = self._wait(record, replace(submission, job_id=job_id))
             finally:
-                self._running_id = ""
                 self.engine.cancel(job_id)
         self._raise(record, submission, status)
 
@@ -270,12 +277,9 @@ class EngineRunner:
         self, record: MigrationRecord, job: JobRef, submission: Submission, read_progress: ReadProgress
     ) -> None:
         self._running_id = submission.job_id
-        try:
-            # Entered for a job that was found as well: it renews what would expire while the job runs.
-            with self.make_job(job, submission.token), self._pump(read_progress):
-                status = self._wait(record, submission)
-        finally:
-            self._running_id = ""
+        # Entered for a job that was found as well: it renews what would expire while the job runs.
+        with self.make_job(job, submission.token), self._pump(read_progress):
+            status = self._wait(record, submission)
         self._raise(record, submission, status)
         self.taken_up(record, submission)
 
@@ -290,27 +294,35 @@ class EngineRunner:
     def has_ended(self, record: MigrationRecord, submission: Submission) -> bool:
         """Whether a job has ended, by its engine or, if that does not answer, by what its driver has written."""
         status = self._look(submission.job_id)
-        return _is_over(status, None) or _is_over(status, read_end(record, submission.token))
+        return _is_over(status, None) or _is_over(status, read_end(record, submission))
 
     def cancel(self) -> None:
         """Cancel the job that this runner waits for, and submit no other one.
 
-        May be called in a signal handler, and from another thread.
+        May be called in a signal handler, and from another thread. An engine that does not answer now raises nothing
+        here; whoever still waits for the job asks it again.
         """
         self._is_cancelled = True
         if self._running_id:
-            self.engine.cancel(self._running_id)
+            self._has_accepted = self._try_to_cancel(self._running_id)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _wait(self, record: MigrationRecord, submission: Submission) -> JobStatus:
+        status = self._wait_for_end(record, submission)
+        self._running_id = ""
+        return status
+
+    def _wait_for_end(self, record: MigrationRecord, submission: Submission) -> JobStatus:
         silent = 0
         while True:
             status = self._look(submission.job_id)
             if _is_over(status, None):
                 return status
+            if self._is_cancelled and not self._has_accepted:
+                self._has_accepted = self._try_to_cancel(submission.job_id)
             if status.state is JobState.UNKNOWN:
-                if read_end(record, submission.token) is not None:
+                if _is_over(status, read_end(record, submission)):
                     return status
                 if silent % _WARN_EVERY == 0:
                     log.warning("%s does not tell how %s is: %s", self.engine.name, submission.job_id, status.reason)
@@ -327,11 +339,14 @@ class EngineRunner:
         except Transient as error:
             return JobStatus(JobState.UNKNOWN, str(error))
 
-    def _try_to_cancel(self, job_id: str) -> None:
+    def _try_to_cancel(self, job_id: str) -> bool:
+        """Return whether the engine has accepted that the job ends."""
         try:
             self.engine.cancel(job_id)
         except MigrationError as error:
             log.warning("The job %s could not be cancelled: %s", job_id, error)
+            return False
+        return True
 
     def _raise(self, record: MigrationRecord, submission: Submission, status: JobStatus) -> None:
         error = job_error(record, submission, status)
@@ -352,8 +367,13 @@ class EngineRunner:
 # -- how a job has ended ----------------------------------------------------------------------------------------------
 
 
-def read_end(record: MigrationRecord, token: str) -> JobEnd | None:
-    """Return what the driver of a submission has said about its end; None if it has said nothing."""
+def read_end(record: MigrationRecord, submission: Submission) -> JobEnd | None:
+    """Return what the driver of a submission has said about its end; None if it has said nothing.
+
+    On YARN a token may have two drivers, and the one that is cancelled writes to the same place. So an end of another
+    application than that of the submission is nobody's word about this job.
+    """
+    token = submission.token
     data = record.journal_store.get(record.key(keys.job_end(token)))
     if data is None:
         return None
@@ -365,11 +385,21 @@ def read_end(record: MigrationRecord, token: str) -> JobEnd | None:
     if end.token != token:
         log.warning("The document about the end of %s is about another submission, so it is not used", token)
         return None
+    if end.application_id and submission.job_id.startswith("application_") and end.application_id != submission.job_id:
+        log.info("The document about the end of %s is that of its double %s", submission.job_id, end.application_id)
+        return None
     return end
 
 
 def _is_over(status: JobStatus, end: JobEnd | None) -> bool:
-    return status.state.is_over or (status.state is JobState.UNKNOWN and end is not None)
+    """Whether a job has ended; an end that its driver has written counts where the engine does not answer.
+
+    A driver that was asked to stop may be a double, which has the same token and so writes the same document: then the
+    job itself runs on, and a second one must not be submitted. Documents of earlier versions do not name their driver.
+    """
+    if status.state is not JobState.UNKNOWN:
+        return status.state.is_over
+    return end is not None and end.status != "terminated"
 
 
 def job_error(record: MigrationRecord, submission: Submission, status: JobStatus) -> MigrationError | None:
@@ -377,7 +407,7 @@ def job_error(record: MigrationRecord, submission: Submission, status: JobStatus
 
     The driver knows best: an engine forgets jobs after a while, and may call one failed whose driver was done.
     """
-    end = read_end(record, submission.token)
+    end = read_end(record, submission)
     if end is not None and end.status == "succeeded":
         return None
     # Some engines forget a job that is cancelled, or call it failed; its driver was asked to stop nevertheless.
@@ -421,7 +451,7 @@ def last_word(lines: tuple[str, ...]) -> MigrationError | None:
         if found:
             what, _, next_step = found["text"].partition(". Next: ")
             error = error_from_dict({"code": found["code"], "what": what, "next_step": next_step})
-            # Spark's own messages look the same; their codes are none of ours.
+            # Spark's own messages look the same, but this package has no errors with their codes.
             if type(error) not in (Terminal, Transient):
                 return error
     return None

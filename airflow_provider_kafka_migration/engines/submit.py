@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.engines import cluster_modes, service
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.engines.bound_process import bound_command, kill_tree
@@ -291,6 +292,12 @@ def _last_words(lines: tuple[str, ...]) -> str:
 
 
 def _checked_options(options: Mapping[str, Any]) -> dict[str, str]:
+    for path, _ in plain_secrets.in_arguments("options", options):
+        raise _invalid(
+            path,
+            "this looks like a secret, and everybody on the machine can see the arguments of a process: put it into "
+            "spark-defaults.conf of the machine that submits",
+        )
     checked = {}
     for name, value in options.items():
         if not _OPTION.fullmatch(name) or name in _FIXED_OPTIONS:

@@ -15,11 +15,12 @@ from airflow_provider_kafka_migration.documents.copy import (
     CopyPartition,
     MetricsSettings,
     ProofSettings,
+    ProvenanceSettings,
     halves,
 )
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.documents.proof import topic_rules
-from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, Where, followed_by
 from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -39,11 +40,13 @@ log = logging.getLogger(__name__)
 
 
 def planned_partitions(spec: MigrationSpec, plan: Plan) -> dict[TopicPartition, CopyPartition]:
-    """Return all partitions of the plan in the form that copiers need."""
+    """Return all partitions of the plan that are copied, in the form that copiers need."""
     found = {}
     for topic in plan.topics:
         on_mismatch = spec.offsets.on_mismatch_of(topic.name) if spec.offsets.by_topic else None
         for item in topic.partitions:
+            if item.left_out:
+                continue
             copied = CopyPartition.of_plan(topic, item)
             found[copied.key] = copied.model_copy(update={"on_mismatch": on_mismatch})
     return found
@@ -101,7 +104,41 @@ def build_job(
         proof=proof_settings(record, source, record.plan()) if name == "tail" else None,
         schema_ids=schema_id_settings(record),
         metrics=metrics_settings(spec),
+        target_deletes=spec.kind == "mirror",
+        way_back=spec.is_way_back,
+        target_compacts=target_compacts(spec, record.plan(), former),
+        provenance=provenance_settings(spec, record.plan()),
     )
+
+
+def provenance_settings(spec: MigrationSpec, plan: Plan) -> ProvenanceSettings | None:
+    """How copied records are marked; None unless topics have the same names in both directions.
+
+    :raises Terminal: a cluster has no id that could be the mark.
+    """
+    if spec.kind != "mirror" or not spec.mirror.merges:
+        return None
+    for name, facts in (("source", plan.source), ("target", plan.target)):
+        if not facts.cluster_id:
+            raise Terminal(
+                f"records cannot be marked with where they come from: the {name} cluster reports no cluster id",
+                where=Where(migration_id=spec.migration_id, cluster=name),
+                next_step="use mirror.naming: default, which tells clusters by their aliases",
+            )
+    return ProvenanceSettings(
+        header=spec.mirror.provenance_header,
+        source_cluster_id=plan.source.cluster_id,
+        target_cluster_id=plan.target.cluster_id,
+        max_hops=spec.mirror.max_hops,
+    )
+
+
+def target_compacts(spec: MigrationSpec, plan: Plan, former: CopyJob | None = None) -> list[str]:
+    """Return the source topics whose target topics are compacted while they are copied, or once were."""
+    if spec.kind != "mirror":
+        return []
+    now = {topic.name for topic in plan.topics if "compact" in topic.target_configs.get("cleanup.policy", "")}
+    return sorted(now | set(former.target_compacts if former is not None else ()))
 
 
 def metrics_settings(spec: MigrationSpec) -> MetricsSettings:
@@ -112,14 +149,18 @@ def metrics_settings(spec: MigrationSpec) -> MetricsSettings:
         max_partitions=section.max_partitions,
         prometheus_host=section.prometheus.host if section.prometheus.enabled else None,
         prometheus_port=section.prometheus.port,
+        flow=f"{spec.mirror.source_alias}->{spec.mirror.target_alias}" if spec.kind == "mirror" else "",
     )
 
 
 def proof_settings(record: MigrationRecord, source: Cluster, plan: Plan) -> ProofSettings | None:
     """How the tail compares in the background; None if it does not."""
     spec = record.spec
-    # Copiers of a split job can reach only one of the clusters.
-    if not spec.validation.before_cutover or spec.seed.via == "split":
+    # Copiers of a split job can reach only one of the clusters. Where a mirror deletes and compacts on the target, what
+    # was compared is gone soon, and what is gone would look like a difference. Topics with the records of both clusters
+    # are always left to the brokers.
+    deletes = spec.kind == "mirror" and (spec.mirror.target_retention != "keep" or spec.mirror.merges)
+    if not spec.validation.before_cutover or spec.seed.via == "split" or deletes:
         return None
     try:
         rules = topic_rules(plan, delete_retention_of(record, source, plan))
@@ -182,9 +223,10 @@ def copy_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
 def job_failed(record: MigrationRecord, name: str, error: Exception) -> MigrationError:
     """Build the error of a failed job: the failures that the job wrote say more than the exit of a process.
 
-    :param error: what the runner raised; an error of ours is returned as it is if the job wrote no failures.
+    :param error: what the runner raised; an error of this package is returned as it is if the job wrote no failures.
     """
     document = record.job_progress(name)
+    task = "mirror" if record.spec.kind == "mirror" and name == "tail" else name
     generation = record.journal.generation
     # A job that did not finish ended for another reason than the partitions that had failed by then.
     finished = document.get("generation") == generation and document.get("finished")
@@ -195,7 +237,7 @@ def job_failed(record: MigrationRecord, name: str, error: Exception) -> Migratio
             f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
             where=record.where(name),
             next_step=followed_by(
-                failed[0]["error"]["next_step"], f"clear {name}: it continues from the target's log ends"
+                failed[0]["error"]["next_step"], f"clear {task}: it continues from the target's log ends"
             ),
             details={"partitions": failed},
         )
@@ -204,7 +246,7 @@ def job_failed(record: MigrationRecord, name: str, error: Exception) -> Migratio
     return Transient(
         f"the {name} job ended with an error: {str(error)[:500]}",
         where=record.where(name),
-        next_step=f"see the task's log; then clear {name}: it continues from the target's log ends",
+        next_step=f"see the task's log; then clear {task}: it continues from the target's log ends",
     )
 
 
@@ -328,7 +370,14 @@ def lanes_kept(context: PhaseContext, phase: str, job: CopyJob) -> Iterator[None
     context.progress(Progress(phase, "waiting until earlier copiers of this migration have ended, at most one slice"))
     lanes = sorted({lane.lane for lane in job.lanes if lane.half != "backup"})
     keepers = [
-        LeaseKeeper(context.journal_store, context.migration_id, SCOPE, lane, float(job.slice_seconds))
+        LeaseKeeper(
+            context.journal_store,
+            context.migration_id,
+            SCOPE,
+            lane,
+            float(job.slice_seconds),
+            forgets=job.target_deletes,
+        )
         for lane in lanes
     ]
     stop = threading.Event()

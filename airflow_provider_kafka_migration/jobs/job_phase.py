@@ -9,15 +9,19 @@ another process on another machine may call ``finish``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from airflow_provider_kafka_migration.errors import SparkJobCancelled
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import CopyRunner, JobRef, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+
+log = logging.getLogger(__name__)
 
 ReadProgress = Callable[[], Progress | None]
 
@@ -45,6 +49,10 @@ class JobRunner(CopyRunner, Protocol):
         """Submit a job, or find the one that runs, and wait for its end; raise its error."""
 
 
+def _enters_nothing(_context: PhaseContext) -> None:
+    return None
+
+
 def _nothing_beside(_context: PhaseContext) -> AbstractContextManager[object]:
     return nullcontext()
 
@@ -63,6 +71,9 @@ class JobPhase:
 
     :param jobs: names of the job documents that the phase may write.
     :param prepare: checks, and writes a job document; a result if nothing is left to do.
+    :param enter: moves the states that ``prepare`` would have moved, for a job of an earlier process that was found: it
+        is not prepared again, and a failure of that process must not stay in the journal while the job works. Phases
+        whose row in the table has a state need none.
     :param finish: verifies what a job has done that ended well; returns another job if there is more to do.
     :param run_job: runs a job through the context's runner and waits for it; raises its error.
     :param beside: runs what has to run while the job runs, in threads, until the ``with`` block ends.
@@ -75,6 +86,7 @@ class JobPhase:
     prepare: Callable[..., Step]
     finish: Callable[[PhaseContext, JobRef], Step]
     run_job: Callable[[PhaseContext, JobRef], None]
+    enter: Callable[[PhaseContext], None] = _enters_nothing
     beside: Callable[[PhaseContext], AbstractContextManager[object]] = _nothing_beside
     follow: Callable[[PhaseContext, dict[str, Any]], None] = _nothing_to_follow
     read_progress: Callable[[MigrationRecord, JobRef], Progress | None] = _no_progress
@@ -84,19 +96,44 @@ class JobPhase:
 
         :param options: arguments of ``prepare``.
         """
-        step: Step = self._found(context) or self.prepare(context, **options)
+        found = self._found(context)
+        step: Step = found or self.prepare(context, **options)
         while isinstance(step, JobRef):
             with self.beside(context):
-                self.run_job(context, step)
-            step = self.finish(context, step)
+                # A block that ends well waits for its threads: passes must not run twice once it begins again.
+                is_done = self._runs_to_end(context, step, may_be_cancelled=step is found)
+            if is_done:
+                step = self.finish(context, step)
+            else:
+                # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one, and
+                # by the spec of now: the job document of the former one may be older.
+                log.info("The %s job of the attempt before was cancelled; a new one is prepared", step.name)
+                step = self.prepare(context, **options)
         return step
+
+    def _runs_to_end(self, context: PhaseContext, step: JobRef, *, may_be_cancelled: bool) -> bool:
+        """Run a job; False: somebody has cancelled it, which is an error if it may not be."""
+        try:
+            self.run_job(context, step)
+        except SparkJobCancelled:
+            if not may_be_cancelled:
+                raise
+            return False
+        return True
 
     def _found(self, context: PhaseContext) -> JobRef | None:
         """Return the job of an earlier process that still runs: it must not be prepared again meanwhile."""
         if not isinstance(context.runner, JobRunner):
             return None
-        submission = found_submission(context.runner, context.record, self.jobs)
-        return None if submission is None else submitted_ref(context.record, submission)
+        return self.take_up(context, context.runner)
+
+    def take_up(self, context: PhaseContext, runner: JobRunner) -> JobRef | None:
+        """Return the job of an earlier process, and enter the state that it works in; None: prepare one."""
+        submission = found_submission(runner, context.record, self.jobs)
+        if submission is None:
+            return None
+        self.enter(context)
+        return submitted_ref(context.record, submission)
 
 
 def found_submission(runner: JobRunner, record: MigrationRecord, names: tuple[str, ...]) -> Submission | None:

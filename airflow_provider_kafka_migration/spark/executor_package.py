@@ -36,8 +36,13 @@ DISTRIBUTION = "airflow-provider-kafka-migration-executor"
 #: Packs environments; installed into a temporary folder while one is built.
 PACKER = "venv-pack==0.2.0"
 
+#: Version of uv, whose image has the program that installs a Python into another image.
+_UV = "0.13.9"
+
 #: What only Airflow and the command line use, in addition to what is never shipped.
-_LEFT_OUT = frozenset({"airflow_cli.py", "cli", "dag.py", "engines", "get_provider_info.py", "provider"})
+_LEFT_OUT = frozenset(
+    {"airflow_cli.py", "cli", "dag.py", "dag_parts", "engines", "get_provider_info.py", "mirror_dag.py", "provider"}
+)
 #: Zip entries carry a time; the same files must give the same wheel.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _INSTALL_SECONDS = 1800
@@ -190,13 +195,27 @@ def _run(what: str, command: list[str], environment: Mapping[str, str] | None = 
 
 
 def dockerfile(wheel: Path) -> str:
-    """Return lines for a Dockerfile that add the wheel to an image with Spark and a supported Python."""
+    """Return a Dockerfile that adds the wheel, with a Python of its own, to an image with Spark.
+
+    The images of Spark 4.0 have Python 3.10, which is too old. The image gets the same minor version as the Python that
+    runs this, because driver and executors must have the same.
+    """
+    environment = "/opt/kafka-migration/venv"
     return (
-        "# Base image: Spark with Python 3.11 or later, for instance your platform's own.\n"
+        "# Spark's image with the wheel and a Python of its own: that of Spark 4.0's images (3.10) is too old.\n"
+        "# We never built this image.\n"
+        "# BASE: any image with Spark 3.5 or later; where its user is not spark, correct the last line.\n"
         "ARG BASE=apache/spark:4.0.1-python3\n"
+        f"FROM ghcr.io/astral-sh/uv:{_UV} AS uv\n"
         "FROM ${BASE}\n"
+        f"ARG PYTHON={sys.version_info.major}.{sys.version_info.minor}\n"
         "USER root\n"
+        "COPY --from=uv /uv /usr/local/bin/uv\n"
         f"COPY {wheel.name} /tmp/\n"
-        f"RUN python3 -m pip install --no-cache-dir /tmp/{wheel.name} && rm /tmp/{wheel.name}\n"
+        "ENV UV_PYTHON_INSTALL_DIR=/opt/kafka-migration/python\n"
+        f"RUN uv venv --managed-python --python ${{PYTHON}} {environment} \\\n"
+        f" && uv pip install --no-cache --python {environment}/bin/python /tmp/{wheel.name} \\\n"
+        f" && rm /tmp/{wheel.name}\n"
+        f"ENV PYSPARK_PYTHON={environment}/bin/python PYSPARK_DRIVER_PYTHON={environment}/bin/python\n"
         "USER spark\n"
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -48,6 +49,9 @@ EXIT_TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h
 EXIT_TERMINATED = 143
 
 _WATCH_SECONDS = 1.0
+
+#: ``container_e17_1410901177871_0001_01_000005``: epoch of the ResourceManager, application, attempt, container.
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,18 @@ def _write_end(store: Callable[[], ObjectStore], job_key: str, token: str | None
         return
     key = f"{job_key.rpartition('/')[0]}/ends/{token}.json"
     try:
-        store().put(key, JobEnd.of(token, error).canonical())
+        store().put(key, JobEnd.of(token, error, application_id=_application_id()).canonical())
     except Exception as second:  # the end of the job is what it is, with or without the document
         log.warning("How the job has ended could not be written to %s: %s", key, type(second).__name__)
+
+
+def _application_id() -> str:
+    """Return YARN's id of the application whose driver this is; empty elsewhere.
+
+    YARN gives each container its id as ``CONTAINER_ID``, so it is known even where Spark was never started.
+    """
+    found = _CONTAINER.fullmatch(os.environ.get("CONTAINER_ID", ""))
+    return f"application_{found[1]}" if found else ""
 
 
 def _last_line(text: str, status: int) -> int:
@@ -194,6 +207,8 @@ _MARKS = (
 )
 _LONGEST = 600
 
+#: How Spark names the machine of a task that has failed: ``Lost task 0.3 in stage 0.0 (TID 3) (host executor 1)``.
+_EXECUTOR = re.compile(r"\(TID \d+\) \((?P<host>\S+) executor")
 #: What Spark prints if an executor's Python cannot run our tasks at all.
 _UNFIT = (UNFIT, "ModuleNotFoundError", "PYTHON_VERSION_MISMATCH", "Cannot run program")
 
@@ -216,7 +231,7 @@ def spark_errors(what: str) -> Iterator[None]:
         unfit = next((line.strip() for line in str(error).splitlines() if any(mark in line for mark in _UNFIT)), "")
         if unfit:
             raise ExecutorUnfit(
-                unfit[:_LONGEST],
+                _with_host(unfit[:_LONGEST], str(error)),
                 next_step="install the packages in the executors' Python and set spark.pyspark.python (or "
                 "PYSPARK_PYTHON) to it; ship this package with --py-files, as described in docs/spark.md",
             ) from error
@@ -225,6 +240,14 @@ def spark_errors(what: str) -> Iterator[None]:
             next_step="check the failed stage in the Spark UI or its log, then clear the task: the copy continues from "
             "the target's log ends",
         ) from error
+
+
+def _with_host(line: str, text: str) -> str:
+    """Return a line with the machine of the task that has failed, if Spark names one that the line does not name."""
+    found = _EXECUTOR.search(text)
+    if found is None or found["host"] in line:
+        return line
+    return f"{line} (an executor on {found['host']})"
 
 
 def root_cause(text: str) -> str:

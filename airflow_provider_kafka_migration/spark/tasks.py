@@ -14,6 +14,7 @@ import importlib.util
 import math
 import pickle
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,11 +79,11 @@ def missing_packages(names: Iterable[str] = EXECUTOR_PACKAGES) -> list[str]:
 def _check_packages() -> None:
     """Check this process once.
 
-    :raises ImportError: packages are missing; the message names all of them.
+    :raises ImportError: packages are missing; the message names all of them, and this machine.
     """
     missing = missing_packages()
     if missing:
-        raise ImportError(f"{UNFIT} {', '.join(missing)}")
+        raise ImportError(f"{UNFIT} {', '.join(missing)} on {socket.gethostname()}")
 
 
 class Task:
@@ -166,7 +167,7 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
 class ConnectRunner:
     """Runs tasks of a Spark Connect session in ``mapInArrow``. Tags take the place of job groups.
 
-    Spark Connect describes jobs itself, so the UI shows its description instead of ours.
+    Spark Connect describes jobs itself, so the UI shows its description and not the one of this package.
     """
 
     def __init__(self, session: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:

@@ -410,7 +410,7 @@ def test_the_wheel_can_be_installed_and_is_reproducible(tmp_path: Path) -> None:
     ("changes", "path"),
     [
         ({"new_cluster": {"num_workers": 1}}, "spark.engine_args.new_cluster"),
-        ({"new_cluster": {"spark_version": "16.4.x-scala2.12", "num_workers": 1}}, "spark.engine_args.new_cluster"),
+        ({"new_cluster": {"spark_version": "14.3.x-scala2.12", "num_workers": 1}}, "spark.engine_args.new_cluster"),
         ({"new_cluster": {"spark_version": "17.3.x-scala2.13"}}, "spark.engine_args.new_cluster"),
         (
             {"new_cluster": {**ARGUMENTS["new_cluster"], "data_security_mode": "USER_ISOLATION"}},

@@ -380,7 +380,7 @@ def test_a_connection_that_is_not_there(api: SimulatedDataproc, tmp_path: Path) 
     [
         ({"region": None}, "spark.engine_args.region"),
         ({"regionn": "x"}, "spark.engine_args.regionn"),
-        ({"runtime_version": "2.3"}, "spark.engine_args.runtime_version"),
+        ({"runtime_version": "2.1"}, "spark.engine_args.runtime_version"),
         ({"timeout": "15d"}, "spark.engine_args.timeout"),
         ({"timeout": "1m"}, "spark.engine_args.timeout"),
         ({"archives": ["s3://bucket/x"]}, "spark.engine_args.archives"),

@@ -376,7 +376,7 @@ def test_a_connection_that_is_not_there(api: SimulatedKubernetes, tmp_path: Path
     [
         ({"image": None}, "spark.engine_args.image"),
         ({"imagge": "x"}, "spark.engine_args.imagge"),
-        ({"spark_version": "3.5.6"}, "spark.engine_args.spark_version"),
+        ({"spark_version": "3.4.4"}, "spark.engine_args.spark_version"),
         ({"main_folder": "/opt"}, "spark.engine_args.main_folder"),
         ({"namespace": "Not_A_Name"}, "spark.engine_args.namespace"),
         ({"keep": "soon"}, "spark.engine_args.keep"),

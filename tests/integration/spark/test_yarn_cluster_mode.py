@@ -7,6 +7,7 @@ a file that only the user of the containers may read. It must not come from the 
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 import uuid
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -23,8 +25,9 @@ from airflow_provider_kafka_migration.documents.job_end import JobEnd
 from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkJob
 from airflow_provider_kafka_migration.engines.bound_process import bound_command
+from airflow_provider_kafka_migration.engines.run import last_word
 from airflow_provider_kafka_migration.engines.submit import SubmitEngine
-from airflow_provider_kafka_migration.errors import ReferencesUnfit
+from airflow_provider_kafka_migration.errors import JobMissing, ReferencesUnfit
 from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import JobRef
@@ -167,7 +170,7 @@ def check_success(world: World, yarn: YarnCluster, copy: Copying, run: Applicati
     status = end_of(world, yarn, run)
     assert status.state is JobState.SUCCEEDED, f"{status}\n{tail_of(run.log, 30)}{what_containers_said(world, yarn)}"
     end = JobEnd.parse(copy.clients.store(copy.journal).get(f"{copy.migration_id}/{keys.job_end(run.token)}") or b"")
-    assert (end.token, end.status) == (run.token, "succeeded")
+    assert (end.token, end.status, end.application_id) == (run.token, "succeeded", run.id)
 
 
 def test_seed_tail_and_content_check_with_the_driver_on_a_node(world: World, yarn: YarnCluster, tmp_path: Path) -> None:
@@ -265,6 +268,24 @@ def test_a_token_is_submitted_once_and_a_cancelled_job_goes_on_with_another(
     check_success(world, yarn, copy, submit(world, yarn, copy, "seed"))
     copy.compare().check()
     world.check_leases(copy)
+
+
+def test_a_driver_that_fails_shows_the_end_of_its_log(
+    world: World, yarn: YarnCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its NodeManager has the log, under a name that only the hosts of the lab can look up."""
+    look_up = socket.getaddrinfo
+
+    def known(host: str, *given: Any, **more: Any) -> Any:
+        return look_up(world.lab.hosts[host].address if host in world.lab.hosts else host, *given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
+    copy = world.copying("missing", tmp_path, records=400)
+    run = submit(world, yarn, copy, "seed")  # its job document was never written
+    status = end_of(world, yarn, run)
+    assert status.state is JobState.FAILED
+    said = last_word(status.log_tail)
+    assert isinstance(said, JobMissing), f"{status}\n{what_containers_said(world, yarn)}"
 
 
 def test_an_application_that_nobody_knows_is_lost(world: World, yarn: YarnCluster) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.engines.base import ENTRY_POINT_GROUP, SparkEngine
+from airflow_provider_kafka_migration.engines.base import ENTRY_POINT_GROUP, SparkEngine, arguments_of, is_elsewhere
 from airflow_provider_kafka_migration.engines.find import BUILT_IN, engine_class, engine_names, make_engine
 from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import EngineUnknown, SpecInvalid
@@ -48,6 +49,64 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_every_engine_of_this_package_can_be_imported(name: str) -> None:
     assert engine_class(name).name == name
+
+
+ROLE = "arn:aws:iam::123456789012:role/spark"
+CLUSTER = {"spark_version": "17.3.x-scala2.13", "num_workers": 1}
+PLACES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "submit": ({"master": "yarn"}, {"master": "spark://m:7077", "resource_manager": "rm:8088", "namespace": "b"}),
+    "emr_serverless": (
+        {"application_id": "00fa", "execution_role_arn": ROLE},
+        {"application_id": "00fb", "region": "b"},
+    ),
+    "emr_containers": (
+        {"virtual_cluster_id": "0a", "release_label": "emr-7.0.0-latest", "execution_role_arn": ROLE},
+        {"virtual_cluster_id": "0b", "region": "b"},
+    ),
+    "dataproc": ({"region": "europe-west1"}, {"region": "europe-west2", "project": "another", "conn_id": "b"}),
+    "databricks": ({"new_cluster": CLUSTER}, {"conn_id": "b"}),
+    "kubernetes": ({"image": "i"}, {"conn_id": "b", "namespace": "b"}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_change_of_place_is_noticed(name: str) -> None:
+    """Else the next attempt looks for a job where it does not run, or submits its token a second time elsewhere."""
+    given, changes = PLACES[name]
+    engine = make_engine(name, given)
+    then = arguments_of(engine, given)
+    assert not is_elsewhere(engine, arguments_of(engine, given), then)
+    for argument, value in changes.items():
+        assert is_elsewhere(engine, {**then, argument: value}, then), argument
+    assert sorted(engine.located_by) == sorted(changes)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "accepted", "refused"),
+    [
+        ("dataproc", "runtime_version", ["2.2", "2.3.10", "2.12", "3.0", "10.1"], ["2.1", "1.2", "2"]),
+        ("kubernetes", "spark_version", ["3.5.9", "4.0.1", "4.2.0-rc1"], ["3.4.4", "3.5", "2.4.8"]),
+        (
+            "databricks",
+            "spark_version",
+            ["15.4.x-scala2.12", "16.4.x-scala2.13", "17.3.x-scala2.13"],
+            ["14.3.x-scala2.12"],
+        ),
+    ],
+)
+def test_spark_3_5_is_enough(name: str, argument: str, accepted: list[str], refused: list[str]) -> None:
+    """The jobs are tasks of RDDs and ran on 3.5.9. Databricks' runtimes have the Python that we need since 15."""
+
+    def make(version: str) -> SparkEngine:
+        if name == "databricks":
+            return make_engine(name, {"new_cluster": {**CLUSTER, argument: version}})
+        return make_engine(name, {**PLACES[name][0], argument: version})
+
+    for version in accepted:
+        make(version)
+    for version in refused:
+        with pytest.raises(SpecInvalid, match=argument):
+            make(version)
 
 
 @pytest.mark.usefixtures("third_party")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -36,9 +37,15 @@ class ResourceManager:
         self.apps: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
         self.broken: tuple[int, bytes] | None = None
+        self.address = ""
+        #: What a NodeManager shows: path -> page.
+        self.logs: dict[str, str] = {}
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         self.requests.append(f"{method} {path}")
+        if path.startswith("/node/"):
+            page = self.logs.get(path)
+            return (404, b"") if page is None else (200, page.encode())
         url = urlsplit(path)
         parts = url.path.removeprefix("/ws/v1/cluster/apps").strip("/").split("/")
         if not parts[0]:
@@ -63,7 +70,7 @@ def yarn() -> Iterator[ResourceManager]:
         def _do(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             status, data = manager.answer(self.command, self.path, body)
-            content = json.dumps(data).encode()
+            content = data if isinstance(data, bytes) else json.dumps(data).encode()
             if manager.broken is not None:
                 status, content = manager.broken
             self.send_response(status)
@@ -78,7 +85,7 @@ def yarn() -> Iterator[ResourceManager]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    manager.address = f"127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
+    manager.address = f"127.0.0.1:{server.server_port}"
     yield manager
     server.shutdown()
     server.server_close()
@@ -231,6 +238,34 @@ def test_states_of_yarn(engine: SubmitEngine, yarn: Any, state: str, final: str,
     assert (status.state, status.reason) == (expected, "why")
 
 
+LOGS = "/node/containerlogs/container_1_0001_01_000001/spark"
+
+
+@pytest.mark.parametrize("is_page", [True, False])
+def test_a_driver_that_has_failed_shows_the_end_of_its_log(engine: SubmitEngine, yarn: Any, *, is_page: bool) -> None:
+    """Its NodeManager shows it as a page, the REST address of newer ones as text."""
+    lines = [f"line {number}" for number in range(100)] + ["[EXECUTOR_UNFIT] kafka <3 & more. Next: install it"]
+    text = "\n".join(lines)
+    if is_page:
+        text = f"<html><td>Local Logs</td><pre>{html.escape(text)}</pre><a>x</a></html>"
+    yarn.logs = {f"{LOGS}/stdout?start=-65536": text, f"{LOGS}/stderr?start=-65536": "exited with 1\n"}
+    app_id = accept(yarn, 1, "seed-1")
+    yarn.apps[app_id].update(state="FINISHED", finalStatus="FAILED", amContainerLogs=f"http://{yarn.address}{LOGS}")
+    status = engine.status(app_id)
+    assert status.state is JobState.FAILED
+    assert status.log_tail == ("exited with 1", *lines[-20:])
+
+
+@pytest.mark.parametrize("logs", ["", "file:///etc/passwd", "http://127.0.0.1:1/node", "http://{}/node/gone", None])
+def test_a_driver_whose_log_cannot_be_read_has_failed_all_the_same(engine: SubmitEngine, yarn: Any, logs: str) -> None:
+    app_id = accept(yarn, 1, "seed-1")
+    yarn.apps[app_id].update(state="FAILED", finalStatus="FAILED", diagnostics="why")
+    if logs is not None:
+        yarn.apps[app_id]["amContainerLogs"] = logs.format(yarn.address)
+    status = engine.status(app_id)
+    assert (status.state, status.reason, status.log_tail) == (JobState.FAILED, "why", ())
+
+
 def test_only_the_resource_manager_s_own_404_says_that_a_job_is_lost(engine: SubmitEngine, yarn: Any) -> None:
     assert engine.status("application_1_1").state is JobState.LOST
     for broken in ((404, b"<html>nginx</html>"), (502, b""), (200, b"{}"), (200, b"[]"), (404, b"{}")):
@@ -282,11 +317,14 @@ def test_the_trigger_s_engine_asks_for_the_same_job(engine: SubmitEngine, yarn: 
         ({"deploy_mode": "both"}, "not client or cluster"),
         ({"options": {"conf": "a=b"}}, "cannot be given"),
         ({"options": {"num-executors": [1]}}, "neither a text nor a number"),
+        ({"options": {"proxy-password": "mark-9f2c"}}, "options.proxy-password: this looks like a secret"),
+        ({"options": {"driver-java-options": "-Da.password=mark-9f2c"}}, "driver-java-options: this looks like a"),
     ],
 )
 def test_arguments_that_cannot_work(arguments: dict[str, Any], mistake: str) -> None:
-    with pytest.raises(SpecInvalid, match=mistake):
+    with pytest.raises(SpecInvalid, match=mistake) as caught:
         make_engine("submit", arguments)
+    assert "mark-9f2c" not in str(caught.value)
 
 
 def test_client_mode_gives_the_process_secrets_and_options(spark_submit: Callable[[str], Path]) -> None:

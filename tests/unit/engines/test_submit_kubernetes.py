@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.engines import cluster_modes
 from airflow_provider_kafka_migration.engines.base import JobState, SparkEngine, SparkJob
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.errors import EngineForbidden, EngineUnreachable, SparkJobFailed
+
+pytestmark = pytest.mark.slow
 
 pytest.importorskip("airflow.providers.cncf.kubernetes.kube_client")
 
@@ -31,6 +34,7 @@ class ApiServer:
         self.requests: list[str] = []
         self.broken: tuple[int, bytes] | None = None
         self.url = ""
+        self.log_seconds = 0.0
 
     def answer(self, method: str, path: str) -> tuple[int, bytes]:
         self.requests.append(f"{method} {path}")
@@ -40,6 +44,7 @@ class ApiServer:
         if name not in self.pods:
             return 404, json.dumps(NOT_FOUND).encode()
         if below == "log":
+            threading.Event().wait(self.log_seconds)
             return 200, b"one\n[EXECUTOR_UNFIT] no kafka. Next: install it\n"
         pod = {"kind": "Pod", "metadata": {"name": name}, "status": {"phase": self.pods[name], "reason": "why"}}
         if method == "DELETE":
@@ -141,6 +146,15 @@ def test_phases_of_the_pod(engine: SparkEngine, api: ApiServer, phase: str, expe
     status = engine.status("etl:seed-1-driver")
     assert status.state is expected
     assert bool(status.log_tail) == (expected is JobState.FAILED)
+
+
+def test_a_log_that_does_not_come_holds_nobody_up(
+    engine: SparkEngine, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.pods["seed-1-driver"], api.log_seconds = "Failed", 3.0
+    monkeypatch.setattr(cluster_modes, "_REQUEST_SECONDS", 0.5)
+    status = engine.status("etl:seed-1-driver")
+    assert (status.state, status.log_tail) == (JobState.FAILED, ())
 
 
 def test_only_the_api_server_s_own_404_says_that_a_job_is_lost(engine: SparkEngine, api: ApiServer) -> None:

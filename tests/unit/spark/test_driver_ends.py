@@ -33,6 +33,30 @@ def test_references_that_cannot_be_used_stay_a_terminal_error(
     assert end.what == caught.value.what
 
 
+@pytest.mark.parametrize(
+    ("container", "application"),
+    [
+        ("container_1410901177871_0001_01_000005", "application_1410901177871_0001"),
+        ("container_e17_1410901177871_10000_01_000005", "application_1410901177871_10000"),
+        ("9f86d081884c", ""),
+        ("", ""),
+    ],
+)
+def test_a_driver_on_yarn_says_which_application_it_is(
+    container: str, application: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drivers may have one token there, and write to the same place."""
+    monkeypatch.setenv("CONTAINER_ID", container)
+    with pytest.raises(MigrationError):
+        parse(tmp_path / "store", "env:NOT_THERE", "--token", "seed-1")
+    assert told(tmp_path / "store").application_id == application
+
+
+def test_an_end_elsewhere_is_written_as_before() -> None:
+    assert b"application_id" not in JobEnd.of("seed-1", None).canonical()
+    assert b"application_id" in JobEnd.of("seed-1", None, application_id="application_1_0001").canonical()
+
+
 def test_nobody_asked_for_an_end(tmp_path: Path) -> None:
     with pytest.raises(ConnectionInvalid):
         parse(tmp_path / "store", "env:NOT_THERE")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.errors import Terminal
@@ -30,6 +31,8 @@ MODULES = (
     "airflow_provider_kafka_migration.lanes.slices",
     "airflow_provider_kafka_migration.lanes.reach",
 )
+#: The environment of the image.
+VENV = "/opt/kafka-migration/venv"
 #: Spark brings these to its machines itself.
 SPARK = ("pyspark",)
 
@@ -127,7 +130,19 @@ def test_the_wheel_has_no_part_for_airflow_or_the_command_line(wheel: Path) -> N
         names = archive.namelist()
         code = "\n".join(archive.read(name).decode() for name in names if name.endswith(".py"))
     tops = {name.split("/")[1] for name in names}
-    assert not tops & {"operators", "hooks", "sensors", "triggers", "provider", "cli", "plugins", "dag.py", "engines"}
+    assert not tops & {
+        "operators",
+        "hooks",
+        "sensors",
+        "triggers",
+        "provider",
+        "cli",
+        "plugins",
+        "dag.py",
+        "dag_parts",
+        "engines",
+        "mirror_dag.py",
+    }
     assert "\nimport airflow\n" not in code
     assert "\nfrom airflow." not in code
     assert not [name for name in names if name.endswith(".pyc")]
@@ -137,8 +152,16 @@ def test_the_same_code_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None
     assert build_wheel(tmp_path).read_bytes() == wheel.read_bytes()
 
 
-def test_the_dockerfile_installs_the_wheel(wheel: Path) -> None:
-    assert f"pip install --no-cache-dir /tmp/{wheel.name}" in dockerfile(wheel)
+def test_the_dockerfile_installs_the_wheel_into_a_python_that_is_new_enough(wheel: Path) -> None:
+    """Spark's image has Python 3.10, and the wheel refuses it."""
+    lines = dockerfile(wheel).replace("\\\n", "").splitlines()
+    arguments = dict(line.removeprefix("ARG ").split("=") for line in lines if line.startswith("ARG "))
+    (run,) = [line for line in lines if line.startswith("RUN ")]
+    assert SpecifierSet(metadata(wheel)["Requires-Python"]).contains(arguments["PYTHON"])
+    assert f"uv venv --managed-python --python ${{PYTHON}} {VENV} " in run
+    assert f"uv pip install --no-cache --python {VENV}/bin/python /tmp/{wheel.name} " in run
+    assert f"ENV PYSPARK_PYTHON={VENV}/bin/python PYSPARK_DRIVER_PYTHON={VENV}/bin/python" in lines
+    assert f"COPY {wheel.name} /tmp/" in lines
 
 
 def test_a_step_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -285,6 +286,30 @@ def test_an_unfit_executor_is_named_whatever_spark_makes_of_it(line: str) -> Non
     assert caught.value.what == line
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("[PYTHON_VERSION_MISMATCH] Python in worker: 3.10", "[PYTHON_VERSION_MISMATCH] Python in worker: 3.10"),
+        ("ModuleNotFoundError: No module named 'kafka'", "ModuleNotFoundError: No module named 'kafka'"),
+        ("ImportError: an executor's Python lacks kafka on worker-2", "an executor's Python lacks kafka on worker-2"),
+    ],
+)
+def test_an_unfit_executor_is_named_with_its_machine(line: str, says: str) -> None:
+    with pytest.raises(ExecutorUnfit) as caught, spark_errors("seed"):
+        raise PySparkException(
+            "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 "
+            f"in stage 0.0 (TID 3) (10.7.0.12 executor 1): org.apache.spark.api.python.PythonException\n  {line}\n"
+        )
+    assert caught.value.what.endswith(f"{says} (an executor on 10.7.0.12)")
+
+
+def test_the_machine_of_an_unfit_executor_is_named_once() -> None:
+    line = "ImportError: an executor's Python lacks kafka on worker-2"
+    with pytest.raises(ExecutorUnfit) as caught, spark_errors("seed"):
+        raise PySparkException(f"Lost task 0.3 in stage 0.0 (TID 3) (worker-2 executor 1): x\n{line}\n")
+    assert caught.value.what == line
+
+
 def test_an_executor_names_all_packages_that_it_lacks(tmp_path: Path) -> None:
     """In a process of its own that finds neither boto3 nor kafka, as on an executor; the function is not imported."""
     code = (
@@ -301,7 +326,8 @@ def test_an_executor_names_all_packages_that_it_lacks(tmp_path: Path) -> None:
     )
     task = Task(make_copy_slice(store_job(tmp_path).pointer, [0]), RESULT_COLUMNS, ())
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(task), capture_output=True, check=False)
-    assert done.stdout.decode().strip() == "an executor's Python lacks boto3, kafka", done.stderr.decode()
+    said = f"an executor's Python lacks boto3, kafka on {socket.gethostname()}"
+    assert done.stdout.decode().strip() == said, done.stderr.decode()
 
 
 # --- mains ----------------------------------------------------------------------------------------------------------

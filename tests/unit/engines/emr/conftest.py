@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import botocore.loaders
-import botocore.session
 import pytest
 from emr_world import ACCOUNT, REGION, Emr, serving
 
@@ -18,7 +16,6 @@ from airflow_provider_kafka_migration.engines.base import SparkEngine, SparkJob
 from airflow_provider_kafka_migration.engines.emr_containers import EmrContainersEngine
 from airflow_provider_kafka_migration.engines.emr_serverless import EmrServerlessEngine
 
-_LOADER = botocore.loaders.create_loader()
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/kafka-migration-spark"
 TOKEN = "seed-0f3a9c"
 
@@ -48,12 +45,6 @@ class World:
         """The keys in the bucket."""
         found = self.client("s3").list_objects_v2(Bucket=self.bucket)
         return [item["Key"] for item in found.get("Contents", ())]
-
-
-@pytest.fixture(autouse=True)
-def shared_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients of all tests share the models of AWS's services; reading them takes longer than most of these tests."""
-    monkeypatch.setattr(botocore.session, "create_loader", lambda path=None: _LOADER)
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
 )
 
+pytestmark = pytest.mark.slow
+
 ROLE = "arn:aws:iam::123456789012:role/kafka-migration-spark"
 FULL = {
     "python": "./environment/bin/python",

@@ -18,6 +18,8 @@ from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.errors import EngineNotFound
 
+pytestmark = pytest.mark.slow
+
 ROLE = "arn:aws:iam::123456789012:role/kafka-migration-spark"
 
 

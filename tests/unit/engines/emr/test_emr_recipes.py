@@ -29,6 +29,8 @@ from airflow_provider_kafka_migration.engines.emr_serverless import EmrServerles
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "spark-engines.md").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
