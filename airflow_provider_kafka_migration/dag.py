@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from airflow.sdk import DAG, Param, TaskGroup, get_parsing_context
-from airflow.sdk.configuration import conf
+from airflow.sdk import DAG, Param, TaskGroup
 
 from airflow_provider_kafka_migration import phase_table
-from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.dag_parts import kinds
+from airflow_provider_kafka_migration.dag_parts.kinds import GENERIC_ACTIVE_RUNS, DagKind
+from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
+from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.freeze import words
-from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
-from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
-from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
 from airflow_provider_kafka_migration.operators.way_back import (
     WAY_BACK_DAG_ID,
     KeepOrBackOperator,
@@ -31,9 +28,9 @@ from airflow_provider_kafka_migration.provider.params import (
     run_params,
     way_back_params,
 )
-from airflow_provider_kafka_migration.provider.task import MigrationTask
-from airflow_provider_kafka_migration.sensors import drain
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.load import read_yaml
+from airflow_provider_kafka_migration.spec.mirrors_file import is_of_mirrors
 
 # -- task docs --------------------------------------------------------------------------------------------------------
 #
@@ -111,6 +108,9 @@ cluster is copied to the old one, at the same offsets, until a person decides.
 The tasks are those of a migration; *source* is the new cluster, *target* the old one. **Any task may be cleared at any
 time.** `approve_cutover` asks: **Back** (clients return), **Keep** (the old cluster is released), or **Later**.
 
+A topic to which somebody writes on the old cluster cannot go back any more: its task turns red with `FOREIGN_DATA`, and
+`kafka-migration way-back leave-out FILE TOPIC --takeover` takes it out, so that all others go on.
+
 Trigger it with the first migration's id and journal. It needs two slots at the same time, for `tail`.
 """
 
@@ -124,6 +124,12 @@ the new one, until someone says keep or back.
 task, before the new cluster's retention deletes what clients have written. The migration itself does not depend on it.
 """
 
+#: What no clearing helps against: a person has to decide.
+_LEAVE_OUT = (
+    "`FOREIGN_DATA`: somebody has written to a topic on the old cluster. Stop them, but delete nothing. Clearing does "
+    "not help until the topic is left out: `kafka-migration way-back leave-out FILE TOPIC --takeover`, where FILE is "
+    "the first migration's spec."
+)
 WAY_BACK_TASK_DOCS: dict[str, str] = {
     "approve_cutover": "A person decides: **Back** stops the new cluster's producers and lets clients return, **Keep** "
     "releases the old cluster, **Later** keeps both open and asks again, as does way_back.keep_for. Back and Keep each "
@@ -132,59 +138,19 @@ WAY_BACK_TASK_DOCS: dict[str, str] = {
     "rollback": "Runs only after *Keep*: stops the copy, removes the DENY ACLs of the way back, gives the old topics "
     "their own settings back, and journals `old_cluster_released`. What was copied to the old cluster stays there."
     "\n\n**Red?** An ACL could not be removed; the log names it. Clear it after correcting: the way back stays open.",
+    "topology_copy": "Keeps producers out of the old topics (way_back.freeze_old), gives them copy-time settings, and "
+    "creates on the old cluster what is new.\n\n**Red?** All refused items are in the log. "
+    f"{_LEAVE_OUT} Clear it after deciding; it recognizes what it already did.",
+    "seed": "Copies to the old cluster what was written to the new one up to its first start, on Spark.\n\n**Red?** "
+    f"Clear it: it continues from the old cluster's end and copies nothing twice. {_LEAVE_OUT}",
+    "tail": "Follows the new cluster until clients return, on Spark. It is *supposed* to run for long.\n\n**Red?** "
+    f"Clear it; it continues where it stopped. {_LEAVE_OUT}",
+    "drain_ready": "Waits until all partitions keep up for the whole window. Purple (deferred) is normal.\n\n**Red?** "
+    f"It waited too long, or the tail does not copy everything. {_LEAVE_OUT} Then clear `tail` and this task.",
     "approve_client_switch": "Let the clients return now: ready_for_client_return. **Approve** when they read and "
     "write on the old cluster again. Needs the code from the text.\n\n**Red?** The answer was refused; clear it and "
     "answer again.",
 }
-
-
-# -- broken dag -------------------------------------------------------------------------------------------------------
-#
-# A YAML file with mistakes, as a separate import error.
-#
-# Airflow keeps one import error per path and blocks every DAG of a path that has one. So the DAG file that reads all
-# YAML files must not fail, or one bad file would stop all migrations. Instead a bad file yields a DAG that claims the
-# YAML file's path as its own and refuses to be serialized: the DAG processor records that as the import error of that
-# path.
-
-
-class BrokenMigration(DAG):
-    """Placeholder for a YAML file that cannot become a DAG. It never runs anything.
-
-    :param file: the YAML file.
-    :param error: what is wrong with it.
-    """
-
-    def __init__(self, dag_id: str, file: Path, error: Exception) -> None:
-        super().__init__(dag_id=dag_id, schedule=None)
-        self.__dict__["broken_file"] = file
-        self.__dict__["broken_error"] = error
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Replace the path of the DAG file, which the importer sets, with the YAML file's path."""
-        file: Path | None = self.__dict__.get("broken_file")
-        if file is not None and name == "relative_fileloc":
-            value = _relative(file, Path(self.fileloc), value)
-        super().__setattr__(name, value)
-
-    def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]
-        """Fail the serialization, which calls this method.
-
-        :raises Exception: what is wrong with the file.
-        """
-        raise self.__dict__["broken_error"]
-
-
-def _relative(file: Path, dag_file: Path, relative_dag_file: str | None) -> str:
-    """Return the YAML file's path relative to the DAG bundle, like the DAG file's own; absolute outside the bundle."""
-    if relative_dag_file is None:
-        return str(file)
-    depth = len(Path(relative_dag_file).parts)
-    bundle = dag_file.resolve().parents[depth - 1]
-    try:
-        return str(file.resolve().relative_to(bundle))
-    except ValueError:
-        return str(file)
 
 
 # -- dag --------------------------------------------------------------------------------------------------------------
@@ -194,142 +160,17 @@ GENERIC_DAG_ID = "kafka_migration"
 ROLLBACK_DAG_ID = "kafka_migration_rollback"
 TAGS = ("kafka", "kafka-migration")
 
-#: Generic DAG: each run is another migration. The journal's claim separates two runs with the same migration id.
-GENERIC_ACTIVE_RUNS = 16
-
-#: ``absolute``: by default Airflow adds the weights of all downstream tasks to a task, so the priority of the cutover
-#: would propagate up to the plan.
-DEFAULT_ARGS: Mapping[str, Any] = {
-    "owner": "kafka-migration",
-    "retries": 3,
-    "retry_delay": timedelta(seconds=30),
-    "weight_rule": "absolute",
-}
-
-#: While producers are frozen, tasks of the cutover, and those that lift a freeze, get a slot before all other waiting
-#: tasks. Absolute: the weights must not add up in the upstream tasks, which are not urgent.
-_FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
-
-#: Arguments that are lists of callables: the caller's are called in addition to ours.
-_LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
-#: Retries of ``cutover.freeze_limit``, at least a minute each: while it fails, producers stay frozen.
-FREEZE_LIMIT_RETRIES = 60
-#: Airflow retries for ten minutes or more, and sends a notification each time.
-_KEEPS_TRYING = {"retries": FREEZE_LIMIT_RETRIES, "retry_delay": timedelta(seconds=10)}
+_KIND = DagKind(
+    generic_id=GENERIC_DAG_ID,
+    title="Kafka migration",
+    description="Moves a live Kafka cluster to another one, keeping offsets",
+    doc=DAG_DOC,
+    tags=TAGS,
+    generic_params=migration_params,
+    run_params=run_params,
+)
 
 _GROUP_TOOLTIPS = {"cutover": "Freeze, sentinels, final drain, consumer groups, floor guard"}
-
-#: Operator classes by the phase that they name.
-_OPERATORS: Mapping[str, Any] = {
-    item.phase: item
-    for module in (approval, drain, freeze_limit, migration)
-    for item in vars(module).values()
-    if isinstance(item, type) and issubclass(item, MigrationTask) and item.phase
-}
-
-
-def operator_class(row: Phase) -> Any:
-    """Return the class of a task. A phase without an operator class of its own has the general one."""
-    return _OPERATORS.get(row.id, KafkaMigrationPhaseOperator)
-
-
-TaskArgs = Mapping[str, Mapping[str, Any]]
-
-
-class _Tasks:
-    """Creates the tasks of one DAG from shared arguments, the caller's for all tasks, and the caller's per task id.
-
-    :param docs: Markdown by task id.
-    :param operators: classes by task id, in place of those of the table.
-    :param default_args: the caller's, for all tasks. Airflow uses them only where a task sets nothing itself, so the
-        caller's callbacks would be lost next to ours.
-    """
-
-    def __init__(
-        self,
-        spec: Mapping[str, Any] | None,
-        task_args: TaskArgs,
-        default_args: Mapping[str, Any],
-        *,
-        docs: Mapping[str, str] = TASK_DOCS,
-        operators: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._spec = spec
-        self._docs = docs
-        self._operators = dict(operators or {})
-        self._task_args = task_args
-        self._default_lists = {name: value for name, value in default_args.items() if name in _LISTS}
-        self.made: list[str] = []
-
-    def __call__(self, operator: Any, task_id: str, group: TaskGroup | None = None, **given: Any) -> Any:
-        full_id = f"{group.group_id}.{task_id}" if group else task_id
-        arguments = {
-            "spec": self._spec,
-            "doc_md": self._docs[full_id],
-            "on_failure_callback": [self.notifier("failed")],
-            "task_group": group,
-            **given,
-        }
-        self._add(arguments, full_id, operator.fixed_arguments)
-        self.made.append(full_id)
-        return operator(task_id=task_id, **arguments)
-
-    def phase(self, row: Phase, group: TaskGroup | None = None) -> Any:
-        """Create the task of a row of the table."""
-        given: dict[str, Any] = _hurry() if row.is_urgent else {}
-        if row.event:
-            given["on_success_callback"] = [self.notifier(row.event)]
-        if row.reports_trouble:
-            given["on_trouble"] = [self.notifier("trouble")]
-        if row.keeps_trying:
-            given |= {**_KEEPS_TRYING, "on_retry_callback": [self.notifier("failed")]}
-        operator = self.operator_class(row)
-        if operator is KafkaMigrationPhaseOperator:
-            given["phase"] = row.id
-        return self(operator, row.name, group, **given)
-
-    def operator_class(self, row: Phase) -> Any:
-        """Return the class of a task of this DAG."""
-        return self._operators.get(row.id) or operator_class(row)
-
-    def _add(self, arguments: dict[str, Any], full_id: str, fixed: Collection[str]) -> None:
-        """Add the caller's arguments for a task; callbacks and notifiers come after ours, all others override ours.
-
-        As everywhere in Airflow, arguments for one task replace those for all tasks.
-
-        :raises ValueError: the operator would silently overwrite an argument.
-        """
-        more = self._task_args.get(full_id, {})
-        shared = {name: value for name, value in self._default_lists.items() if arguments.get(name)}
-        lost = sorted(set(more) & set(fixed))
-        if lost:
-            raise ValueError(f"task_args of {full_id} sets arguments that the task sets itself: {', '.join(lost)}")
-        for name, value in {**shared, **more}.items():
-            ours = arguments.get(name)
-            if name in _LISTS and ours:
-                value = [*ours, *_as_list(value)]
-            arguments[name] = value
-
-    def notifier(self, event: str) -> MigrationNotifier:
-        return MigrationNotifier(event=event, spec=self._spec)
-
-    def check_task_args(self) -> None:
-        unknown = sorted(set(self._task_args) - set(self.made))
-        if unknown:
-            raise ValueError(f"task_args names tasks that do not exist: {', '.join(unknown)}")
-
-
-def _as_list(value: Any) -> list[Any]:
-    """Return an argument that may be one value, several or none as a list."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, Sequence) else [value]
-
-
-def _hurry() -> dict[str, Any]:
-    """Return the arguments of tasks for which producers wait: highest priority, and the configured cutover pool."""
-    pool = conf.get("kafka_migration", "cutover_pool", fallback="")
-    return {**_FIRST, **({"pool": pool} if pool else {})}
 
 
 def build_migration_dag(
@@ -354,9 +195,9 @@ def build_migration_dag(
     :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself.
     """
     plain = _plain(spec)
-    with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
+    with DAG(**_KIND.dag_args(plain, dag_id, dag_args)) as dag:
         docs = {**TASK_DOCS, START_WAY_BACK: START_WAY_BACK_DOC}
-        tasks = _Tasks(plain, task_args or {}, dag_args.get("default_args") or {}, docs=docs)
+        tasks = TaskMaker(plain, task_args or {}, dag_args.get("default_args") or {}, docs=docs)
         made = _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
         if _offers_way_back(plain):
             # Next to validate: what clients write from now on goes back while the migration is still validated.
@@ -369,7 +210,7 @@ def _plain(spec: MigrationSpec | Mapping[str, Any] | None) -> dict[str, Any] | N
     if spec is None:
         return None
     parsed = spec if isinstance(spec, MigrationSpec) else _with_secrets_told(partial(parse_spec, spec))
-    return parsed.model_dump(mode="json", exclude_unset=True)
+    return parsed.check_kind("migration").model_dump(mode="json", exclude_unset=True)
 
 
 def _with_secrets_told(read: Callable[..., MigrationSpec]) -> MigrationSpec:
@@ -399,34 +240,13 @@ def _in_one_task(spec: Mapping[str, Any] | None) -> bool:
     return bool(spec and spec.get("cutover", {}).get("in_one_task"))
 
 
-def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    migration_id = spec["migration_id"] if spec else None
-    defaults: dict[str, Any] = {
-        "dag_id": dag_id or (f"{GENERIC_DAG_ID}_{migration_id}" if migration_id else GENERIC_DAG_ID),
-        "dag_display_name": f"Kafka migration: {migration_id}" if migration_id else "Kafka migration",
-        "description": (spec or {}).get("description") or "Moves a live Kafka cluster to another one, keeping offsets",
-        "doc_md": DAG_DOC,
-        "schedule": None,
-        "catchup": False,
-        "max_active_runs": 1 if spec else GENERIC_ACTIVE_RUNS,
-        "params": run_params() if spec else migration_params(),
-        "tags": sorted({*TAGS, *([migration_id] if migration_id else [])}),
-    }
-    return {**defaults, **given, "default_args": _default_args(given)}
-
-
-def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the caller's ``default_args`` into ours: without retries or weights a cutover is not safe."""
-    return {**DEFAULT_ARGS, **(given.get("default_args") or {})}
-
-
 def _offers_way_back(spec: Mapping[str, Any] | None) -> bool:
     """Whether the migration starts its way back by itself; the generic DAG has one structure for all, so never."""
     section = (spec or {}).get("way_back")
     return section is not None and bool(section.get("enabled", True))
 
 
-def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> dict[str, Any]:
+def _build(tasks: TaskMaker, *, two_people: bool, in_one_task: bool) -> dict[str, Any]:
     """Create the tasks of the table, and return them by the id of their row.
 
     A failed cutover leaves the tail running: only ``commit_groups`` joins it.
@@ -456,7 +276,7 @@ def _above(row: Phase, *, in_one_task: bool) -> tuple[str, ...]:
     return above
 
 
-def _approval(tasks: _Tasks, row: Phase, above: Sequence[Any], *, two_people: bool) -> Any:
+def _approval(tasks: TaskMaker, row: Phase, above: Sequence[Any], *, two_people: bool) -> Any:
     """Create one approval, or two in a row for two different people. Return the last one."""
     notifiers = [tasks.notifier("approval_wanted")]
     operator = tasks.operator_class(row)
@@ -477,18 +297,17 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
     """
     params = journal_params()
     params["takeover"] = Param(True, type="boolean", title="Take over", description=ROLLBACK_DOC, section="More")
-    defaults: dict[str, Any] = {
-        "dag_id": dag_id,
-        "dag_display_name": "Kafka migration: roll back",
-        "description": "Ends a migration before its cutover",
-        "doc_md": ROLLBACK_DOC,
-        "schedule": None,
-        "catchup": False,
-        "params": params,
-        "tags": sorted(TAGS),
-    }
-    with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
-        _Tasks(None, {}, dag_args.get("default_args") or {}).phase(PHASES["rollback"])
+    arguments = kinds.dag_args(
+        dag_args,
+        dag_id=dag_id,
+        dag_display_name="Kafka migration: roll back",
+        description="Ends a migration before its cutover",
+        doc_md=ROLLBACK_DOC,
+        params=params,
+        tags=sorted(TAGS),
+    )
+    with DAG(**arguments) as dag:
+        TaskMaker(None, {}, dag_args.get("default_args") or {}, docs=TASK_DOCS).phase(PHASES["rollback"])
     return dag
 
 
@@ -502,19 +321,18 @@ def build_way_back_dag(
     :param two_people: ask two people, for migrations with ``approvals.second_users``.
     :param task_args: as in :func:`build_migration_dag`.
     """
-    defaults: dict[str, Any] = {
-        "dag_id": dag_id,
-        "dag_display_name": "Kafka migration: way back",
-        "description": "The old cluster goes on receiving what is written to the new one, until keep or back",
-        "doc_md": WAY_BACK_DOC,
-        "schedule": None,
-        "catchup": False,
-        "max_active_runs": GENERIC_ACTIVE_RUNS,
-        "params": way_back_params(),
-        "tags": sorted(TAGS),
-    }
-    with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
-        tasks = _Tasks(
+    arguments = kinds.dag_args(
+        dag_args,
+        dag_id=dag_id,
+        dag_display_name="Kafka migration: way back",
+        description="The old cluster goes on receiving what is written to the new one, until keep or back",
+        doc_md=WAY_BACK_DOC,
+        max_active_runs=GENERIC_ACTIVE_RUNS,
+        params=way_back_params(),
+        tags=sorted(TAGS),
+    )
+    with DAG(**arguments) as dag:
+        tasks = TaskMaker(
             None,
             task_args or {},
             dag_args.get("default_args") or {},
@@ -532,35 +350,13 @@ def load_migration_dags(
     """Put one DAG per YAML file of a folder into a DAG file's ``globals()``.
 
     Files are independent: one with mistakes becomes an import error under its own path (see
-    :mod:`~.dag`) and a warning, and does not hide the others.
+    :mod:`~.dag_parts.files`) and a warning, and does not hide the others. Files of mirrors are left to
+    :func:`~.mirror_dag.load_mirror_dags`.
     """
-    wanted = get_parsing_context().dag_id
-    seen: dict[str, str] = {}
-    for file in spec_files(folder):
-        try:
-            spec = _with_secrets_told(partial(load_spec, file))
-            _check_unique(spec.migration_id, file, seen)
-            dag_id = f"{GENERIC_DAG_ID}_{spec.migration_id}"
-            if wanted in (None, dag_id):
-                namespace[dag_id] = build_migration_dag(spec, dag_id=dag_id, task_args=task_args, **dag_args)
-        except Exception as error:
-            warnings.warn(f"{file}: {error}", stacklevel=2)
-            if wanted is None:
-                broken_id = re.sub(r"[^A-Za-z0-9._-]", "_", f"broken.{file.name}")
-                namespace[broken_id] = BrokenMigration(broken_id, file, error)
+    _KIND.load(namespace, folder, _migrations_in, build_migration_dag, task_args=task_args, **dag_args)
 
 
-def _check_unique(migration_id: str, file: Path, seen: dict[str, str]) -> None:
-    if migration_id in seen:
-        raise SpecInvalid(
-            f"the migration_id {migration_id!r} is also used in {seen[migration_id]}",
-            where=Where(path=str(file)),
-            next_step="give each migration its own id",
-        )
-    seen[migration_id] = file.name
-
-
-def spec_files(folder: str | Path) -> list[Path]:
-    """Return the YAML files of a folder in ascending order, without hidden ones. Empty if the folder does not exist."""
-    found = [path for suffix in ("*.yaml", "*.yml") for path in Path(folder).glob(suffix)]
-    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+def _migrations_in(file: Path) -> Iterator[MigrationSpec]:
+    data = read_yaml(file)
+    if not is_of_mirrors(data):
+        yield _with_secrets_told(partial(parse_spec, data, path=str(file)))

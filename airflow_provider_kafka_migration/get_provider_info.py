@@ -22,6 +22,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.approval",
                     f"{_PACKAGE}.operators.migration",
                     f"{_PACKAGE}.operators.freeze_limit",
+                    f"{_PACKAGE}.operators.mirror",
                     f"{_PACKAGE}.operators.way_back",
                 ],
             }
@@ -36,7 +37,11 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": [f"{_PACKAGE}.triggers.drain", f"{_PACKAGE}.triggers.freeze_limit"],
+                "python-modules": [
+                    f"{_PACKAGE}.triggers.drain",
+                    f"{_PACKAGE}.triggers.freeze_limit",
+                    f"{_PACKAGE}.triggers.mirror",
+                ],
             }
         ],
         "extra-links": [
@@ -71,6 +76,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "version_added": "0.1.0",
         "type": "string",
         "example": "/opt/airflow/kafka_migrations",
+        "default": "",
+    },
+    "mirrors_folder": {
+        "description": "Folder with YAML files of mirrors; kafka_mirrors_from_yaml builds a DAG from each flow of a "
+        "file with `flows`, and from each spec with `kind: mirror`. Empty: the folder `kafka_mirrors` next to that DAG "
+        "file.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/opt/airflow/kafka_mirrors",
         "default": "",
     },
     "secrets_aws_conn_id": {

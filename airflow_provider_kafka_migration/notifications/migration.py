@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 #: The first part of ``migration_message``, by event.
 SUBJECTS = {
-    "drain_ready": "Kafka migration {migration_id}: ready for the cutover",
-    "approval_wanted": "Kafka migration {migration_id}: {task_id} waits for an answer",
-    "trouble": "Kafka migration {migration_id}: {task_id} cannot copy some partitions",
-    "failed": "Kafka migration {migration_id}: {task_id} failed",
-    "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
+    "drain_ready": "Kafka {kind} {migration_id}: ready for the cutover",
+    "approval_wanted": "Kafka {kind} {migration_id}: {task_id} waits for an answer",
+    "trouble": "Kafka {kind} {migration_id}: {task_id} cannot copy some partitions",
+    "failed": "Kafka {kind} {migration_id}: {task_id} failed",
+    "finalized": "Kafka {kind} {migration_id}: finalized, the evidence is signed",
 }
-SILENT_SUBJECT = "Kafka migration {migration_id}: nothing has been heard from the tail"
+SILENT_SUBJECT = "Kafka {kind} {migration_id}: nothing has been heard from the tail"
 
 
 #: Texts that were passed to a notifier unchanged.
@@ -71,13 +71,13 @@ class MigrationNotifier(BaseNotifier):
             if spec.notifications.notifier and self.event in spec.notifications.events:
                 load_notifier(spec)(_with_message(context, spec, self.event))
         except Exception:
-            log.exception("The notification of %s failed; the migration continues", self.event)
+            log.exception("The notification of %s failed; the task continues", self.event)
 
     def _spec_of(self, context: Context) -> MigrationSpec:
         task = context.get("task")
         if self.spec is None and isinstance(task, MigrationTask):
             return task.told_spec(context)
-        return run_spec(self.spec, context, recorded=True)
+        return run_spec(self.spec, context, recorded=True, kind=None)
 
 
 def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> BaseNotifier:
@@ -140,15 +140,17 @@ def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
     task_instance = extended.get("ti") or extended.get("task_instance")
     extended["migration_id"] = spec.migration_id
     extended["migration_event"] = event
-    extended["migration_message"] = message(spec.migration_id, event, extended, getattr(task_instance, "task_id", ""))
+    extended["migration_message"] = message(
+        spec.migration_id, event, extended, getattr(task_instance, "task_id", ""), spec.kind
+    )
     return extended  # type: ignore[return-value]
 
 
-def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str) -> str:
+def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str, kind: str = "migration") -> str:
     """Return one line for people: for a failure with the error's text, for trouble with the trouble's text."""
     # The task that waits for the tail copies nothing itself: its trouble is that the tail is silent.
     subject = SILENT_SUBJECT if event == "trouble" and task_id.endswith("drain_ready") else SUBJECTS[event]
-    text = subject.format(migration_id=migration_id, task_id=task_id)
+    text = subject.format(kind=kind, migration_id=migration_id, task_id=task_id)
     if event == "trouble" and context.get(TROUBLE):
         text += f". {context[TROUBLE]}"
     error = context.get("exception")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,6 +87,9 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     #: Whether the task may give its slot away. Then an error of the job is always an error of the task.
     may_defer: ClassVar[bool] = True
+
+    #: What people call the copy that follows the source.
+    copy_name: ClassVar[str] = "tail"
 
     #: Name of the core's argument that receives the Spark runner.
     runner_argument: ClassVar[str] = "runner"
@@ -181,9 +185,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
         """Give the slot away until the job has ended or it is time to wake up."""
         spec = self.migration_spec(context)
-        seconds = spec.topology.refresh_interval.total_seconds()
+        seconds = self._beat(spec).total_seconds()
         self.defer(
-            trigger=SparkJobTrigger(
+            trigger=self._job_trigger(
+                spec,
                 engine=runner.engine.name,
                 arguments=arguments_of(runner.engine, spec.spark.engine_args),
                 job_id=submission.job_id,
@@ -192,6 +197,14 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             method_name="resume",
             kwargs={"submission": submission.as_dict(), "memory": memory},
         )
+
+    def _beat(self, spec: MigrationSpec) -> timedelta:
+        """Return how often the phase has something to do while its job runs."""
+        section = spec.groups
+        return min([spec.topology.refresh_interval, *([section.early_sync_interval] if section.early_sync else [])])
+
+    def _job_trigger(self, spec: MigrationSpec, **arguments: Any) -> SparkJobTrigger:
+        return SparkJobTrigger(**arguments)
 
     def _wake(
         self,
@@ -240,7 +253,9 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         show = self.progress_sink(context)
         metrics = MetricsWriter(metrics_settings(spec))
         metrics.recall(memory.get("metrics") or {})
-        notices = TroubleNotices(spec.migration_id, lambda text: call_all(self.on_trouble, context, text))
+        notices = TroubleNotices(
+            spec.migration_id, lambda text: call_all(self.on_trouble, context, text), copy=self.copy_name
+        )
         notices.recall(memory.get("notices") or {})
 
         def take(progress: Progress) -> None:
@@ -260,12 +275,14 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     def on_kill(self) -> None:
         """Cancel the job; a driver of this machine is ended with all its processes. Remove its connections."""
-        for process in self._started:
-            process.kill()
-        if self._runner is not None:
-            self._runner.cancel()
-        if self._private_directory is not None:
-            remove_directory(self._private_directory)
+        with ExitStack() as stack:
+            # In reverse order; a failure of one keeps none of the others from running.
+            if self._private_directory is not None:
+                stack.callback(remove_directory, self._private_directory)
+            if self._runner is not None:
+                stack.callback(self._runner.cancel)
+            for process in self._started:
+                stack.callback(process.kill)
 
     # -- the engine --------------------------------------------------------------------------------------------------
 

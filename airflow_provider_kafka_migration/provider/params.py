@@ -7,7 +7,7 @@ descriptions come from the spec's own model, so the form cannot disagree with it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from airflow.sdk import Param
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
+
+Kind = Literal["migration", "mirror"]
 
 #: Param that holds every part of the spec that has no field in the form.
 MORE = "more"
@@ -80,29 +82,84 @@ FIELDS: tuple[FormField, ...] = (
 )
 
 
+_ALIAS = r"^[a-zA-Z0-9._-]+$"
+
+#: Fields of a mirror's form that a migration's has not.
+MIRROR_FIELDS: tuple[FormField, ...] = (
+    FormField("source_alias", "mirror.source_alias", "Clusters", "Alias of the source", True, _ALIAS),
+    FormField("target_alias", "mirror.target_alias", "Clusters", "Alias of the target", True, _ALIAS),
+    FormField("known_aliases", "mirror.known_aliases", "Clusters", "Other aliases"),
+    FormField("naming", "mirror.naming", "Topics and groups", "Names on the target"),
+    FormField("two_way", "mirror.two_way", "Topics and groups", "The opposite flow exists, too"),
+    FormField("sync_groups", "mirror.sync_groups", "Topics and groups", "Keep groups up to date"),
+)
+
+#: Fields that both forms have, with the words of a mirror where they differ.
+_SHARED: Mapping[str, str] = {
+    "migration_id": "Mirror id",
+    "description": "",
+    "source": "",
+    "target": "",
+    "journal": "",
+    "storage": "",
+    "topics_include": "Topics to mirror",
+    "topics_exclude": "",
+    "groups_include": "Consumer groups to mirror",
+    "groups_exclude": "",
+    "acls_policy": "",
+    "seed_via": "",
+    "archive": "",
+    "spark": "",
+}
+
+
+def _mirror_form() -> Iterator[FormField]:
+    """Yield the fields of a mirror's form in their order: sections stay together."""
+    sections = ("Mirror", "Clusters", "Storage", "Topics and groups", "Copy")
+    shared = [
+        replace(field, title=_SHARED[field.name] or field.title, section=field.section.replace("Migration", "Mirror"))
+        for field in FIELDS
+        if field.name in _SHARED
+    ]
+    for section in sections:
+        yield from (field for field in (*shared, *MIRROR_FIELDS) if field.section == section)
+
+
+def mirror_params() -> dict[str, Param]:
+    """Return the Params of the generic DAG of mirrors, in the order of the form."""
+    params = {field.name: _param(field) for field in _mirror_form()}
+    params[MORE] = _more('{"topology": {"refresh_interval": "30s"}}')
+    params.update(run_params("mirror"))
+    return params
+
+
 def migration_params() -> dict[str, Param]:
     """Return the Params of the generic DAG, in the order of the form."""
     params = {field.name: _param(field) for field in FIELDS}
-    params[MORE] = Param(
-        {},
-        type=["object", "null"],
-        title="Everything else",
-        description_md='Any other part of the spec as JSON, for instance `{"tail": {"drain_stable_window": "1m"}}`. '
-        "It overrides the fields above. All keys: docs/spec.md.",
-        section="More",
-    )
+    params[MORE] = _more('{"tail": {"drain_stable_window": "1m"}}')
     params.update(run_params())
     return params
 
 
-def run_params() -> dict[str, Param]:
-    """Return the Params that concern this run rather than the migration."""
+def _more(example: str) -> Param:
+    return Param(
+        {},
+        type=["object", "null"],
+        title="Everything else",
+        description_md=f"Any other part of the spec as JSON, for instance `{example}`. "
+        "It overrides the fields above. All keys: docs/spec.md.",
+        section="More",
+    )
+
+
+def run_params(kind: Kind = "migration") -> dict[str, Param]:
+    """Return the Params that concern this run rather than the spec."""
     return {
         TAKEOVER: Param(
             False,
             type="boolean",
             title="Take over",
-            description_md="Only when another run or the CLI holds this migration and will not come back: its next "
+            description_md=f"Only when another run or the CLI holds this {kind} and will not come back: its next "
             "write is then refused.",
             section="More",
         )
@@ -117,10 +174,13 @@ def spec_from_params(params: Mapping[str, Any]) -> MigrationSpec:
     return parse_spec(spec_data(params))
 
 
-def spec_data(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec data in a DAG run's Params, complete or not, without checking it."""
-    data: dict[str, Any] = {}
-    for field in FIELDS:
+def spec_data(params: Mapping[str, Any], kind: Kind | None = "migration") -> dict[str, Any]:
+    """Return the spec data in a DAG run's Params, complete or not, without checking it.
+
+    :param kind: what the DAG is for. Its form does not ask for it.
+    """
+    data: dict[str, Any] = {"kind": kind} if kind == "mirror" else {}
+    for field in (*FIELDS, *MIRROR_FIELDS) if kind == "mirror" else FIELDS:
         value = params.get(field.name)
         if value is not None and value != "":
             _put(data, field.path, value)
@@ -149,9 +209,10 @@ def journal_params() -> dict[str, Param]:
 
 
 def params_from_spec(spec: Mapping[str, Any] | MigrationSpec) -> dict[str, Any]:
-    """Return the ``conf`` that triggers the generic DAG for a spec (REST, CLI)."""
+    """Return the ``conf`` that triggers the generic DAG of its kind for a spec (REST, CLI)."""
     data = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, MigrationSpec) else dict(spec)
-    required = {field.name: _get(data, field.path) for field in FIELDS if field.required}
+    fields = _mirror_form() if data.get("kind") == "mirror" else FIELDS
+    required = {field.name: _get(data, field.path) for field in fields if field.required}
     return {**required, MORE: data}
 
 
@@ -186,7 +247,8 @@ def _param(field: FormField) -> Param:
     if field.pattern:
         schema["pattern"] = field.pattern
     extra = {"title": field.title, "description": info.description, "section": field.section, **schema}
-    return Param(**extra) if default is PydanticUndefined else Param(default, **extra)
+    # What a form requires has no value to begin with.
+    return Param(**extra) if field.required or default is PydanticUndefined else Param(default, **extra)
 
 
 def _field_info(path: str) -> FieldInfo:
@@ -205,8 +267,8 @@ def _json_schema(annotation: Any, *, required: bool) -> Iterator[tuple[str, Any]
         yield from (("type", "string"), ("enum", list(get_args(annotation))))
     elif get_origin(annotation) is list:
         yield from (("type", "array"), ("items", {"type": "string"}))
-    elif annotation is int:
-        yield ("type", "integer")
+    elif annotation in (bool, int):
+        yield ("type", "boolean" if annotation is bool else "integer")
     else:
         yield ("type", "string" if required else ["null", "string"])
 

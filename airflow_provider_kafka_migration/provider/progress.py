@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -57,9 +58,16 @@ class ProgressSink:
         self._text = ""
         self._written_at = 0.0
         self._lock = threading.Lock()
+        self._names: Mapping[str, str] = {}
+
+    def named(self, names: Mapping[str, str]) -> ProgressSink:
+        """Return this sink, which calls phases by other names from now on."""
+        self._names = names
+        return self
 
     def __call__(self, progress: Progress) -> None:
         """Show this progress, unless progress was shown just before."""
+        progress = replace(progress, phase=self._names.get(progress.phase, progress.phase))
         with self._lock:
             now = self._clock()
             if self._shown_at is not None and now - self._shown_at < self._every_seconds:
@@ -170,6 +178,7 @@ class TroubleNotices:
 
     :param notify: called with a line for people.
     :param gauge: writes a metric with its tags.
+    :param copy: what people call the copy that follows the source.
     """
 
     def __init__(
@@ -179,7 +188,9 @@ class TroubleNotices:
         *,
         gauge: Gauge | None = None,
         clock: Callable[[], float] = elapsed_seconds,
+        copy: str = "tail",
     ) -> None:
+        self._copy = copy
         self._migration_id = migration_id
         self._notify = notify
         self._gauge = gauge or write_gauge
@@ -231,4 +242,6 @@ class TroubleNotices:
         self._gauge(BY_NAME["silent_seconds"].airflow_name, silent_seconds, tags)
         if silent_seconds >= SILENT_NOTICE_SECONDS and not self._told_silent:
             self._told_silent = True
-            self._notify(f"the tail's driver has not been heard from for {silent_seconds:.0f} s: check that it runs")
+            self._notify(
+                f"the {self._copy}'s driver has not been heard from for {silent_seconds:.0f} s: check that it runs"
+            )

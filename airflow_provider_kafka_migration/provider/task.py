@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.provider.connections import airflow_resolv
 from airflow_provider_kafka_migration.provider.params import (
     TAKEOVER,
     WAY_BACK,
+    Kind,
     spec_data,
     way_back_run_spec,
 )
@@ -52,17 +53,20 @@ def _sorted_value(value: Any) -> Any:
     return [_sorted_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def run_spec(spec: Mapping[str, Any] | None, context: Context, *, recorded: bool = False) -> MigrationSpec:
+def run_spec(
+    spec: Mapping[str, Any] | None, context: Context, *, recorded: bool = False, kind: Kind | None = "migration"
+) -> MigrationSpec:
     """Return the task's own spec, or the one in the run's Params.
 
+    :param kind: what the task is for; None: for both, if it has a spec of its own.
     :param recorded: as in :func:`parse_spec`, for tasks that unfreeze producers, wait or notify: they must not fail on
         a spec that an earlier version accepted.
-    :raises SpecInvalid: with every mistake, or because it is the spec of a mirror, for which there are no tasks yet.
+    :raises SpecInvalid: with every mistake, or because it is a spec of the other kind.
     """
     if spec is None and context["params"].get(WAY_BACK):
         return way_back_run_spec(context["params"])
-    found = parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
-    return found.check_kind("migration")
+    found = parse_spec(spec if spec is not None else spec_data(context["params"], kind), recorded=recorded)
+    return found if kind is None else found.check_kind(kind)
 
 
 def run_owner(context: Context) -> str:
@@ -80,6 +84,9 @@ class MigrationTask:
 
     #: Id of the phase in the table of phases.
     phase: str = ""
+
+    #: The kind of spec that the task is for.
+    spec_kind: ClassVar[Kind] = "migration"
 
     #: Like ``recorded`` of :func:`run_spec`. A new migration runs the strict tasks ``plan`` and ``precheck`` first.
     takes_recorded: ClassVar[bool] = False
@@ -115,14 +122,14 @@ class MigrationTask:
 
         :raises SpecInvalid: with every mistake.
         """
-        return run_spec(self.spec, context, recorded=self.takes_recorded)
+        return run_spec(self.spec, context, recorded=self.takes_recorded, kind=self.spec_kind)
 
     def told_spec(self, context: Context) -> MigrationSpec:
         """Return the spec for code that only reports on this run, even one that the task itself refuses.
 
         :raises SpecInvalid: with every mistake except secrets in plain text.
         """
-        return run_spec(self.spec, context, recorded=True)
+        return run_spec(self.spec, context, recorded=True, kind=self.spec_kind)
 
     def pre_execute(self, context: Context) -> None:
         """Show the links. Airflow calls this before each part of an attempt, also after a deferral."""

@@ -82,7 +82,7 @@ class SparkJobTrigger(BaseTrigger):
                 self.log.info("%s on %s is %s %s", self.job_id, self.engine, status.state, status.reason)
             looks += 1
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or await self._has_news():
                 return TriggerEvent({"status": WAKE, "state": str(status.state), "reason": status.reason[:500]})
             if own is None:
                 await asyncio.sleep(min(self.poll_seconds, left))
@@ -90,6 +90,10 @@ class SparkJobTrigger(BaseTrigger):
                 # The engine's own trigger knows when to look again. It is used once: afterwards the status is polled.
                 await self._wait_for(own, left)
                 own = None
+
+    async def _has_news(self) -> bool:
+        """Return whether the task has something to do before it is woken up anyway."""
+        return False
 
     async def _own(self, engine: SparkEngine) -> BaseTrigger | None:
         try:

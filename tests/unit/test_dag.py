@@ -14,7 +14,13 @@ import yaml
 from airflow.sdk import DAG, Asset
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_kafka_migration.dag import TASK_DOCS, build_migration_dag, build_rollback_dag, load_migration_dags
+from airflow_provider_kafka_migration.dag import (
+    TASK_DOCS,
+    build_migration_dag,
+    build_rollback_dag,
+    build_way_back_dag,
+    load_migration_dags,
+)
 from airflow_provider_kafka_migration.errors import SpecInvalid
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +96,14 @@ def test_every_task_has_docs_and_no_doc_is_left_over() -> None:
     assert set(TASK_DOCS) == set(dag.task_ids)
     for task in dag.tasks:
         assert "Red?" in task.doc_md or task.task_id == "rollback"
+
+
+def test_the_tasks_of_the_way_back_tell_of_leaving_a_topic_out() -> None:
+    dag = build_way_back_dag()
+    for task_id in ("topology_copy", "seed", "tail", "drain_ready"):
+        assert "way-back leave-out FILE TOPIC" in dag.get_task(task_id).doc_md
+    assert "way-back leave-out FILE TOPIC" in dag.doc_md
+    assert not any("leave-out" in task.doc_md for task in build_migration_dag(_with_two_people()).tasks)
 
 
 def _with_two_people() -> dict[str, Any]:
@@ -390,6 +404,7 @@ def test_worker_builds_only_the_dag_it_needs(
     _write(tmp_path, "broken.yaml", "{")
     monkeypatch.setenv(variable, "kafka_migration_b")
     found: dict[str, Any] = {}
-    with pytest.warns(UserWarning, match="broken.yaml"):
+    with pytest.warns(UserWarning, match="broken.yaml") as told:
         load_migration_dags(found, tmp_path)
+    assert {item.filename for item in told} == {__file__}, "a warning names the DAG file"
     assert sorted(found) == ["kafka_migration_b"]

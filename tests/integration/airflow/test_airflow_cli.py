@@ -112,3 +112,10 @@ def test_connections_of_the_database_are_found(done: dict[str, Done]) -> None:
     shown = done["status"].out + done["status"].err
     # The connection was found and used: there is nobody at its address.
     assert "STORAGE_UNAVAILABLE" in shown, shown[-3000:]
+
+
+def test_stdout_is_the_json_alone_although_airflow_logs_to_it(done: dict[str, Done]) -> None:
+    """Airflow's root logger writes to stdout, and the hook that reads the connection logs."""
+    status = done["status"]
+    assert json.loads(status.out)["error"]["code"] == "STORAGE_UNAVAILABLE"
+    assert "aws_s3" in status.err

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.integration
 
@@ -44,3 +46,28 @@ def test_plain_binary_finds_a_connection_of_the_database(tmp_path: Path) -> None
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert found, done.stderr[-2000:]
     assert json.loads(found[0].removeprefix("FOUND ")) == {"bootstrap.servers": "b1:9092"}
+
+
+def test_the_binary_s_stdout_is_the_json_alone(tmp_path: Path, minimal_spec: dict[str, Any]) -> None:
+    """Airflow, which has the connection, makes the root logger write to stdout, and its hook logs."""
+    spec = tmp_path / "migration.yaml"
+    spec.write_text(yaml.safe_dump(minimal_spec), encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if key != "_AIRFLOW_PROCESS_CONTEXT"}
+    connection = {
+        "conn_type": "aws",
+        "login": "key",
+        "password": "secret",
+        "extra": {"endpoint_url": "http://127.0.0.1:1", "region_name": "us-east-1"},
+    }
+    environment.update(AIRFLOW_HOME=str(tmp_path), AIRFLOW_CONN_AWS_S3=json.dumps(connection))
+    program = str(Path(sys.executable).with_name("kafka-migration"))
+    done = subprocess.run(
+        [program, "status", str(spec), "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert json.loads(done.stdout)["error"]["code"] == "STORAGE_UNAVAILABLE", done.stderr[-2000:]
+    assert "aws_s3" in done.stderr, "Airflow has logged that it found the connection"

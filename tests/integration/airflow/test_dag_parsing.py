@@ -74,6 +74,11 @@ def found(tmp_path_factory: pytest.TempPathFactory, minimal_spec: dict[str, Any]
         "good": {**minimal_spec, "migration_id": "good"},
         "typo": {**minimal_spec, "migration_id": "typo", "sorce": {}},
         "twice": {**minimal_spec, "migration_id": "good"},
+        "mirrors": {
+            "clusters": {"a": {"conn_id": "kafka_a"}, "b": {"conn_id": "kafka_b"}},
+            "storage": minimal_spec["storage"],
+            "flows": {"a->b": {}, "b->c": {}},
+        },
     }
     (bundle / "specs").mkdir()
     for name, spec in specs.items():
@@ -81,7 +86,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, minimal_spec: dict[str, Any]
     (bundle / "from_yaml.py").write_text(
         "# airflow dag\nfrom pathlib import Path\n"
         "from airflow_provider_kafka_migration.dag import load_migration_dags\n"
+        "from airflow_provider_kafka_migration.mirror_dag import load_mirror_dags\n"
         "load_migration_dags(globals(), Path(__file__).parent / 'specs')\n"
+        "load_mirror_dags(globals(), Path(__file__).parent / 'specs')\n"
     )
     # Another hash seed than here, as every DAG processor has one.
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
@@ -106,14 +113,18 @@ def test_serialises_equal_in_another_process(found: dict[str, Any], minimal_spec
 
 def test_dag_files_parse_without_connections_and_network(found: dict[str, Any]) -> None:
     assert not found["dag_errors"]
-    assert found["dags"] == ["kafka_migration", "kafka_migration_rollback", "kafka_migration_way_back"]
+    assert found["dags"] == [
+        *("kafka_migration", "kafka_migration_rollback", "kafka_migration_way_back"),
+        "kafka_mirror",
+    ]
 
 
 def test_a_bad_file_is_an_import_error_of_its_own_and_hides_no_other(found: dict[str, Any]) -> None:
     """What Airflow's DAG processor makes of it, in its own function."""
-    assert found["bundle_dags"] == ["kafka_migration_good"]
+    assert sorted(found["bundle_dags"]) == ["kafka_migration_good", "kafka_mirror_a-to-b"]
     errors = found["bundle_errors"]
-    assert sorted(errors) == ["specs/twice.yaml", "specs/typo.yaml"]
+    assert sorted(errors) == ["specs/mirrors.yaml", "specs/twice.yaml", "specs/typo.yaml"]
+    assert "c not in clusters" in errors["specs/mirrors.yaml"]
     assert "sorce" in errors["specs/typo.yaml"]
     assert "good.yaml" in errors["specs/twice.yaml"]
 

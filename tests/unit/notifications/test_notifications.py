@@ -12,7 +12,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
-from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier
+from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier, message
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationFreezeOperator
 from airflow_provider_kafka_migration.provider.params import params_from_spec
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -183,3 +183,11 @@ def test_other_fields_are_rendered_as_ever(minimal_spec: dict[str, Any]) -> None
     seed = dag.get_task("seed")
     seed.render_template_fields(_context(dag=dag, params={"team": "orders"}), dag.get_template_env())
     assert seed.files == "orders.conf"
+
+
+def test_a_mirror_is_called_one(minimal_spec: dict[str, Any]) -> None:
+    mirror = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
+    spec = _spec({**minimal_spec, **mirror}, events=["failed"], kwargs={"text": "x"})
+    MigrationNotifier(event="failed", spec=spec)(_context(exception=BrokerUnreachable("no broker answers")))
+    assert SENT[0]["message"].startswith("Kafka mirror orders: seed failed. [BROKER_UNREACHABLE] no broker answers")
+    assert message("orders", "failed", {}, "seed") == "Kafka migration orders: seed failed"

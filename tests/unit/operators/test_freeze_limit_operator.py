@@ -11,7 +11,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 import airflow_provider_kafka_migration.migration as core
-from airflow_provider_kafka_migration.dag import FREEZE_LIMIT_RETRIES, build_migration_dag
+from airflow_provider_kafka_migration.dag import build_migration_dag
+from airflow_provider_kafka_migration.dag_parts.tasks import FREEZE_LIMIT_RETRIES
 from airflow_provider_kafka_migration.errors import FreezeFailed, StillFrozen, StorageUnavailable
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.record.context import PhaseResult

@@ -30,6 +30,8 @@ from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 from airflow_provider_kafka_migration.storage.s3_credentials import KeysFile, S3Keys, write_keys
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
+pytestmark = pytest.mark.slow
+
 Define = Callable[..., None]
 
 

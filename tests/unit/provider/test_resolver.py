@@ -22,6 +22,8 @@ from airflow_provider_kafka_migration.registry.access import RegistryAccess
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.s3 import S3Config
 
+pytestmark = pytest.mark.slow
+
 Define = Callable[..., None]
 KEYS = {
     "bootstrap.servers": "broker:9093",

@@ -26,7 +26,7 @@ def notices(told: list[str], gauges: list[tuple[str, float, dict[str, str]]] | N
     )
 
 
-def test_a_partition_that_fails_is_told_once() -> None:
+def test_people_are_notified_once_of_a_partition_that_fails() -> None:
     told: list[str] = []
     take = notices(told)
     for progress in (said(), said(failed=1), said(failed=1), said(failed=2), said(failed=2)):
@@ -51,7 +51,7 @@ def test_stuck_partitions_are_told_when_it_lasts_and_again_the_next_time() -> No
     assert told == ["0 failed, 3 stuck", "0 failed, 1 stuck"]
 
 
-def test_a_driver_that_hangs_is_told_once_per_silence() -> None:
+def test_people_are_notified_once_each_time_a_driver_is_silent() -> None:
     told: list[str] = []
     gauges: list[tuple[str, float, dict[str, str]]] = []
     now = [1000.0]

@@ -168,7 +168,7 @@ class _RealLooks:
         return None
 
 
-def test_a_tail_that_was_dead_before_anybody_looked_is_told_once(
+def test_a_tail_that_was_dead_at_the_first_look_is_reported_once(
     spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each new trigger begins with a watch that has heard nothing: that is no tail that lives."""

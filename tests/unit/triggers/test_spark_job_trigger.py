@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -202,7 +203,7 @@ def test_a_deferrable_task_gives_its_slot_away_and_wakes_up(
         event = {"status": "wake", "state": "running"}
         waiting, arguments = waits(lambda event=event, given=arguments: task.resume(context(), event, **given))
         assert arguments["memory"]["passes"] == passes
-    # Each part is a new process, but people are told once.
+    # Each part is a new process, but people are notified once.
     assert len(heard) == 1
     cluster.jobs["job-1"].state = JobState.SUCCEEDED
     waiting.poll_seconds = 0.001
@@ -262,6 +263,24 @@ def test_a_task_that_is_killed_in_one_of_its_parts_cancels_the_job(task: Any, cl
     _, arguments = waits(lambda: task.execute(context()))
     waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
     task.on_kill()
+    assert not cluster.running
+
+
+def test_a_killed_task_removes_its_connections_whatever_fails(
+    task: Any, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    _, arguments = waits(lambda: task.execute(context()))
+    waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
+    (folder := tmp_path / "connections").mkdir()
+    (folder / "references.json").touch()
+
+    def kill() -> None:
+        raise PermissionError("not mine")
+
+    task._private_directory, task._started = folder, [SimpleNamespace(kill=kill)]
+    with pytest.raises(PermissionError):
+        task.on_kill()
+    assert not folder.exists()
     assert not cluster.running
 
 

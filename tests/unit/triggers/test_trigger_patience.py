@@ -30,6 +30,8 @@ from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers import drain
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
+pytestmark = pytest.mark.slow
+
 NOT_READY = {"ready": False, "summary": "lag 7", "stable_since": None}
 READY = {"ready": True, "summary": "lag 0", "stable_since": "2026-01-01T00:00:00.000Z"}
 NOW = datetime(2026, 4, 24, 10, 40, tzinfo=UTC)
