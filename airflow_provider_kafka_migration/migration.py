@@ -38,7 +38,7 @@ from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, found_submission, submitted_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, submitted_ref
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
@@ -49,6 +49,7 @@ from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.mirror_table import TABLES
+from airflow_provider_kafka_migration.mirrors.failures import is_repeated
 from airflow_provider_kafka_migration.phase_table import CUTOVER, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record import keys, steps
@@ -487,8 +488,7 @@ class Migration:
             return done
         self._enter(row, context.journal)
         job_phase, runner = _job_phase(row), self._job_runner(row)
-        found = found_submission(runner, context.record, job_phase.jobs)
-        step: Step = submitted_ref(context.record, found) if found is not None else job_phase.prepare(context)
+        step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context)
         return self._next_job(row, step)
 
     def _end_job(self, row: Phase, submission: Submission) -> Submission | PhaseResult:
@@ -510,7 +510,10 @@ class Migration:
             # The job did not do what it should: the next attempt must not find it again, but submit a new one.
             runner.taken_up(context.record, submission)
             raise
-        runner.taken_up(context.record, submission)
+        tip = context.journal.tip_state
+        # A mirror's job may have been its last one: nobody looks for jobs of what has ended, and nothing is journaled.
+        if tip is None or not tip.is_terminal:
+            runner.taken_up(context.record, submission)
         return self._next_job(row, step)
 
     def _next_job(self, row: Phase, step: Step) -> Submission | PhaseResult:
@@ -582,7 +585,9 @@ class Migration:
         journal = self.context.journal if "context" in self.__dict__ else None
         if row.needs_journal_only or isinstance(error, FreezeFailed | StillFrozen):
             journal = journal or self._journal_alone
-        if journal is not None and row.fails_migration and not isinstance(error, _NO_FAILURE):
+        if journal is None or not row.fails_migration or isinstance(error, _NO_FAILURE):
+            return
+        if self.spec.kind != "mirror" or not is_repeated(journal, error, self._now()):
             journal.fail(error)
 
     def _already_done(self, row: Phase, context: PhaseContext) -> PhaseResult | None:

@@ -21,8 +21,8 @@ from airflow_provider_kafka_migration.documents.plan import AclPlan, QuotaPlan, 
 from airflow_provider_kafka_migration.documents.target import AccessResult, Left
 from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.access import DEFAULT_ITERATIONS, Acl, NewScramCredential, QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord

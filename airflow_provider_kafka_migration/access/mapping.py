@@ -23,6 +23,8 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 
 WRITING = frozenset({"WRITE", "ALL"})
 _WILDCARD = "*"
+#: Each flow would take what the other one has created for the cluster's own, and give back what is withdrawn.
+_NOT_BOTH_WAYS = "mirror.two_way: only ACLs of mirrored topics follow; the opposite flow would restore what is removed"
 
 
 def plan_acls(
@@ -148,7 +150,7 @@ def _wanted(rules: _Rules, acl: Acl, wanted: Acl, why: str) -> Iterator[AclPlan]
     if wanted in rules.present:
         yield _entry(entry, "exists", wanted.resource_name, why)
     elif not rules.writes_granted and grants_writing(wanted):
-        yield _entry(entry, "deferred", wanted.resource_name, "acls.write_grants: at_cutover")
+        yield _entry(entry, "deferred", wanted.resource_name, f"acls.write_grants: {rules.spec.acls.write_grants}")
         if wanted.operation == "ALL":
             # Until then a principal with ALL may read (ALL becomes READ).
             reading = replace(wanted, operation="READ")
@@ -192,7 +194,7 @@ def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
     if acl.resource_type == "CLUSTER" and acl.operation == "CLUSTER_ACTION":
         return "ClusterAction belongs to the brokers"
     if acl.resource_type != "TOPIC" or acl.resource_name == _WILDCARD:
-        return ""
+        return _NOT_BOTH_WAYS if rules.spec.is_two_way else ""
     names: Iterable[str] = rules.topics
     if on_target:
         names = [rules.spec.topics.target_name(name) for name in rules.topics]
@@ -259,7 +261,7 @@ def _scram_users(admin: Admin, what: str, unknown: dict[str, str]) -> list[Scram
 
 def plan_quotas(spec: MigrationSpec, source: Cluster, target: Cluster, unknown: dict[str, str]) -> list[QuotaPlan]:
     """Client quotas of both sides by entity."""
-    policy = spec.acls.quotas
+    policy = spec.quota_policy
     if policy == "skip":
         return []
     source_quotas = _quotas(source.admin, "client quotas on the source", unknown)

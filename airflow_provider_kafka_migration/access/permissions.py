@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from airflow_provider_kafka_migration.access import iam
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.internal_topics import SCRATCH_PREFIX
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.topics.probe import SCRATCH_PREFIX
 
 CLUSTER_NAME = "kafka-cluster"
 #: Beyond this number of topics or groups without a common prefix, the wildcard replaces the list of names.
@@ -55,7 +55,7 @@ def patterns(regexes: list[str], names: list[str]) -> list[tuple[str, str]]:
 
 def _source(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
     yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE",), "partition sizes, ACLs, SCRAM users")
-    if spec.acls.quotas != "skip":
+    if spec.quota_policy != "skip":
         yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE_CONFIGS",), "client quotas")
     if spec.cutover.freeze == "acl":
         yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "cutover.freeze: acl")
@@ -80,12 +80,25 @@ def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
         ("ALTER",),
         "ACLs, SCRAM users, and control markers since Kafka 3.8 (before: ClusterAction)",
     )
-    if spec.acls.quotas != "skip":
+    if spec.quota_policy != "skip":
         yield Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER_CONFIGS",), "client quotas")
     yield Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE_CONFIGS",), "client quotas, limits")
-    topic = ("ALTER", "ALTER_CONFIGS", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+    topic: tuple[str, ...] = (
+        "ALTER",
+        "ALTER_CONFIGS",
+        "CREATE",
+        "DELETE",
+        "DESCRIBE",
+        "DESCRIBE_CONFIGS",
+        "READ",
+        "WRITE",
+    )
+    why = "topics, records, log starts (Delete is DeleteRecords)"
+    if spec.kind == "mirror" and spec.mirror.merges:
+        # Nothing is ever set on topics with the records of both clusters, or deleted from them.
+        topic, why = ("ALTER", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "topics, records"
     for pattern, name in _target_topics(spec, plan):
-        yield Needed("target", "TOPIC", pattern, name, topic, "topics, records, log starts (Delete is DeleteRecords)")
+        yield Needed("target", "TOPIC", pattern, name, topic, why)
     scratch = ("CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
     yield Needed("target", "TOPIC", "PREFIXED", SCRATCH_PREFIX, scratch, "the precheck's probe, removed afterwards")
     yield Needed(
@@ -101,6 +114,8 @@ def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
         yield Needed("target", "GROUP", "LITERAL", group, ("DESCRIBE", "READ"), "positions of copies in transactions")
     for pattern, name in patterns(spec.groups.include, [group.group for group in plan.groups]):
         yield Needed("target", "GROUP", pattern, name, ("DESCRIBE", "READ"), "to commit offsets")
+        if spec.groups.on_deleted == "delete":
+            yield Needed("target", "GROUP", pattern, name, ("DELETE",), "groups.on_deleted: delete")
     for item in plan.group_configs:
         yield Needed("target", "GROUP", "LITERAL", item.group, ("ALTER_CONFIGS", "DESCRIBE_CONFIGS"), "group configs")
 

@@ -3,6 +3,9 @@
 The grants are journaled before the freeze: a webhook's receiver may stop producers by revoking their rights on the
 source, and then the source no longer shows who may write. With ``freeze: manual`` a person may have done so at any time
 before, so all grants seen since the plan count, and the approval names those that the source no longer has.
+
+A mirror goes on for years, and its source may be gone when it is promoted. So it journals what is held back whenever
+that changes, and a promotion gives what the last entry has: rights that were withdrawn meanwhile are not among it.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ def _deferred(plans: Sequence[AclPlan]) -> set[Acl]:
 
 def _outlives_the_source(spec: MigrationSpec) -> bool:
     """Whether a grant that disappeared on the source before the freeze may have been revoked to stop producers."""
-    return _is_held_back(spec) and spec.cutover.freeze == "manual"
+    return _is_held_back(spec) and spec.cutover.freeze == "manual" and spec.kind != "mirror"
 
 
 def _known(record: MigrationRecord) -> set[Acl]:
@@ -61,8 +64,18 @@ def _known(record: MigrationRecord) -> set[Acl]:
 def see(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     """Journal grants held back that were not known yet: they may disappear on the source before the freeze begins.
 
+    Of a mirror: journal all that are held back now, if they are others than before. While it is being promoted, those
+    that have disappeared stay among them: that may be how producers were stopped.
+
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
+    if record.spec.kind == "mirror" and _is_held_back(record.spec):
+        now, before = _deferred(_plans(record, source, target)), _held_by_mirror(record)
+        if record.is_being_promoted():
+            now |= before
+        if now != before:
+            _journal_held(record, now)
+        return
     if not _outlives_the_source(record.spec):
         return
     new = sorted(_deferred(_plans(record, source, target)) - _known(record))
@@ -95,10 +108,20 @@ def remember(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
         held = _deferred(plans)
         if _outlives_the_source(record.spec):
             held |= _known(record) - _there(plans)
-        rows = [access.acl_row(acl) for acl in sorted(held)]
-        record.journal.step(
-            steps.WRITE_GRANTS_HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch"
-        )
+        _journal_held(record, held)
+
+
+def _journal_held(record: MigrationRecord, held: set[Acl]) -> None:
+    rows = [access.acl_row(acl) for acl in sorted(held)]
+    record.journal.step(
+        steps.WRITE_GRANTS_HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch"
+    )
+
+
+def _held_by_mirror(record: MigrationRecord) -> set[Acl]:
+    """Return what a mirror holds back, by its last look at the source."""
+    held = record.journal.find_step(steps.WRITE_GRANTS_HELD)
+    return _deferred(record.plan().acls) if held is None else {Acl(*row) for row in held.details["acls"]}
 
 
 def _remembered(record: MigrationRecord, plans: list[AclPlan]) -> set[Acl]:
@@ -131,4 +154,28 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
             details={"failures": failures},
         )
     details = {"granted": len(bindings), "acls": [str(acl) for acl in bindings]}
+    return dict(record.journal.step_once(steps.WRITE_GRANTS, details=details).details)
+
+
+def grant_at_promotion(record: MigrationRecord, target: Cluster) -> dict[str, Any]:
+    """Create the bindings that a mirror has held back, from the journal and the target alone. Idempotent.
+
+    :returns: details for the journal: ``granted``, and ``failures`` by binding. A failure does not keep the target
+        from being used, so it is for a person.
+    :raises Transient: the target does not answer.
+    """
+    if not _is_held_back(record.spec):
+        return {"granted": 0, "failures": []}
+    entry = record.journal.find_step(steps.WRITE_GRANTS)
+    if entry is not None:
+        return dict(entry.details)
+    record.journal.check_holds()
+    bindings = sorted(_held_by_mirror(record))
+    results = created_access.create_acls(record, target, bindings)
+    failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
+    details = {
+        "granted": len(bindings) - len(failures),
+        "acls": [str(acl) for acl in bindings],
+        "failures": failures,
+    }
     return dict(record.journal.step_once(steps.WRITE_GRANTS, details=details).details)

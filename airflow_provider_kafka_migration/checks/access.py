@@ -36,7 +36,7 @@ def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         yield from _cluster_permissions(context.spec, cluster, on_cluster, plan)
     yield from _source_topics(context.spec, context.source, plan)
     yield from _target_topics(context.target, plan)
-    yield from _groups(context.target, plan)
+    yield from _groups(context.target, plan, context.spec)
 
 
 def _cluster_permissions(
@@ -96,10 +96,13 @@ def _source_topics(spec: MigrationSpec, source: Cluster, plan: Plan) -> Iterator
 
 
 def _target_topics(target: Cluster, plan: Plan) -> Iterator[Finding]:
-    names = [topic.target_name for topic in plan.topics if topic.exists_on_target]
+    there = [topic for topic in plan.topics if topic.exists_on_target]
+    names = [topic.target_name for topic in there if not topic.merged]
     wanted = dict.fromkeys(("ALTER_CONFIGS", "DELETE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it")
     yield from _topics(target, names, wanted)
-    absent = len(plan.topics) - len(names)
+    merged = [topic.target_name for topic in there if topic.merged]
+    yield from _topics(target, merged, dict.fromkeys(("DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it"))
+    absent = len(plan.topics) - len(there)
     if absent:
         yield finding(
             "I006", f"the allowed operations on {absent} topics that do not exist on the target yet", subject="target"
@@ -118,17 +121,18 @@ def _topics(cluster: Cluster, names: list[str], wanted: dict[str, str]) -> Itera
         yield _missing(cluster.role, operation, "Topic", wanted[operation], topics)
 
 
-def _groups(target: Cluster, plan: Plan) -> Iterator[Finding]:
+def _groups(target: Cluster, plan: Plan, spec: MigrationSpec) -> Iterator[Finding]:
     names = [group.group for group in plan.groups if group.type in MOVED]
     if not names:
         return
-    refused = [
-        name
-        for name, operations in target.admin.group_operations(names).items()
-        if operations is not None and "READ" not in with_implied(operations)
-    ]
-    if refused:
-        yield _missing("target", "READ", "Group", "to commit offsets", refused)
+    wanted = {"READ": "to commit offsets"}
+    if spec.groups.on_deleted == "delete":
+        wanted["DELETE"] = "groups.on_deleted: delete"
+    found = {name: item for name, item in target.admin.group_operations(names).items() if item is not None}
+    for operation, why in wanted.items():
+        refused = [name for name, operations in found.items() if operation not in with_implied(operations)]
+        if refused:
+            yield _missing("target", operation, "Group", why, refused)
 
 
 def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

@@ -13,14 +13,25 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 
+#: In place of the codes' own advice: whatever is on the old cluster's topic is never to be moved or deleted.
+_OLD_CLUSTER = (
+    "find out who has written to, deleted or truncated this topic on the old cluster, and stop them, but delete "
+    "nothing there; copy what they wrote to the new cluster if it matters, exclude the topic (way_back.exclude), and "
+    "clear plan"
+)
+
 
 def check_adoption(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Report partitions that cannot be adopted, moved log ends, and what another copier did below the boundary."""
     adoption = context.record.adoption()
     if adoption is None or context.spec.adopt is None:
         return
+    fix = _OLD_CLUSTER if context.spec.is_way_back else ""
     for item in adoption.refused:
-        yield finding("B120", item.reason, subject=f"{item.topic}-{item.partition}")
+        yield finding("B120", item.reason, subject=f"{item.topic}-{item.partition}", fix=fix)
+    left_out = [f"{item.topic}-{item.partition}: {item.reason}" for item in adoption.left_out]
+    if left_out:
+        yield finding("W125", some(left_out), subject=adoption.adopted_from)
     yield from _moved(context, adoption, context.spec.adopt.stable_window.total_seconds())
     yield from _left_below(adoption)
     if adoption.partitions:
@@ -40,7 +51,8 @@ def _moved(context: PhaseContext, adoption: Adoption, window_seconds: float) -> 
             why = _why(end, starts[key])
             if why and key not in reported:
                 reported.add(key)
-                yield finding("B121", why, subject=f"{key[0]}-{key[1]}")
+                fix = _OLD_CLUSTER if context.spec.is_way_back else ""
+                yield finding("B121", why, subject=f"{key[0]}-{key[1]}", fix=fix)
 
 
 def _why(end: LogEnd | MigrationError, item: AdoptedPartition) -> str:

@@ -226,7 +226,7 @@ def _ids_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
     empty = [item.topic for item in schemas.topics if _is_open(item)] if schemas.id_mode == "translate" else []
     if empty:
         yield finding("W121", some(empty), topics=empty[:_MAX_DETAILS])
-    for code, is_blind in (("B120", True), ("W117", False)):
+    for code, is_blind in (("B117", True), ("W117", False)):
         unread = {item.topic: item.unread for item in schemas.topics if _is_unread(item, schemas, is_blind=is_blind)}
         if unread:
             yield finding(code, some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.groups.left_out import is_internal
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -41,17 +41,21 @@ def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 def _one(spec: MigrationSpec, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
     name = topic.target_name
+    if topic.merged:
+        yield from _merged(spec, topic, here)
+        return
     if topic.shared:
         yield from _shared(topic, here)
         return
     foreign = target_topics.foreign_ends(topic, here)
     if foreign:
         ends = list(foreign.values())
-        yield finding("B010", f"{sum(ends)} offsets in {len(ends)} partitions", subject=name)
+        seen = f"{sum(ends)} offsets in {len(ends)} partitions"
+        yield finding("B010", seen, subject=name, fix=target_topics.fix_of_foreign(spec))
     wanted = len(topic.partitions)
     counts = f"{here.partitions} on the target, {wanted} on the source"
     if here.partitions > wanted:
-        yield finding("B013", counts, subject=name)
+        yield finding("B013", counts, subject=name, fix=target_topics.fix_of_wider(spec))
     elif here.partitions < wanted:
         yield finding("I014", counts, subject=name)
     if not topic.drift:
@@ -74,6 +78,17 @@ def _shared(topic: TopicPlan, here: Presence) -> Iterator[Finding]:
     if here.partitions < len(topic.partitions):
         counts = f"{here.partitions} on the target, {len(topic.partitions)} on the source"
         yield finding("B029", counts, subject=topic.target_name)
+
+
+def _merged(spec: MigrationSpec, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
+    """Report a topic with data that the opposite flow will copy to the source."""
+    if not here.empty:
+        seen = (
+            f"it already holds {sum(here.end_offsets.values())} offsets in {here.partitions} partitions: records "
+            f"without the header {spec.mirror.provenance_header} count as first written there"
+        )
+        fix = "check that they are no copies of the source's records: the opposite flow would copy them to the source"
+        yield finding("W028", seen, subject=topic.target_name, fix=fix)
 
 
 def check_replication(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

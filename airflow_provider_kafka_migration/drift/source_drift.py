@@ -18,8 +18,8 @@ from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import probe
@@ -234,7 +234,7 @@ def _wanted(record: MigrationRecord, acls: tuple[Acl, ...], target: AclListing) 
     """All bindings that the source still has for topics that were ever part of the migration, held back or not."""
     topics = record.ever_planned()
     plans = make_plans(record.spec, acls, target, topics, writes_granted=True)
-    if record.spec.acls.write_grants == "at_cutover":
+    if record.spec.acls.write_grants != "at_once":
         # READ that was given until ALL is granted stays next to ALL. Planned for a target that has neither, because a
         # target that has ALL no longer gets READ.
         plans += make_plans(record.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
@@ -257,7 +257,7 @@ def _quotas(
     record: MigrationRecord, source: Cluster, target: Cluster
 ) -> tuple[dict[QuotaEntity, dict[str, float | None]], dict[QuotaEntity, dict[str, float]]]:
     """(values to set on the target, values that it has)."""
-    policy = record.spec.acls.quotas
+    policy = record.spec.quota_policy
     if policy == "skip":
         return {}, {}
     plans = apply.quota_plans(record, source, target)

@@ -22,16 +22,10 @@ from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import ConfigChange, Plan, PlanSupplement
 from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
-from airflow_provider_kafka_migration.errors import (
-    ClaimHeld,
-    ClaimLost,
-    FreezeFailed,
-    JournalTampered,
-    MigrationError,
-)
+from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
@@ -71,7 +65,7 @@ def follow(context: PhaseContext) -> list[str]:
         _name(record, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
         return []
     _name(record, drift.named)
-    if _may_be_stopped_by_hand(context.spec):
+    if _may_be_stopped_by_hand(context.spec) or record.is_being_promoted():
         drift, _ = _hold_back(record, drift)
     lines = list(drift.config_lines)
     if drift.configs:
@@ -99,9 +93,11 @@ def _access_follows(spec: MigrationSpec) -> bool:
 def _may_be_stopped_by_hand(spec: MigrationSpec) -> bool:
     """Whether a withdrawal of write access may, at any time, be how a person stops producers.
 
+    Not in a mirror, unless it is being promoted: it goes on for years, and a right that is withdrawn has to go on the
+    target, too.
     A webhook's receiver does so only once the request is in the journal, and from then on the tail changes nothing.
     """
-    return _access_follows(spec) and spec.cutover.freeze == "manual"
+    return _access_follows(spec) and spec.cutover.freeze == "manual" and spec.kind != "mirror"
 
 
 def _hold_back(record: MigrationRecord, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
@@ -170,6 +166,7 @@ def _refresh_proof(record: MigrationRecord, source: Cluster, plan: Plan) -> None
         update={
             "proof": job.proof and (copy_jobs.proof_settings(record, source, plan) or job.proof),
             "tombstones": job.tombstones and tombstone_settings(record.spec, source, plan, job.tombstones),
+            "target_compacts": copy_jobs.target_compacts(record.spec, plan, job),
         }
     )
     if changed == job:
@@ -192,9 +189,8 @@ def _set_copy_time(record: MigrationRecord, target: Cluster, plan: Plan) -> None
     if not _may_change(record):
         return
     record.journal.check_holds()
-    copy_settings.apply_configs(
-        record, target, {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
-    )
+    names = {topic.target_name for topic in part.topics}
+    copy_settings.apply_configs(record, target, copy_settings.in_force(record, target, settings, names))
 
 
 # -- access ----------------------------------------------------------------------------------------------------------
@@ -331,7 +327,7 @@ def facts(record: MigrationRecord, source: Cluster, target: Cluster) -> list[lis
     try:
         drift = source_drift.read_drift(record, source, target, record.plan())
         rows += [["given at the switch", line] for line in write_grants.gone(record, source, target)]
-    except (ClaimHeld, ClaimLost, JournalTampered):
+    except HANDS_OFF:
         raise
     except MigrationError as error:
         return [*rows, *named, ["could not be checked", error.what]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
@@ -18,14 +19,13 @@ from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.groups import left_out
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.kafka.admin.access import acl_row
-from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.planning import follow, leave_out
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import changed_for_a_while
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.way_back import guard
-from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 PACKAGE = "airflow-provider-kafka-migration"
 _VERSIONS_OF = (PACKAGE, "apache-airflow", "pyspark", "kafka-python", "confluent-kafka", "pynacl", "rfc8785")
@@ -93,6 +93,7 @@ def _config(record: MigrationRecord) -> dict[str, Any]:
     return dict(recorded.details["fields"]) if recorded else flatten(record.spec.model_dump(mode="json"))
 
 
+@functools.cache
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -171,7 +172,7 @@ def _cutover(record: MigrationRecord) -> dict[str, Any]:
 
 def _way_back(record: MigrationRecord) -> dict[str, Any]:
     """Return which migration this one reverses, with the digests of its evidence and journal; empty: none."""
-    if not is_way_back(record.spec):
+    if not record.spec.is_way_back:
         return {}
     first = guard.first_migration(record)
     entries = first.journal.entries()
@@ -184,7 +185,29 @@ def _way_back(record: MigrationRecord) -> dict[str, Any]:
         "journal_hash": canonical_digest(entries[-1].model_dump(mode="json", by_alias=True)) if entries else "",
         "guarded": sorted(acl_row(acl) for acl in guard.bindings(record.journal)),
         "ready_for_client_return": _step(record, steps.READY_FOR_CLIENT_RETURN),
+        "left_out": leave_out.left_out(record),
+        **_released(record),
     }
+
+
+def _released(record: MigrationRecord) -> dict[str, Any]:
+    """Return how *Keep* has released the old cluster, with the report that its journal step names; empty: it has not.
+
+    :raises DocumentUnreadable: the report is not the one that was journaled.
+    """
+    released = _step(record, steps.OLD_CLUSTER_RELEASED)
+    if not released:
+        return {}
+    key = record.key(keys.ROLLBACK_REPORT)
+    data = record.evidence_store.get(key)
+    report = None if data is None else json.loads(data)
+    if report is None or canonical_digest(report) != released["digest"]:
+        raise DocumentUnreadable(
+            f"{key} is {'missing' if report is None else 'not the one that was journaled'}",
+            where=record.where("rollback", path=f"{record.evidence_store.uri}/{key}"),
+            next_step="run `kafka-migration way-back keep FILE --approve CODE` again: it writes the report anew",
+        )
+    return {"old_cluster_released": released, "report": report}
 
 
 # -- schemas ---------------------------------------------------------------------------------------------------------
@@ -297,6 +320,10 @@ def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
     for group in result.groups if result is not None else []:
         if group.skipped_reason:
             found.append(_left("group", group.group, group.skipped_reason))
+        found += [
+            _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", item.reason, offset=item.offset)
+            for item in group.not_undone
+        ]
         found += [
             _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", item.reason)
             for item in group.offsets

@@ -1,7 +1,8 @@
 """Verify an evidence file, offline; a single changed byte is an error.
 
 Verification covers the file's canonical form byte for byte, the signature, the journal's hash chain from its first to
-its last entry, the plan's digest and fingerprint, and that the outcome is the one that validation found.
+its last entry, the plan's digest and fingerprint, and that the outcome is the one that validation found, or that the
+journal has released the old cluster of a way back with the report in it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import rfc8785
-
 from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.canonical_json import canonical_json
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, key_fingerprint, open_bundle
 from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, JournalTampered
 from airflow_provider_kafka_migration.journal.entries import Ledger
+from airflow_provider_kafka_migration.record.steps import OLD_CLUSTER_RELEASED
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def _verify_journal(migration_id: str, entries: list[dict[str, Any]]) -> Ledger:
         raise _invalid("it has no journal")
     for seq, entry in enumerate(entries):
         try:
-            ledger.read(seq, rfc8785.dumps(entry))
+            ledger.read(seq, canonical_json(entry))
         except JournalTampered as error:
             raise _invalid(f"its {error.what}") from error
     return ledger
@@ -113,6 +115,19 @@ def _verify_outcome(bundle: EvidenceBundle) -> None:
     found = bundle.validation.get("outcome")
     if found is not None and found != bundle.outcome.value:
         raise _invalid(f"it states {bundle.outcome.value}, but its validation found {found}")
+    if (bundle.outcome is Outcome.KEPT) != ("report" in bundle.way_back):
+        raise _invalid("only a way back that ended with Keep has the outcome KEPT, and a report of the old cluster")
+    if bundle.outcome is Outcome.KEPT:
+        _verify_released(bundle)
+
+
+def _verify_released(bundle: EvidenceBundle) -> None:
+    """Check that the journal has released the old cluster, with this report."""
+    released = [entry for entry in bundle.journal if entry.get("step") == OLD_CLUSTER_RELEASED]
+    if not released or released[-1]["details"] != bundle.way_back.get("old_cluster_released"):
+        raise _invalid("its journal has not released the old cluster as it states")
+    if canonical_digest(bundle.way_back["report"]) != released[-1]["details"]["digest"]:
+        raise _invalid("the report in it is not the one that the journal has recorded")
 
 
 def _invalid(reason: str) -> EvidenceInvalid:

@@ -29,7 +29,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.base import batches
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import batches
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, by_leader, fetch_many, read_ends, read_span
@@ -370,10 +370,19 @@ def _check_settled(wire: Wire, key: TopicPartition, log: LogEnds) -> None:
 def _marker_in(batches: Iterable[AnyBatch], producer_id: int, producer_epoch: int) -> int | None:
     """Return the offset of a marker of the producer with a higher epoch; None if there is none."""
     for batch in batches:
-        is_marker = isinstance(batch, RawBatch) and batch.is_control and batch.producer_id == producer_id
-        if is_marker and isinstance(batch, RawBatch) and batch.producer_epoch > producer_epoch:
+        if isinstance(batch, RawBatch) and is_marker_of(batch, producer_id, producer_epoch):
             return batch.base_offset
     return None
+
+
+def is_marker_of(batch: AnyBatch, producer_id: int, producer_epoch: int) -> bool:
+    """Whether a batch is a marker that fences a producer: of its id, with a higher epoch."""
+    return (
+        isinstance(batch, RawBatch)
+        and batch.is_control
+        and batch.producer_id == producer_id
+        and batch.producer_epoch > producer_epoch
+    )
 
 
 def _send(wire: Wire, keys: list[TopicPartition], producer_id: int, epoch: int, found: Fenced) -> None:
@@ -455,12 +464,26 @@ def fence_copiers(
     if done is not None:
         return dict(done)
     timer = frozen.StepTimer.start(record, attempt, steps.FENCE)
+    return timer.done(write_fence(record, target, document))
+
+
+def write_fence(
+    record: MigrationRecord, target: Cluster, document: OffsetMapDocument, *, accept_transient: bool = True
+) -> dict[str, Any]:
+    """Fence every partition, and return what the journal is to hold. Repeating it costs nothing: the log is read first.
+
+    :param document: finished offset map: the markers are behind its ends.
+    :param accept_transient: whether a partition may stay without a fence although a repetition might fence it.
+    :raises Transient: it may not, and there is such a partition.
+    """
     if not record.spec.cutover.fence_copiers:
-        return timer.done({"summary": "copiers are not fenced (cutover.fence_copiers: false)", "unfenced": []})
+        return {"summary": "copiers are not fenced (cutover.fence_copiers: false)", "unfenced": []}
     record.journal.check_holds()
-    markers, problems = _fence_markers(record, target, document)
+    markers, problems = fence_markers(record, target, document)
     fenced_ids, more_problems = _fence_transactions(record, target, document)
     problems.update(more_problems)
+    if not accept_transient:
+        _raise_transient(record, problems)
     unfenced = [
         {"topic": key[0], "partition": key[1], "reason": error.what, "error": error.code}
         for key, error in sorted(problems.items())
@@ -469,8 +492,22 @@ def fence_copiers(
     if unfenced:
         name = partition_name(min(problems))
         summary += f"; NOT on {len(unfenced)}, the first is {name}: {unfenced[0]['reason']}"
-    return timer.done(
-        {"summary": summary, "markers": by_name(markers), "transactional": fenced_ids, "unfenced": unfenced}
+    return {"summary": summary, "markers": by_name(markers), "transactional": fenced_ids, "unfenced": unfenced}
+
+
+def _raise_transient(record: MigrationRecord, problems: Mapping[TopicPartition, MigrationError]) -> None:
+    passing = {key: error for key, error in sorted(problems.items()) if isinstance(error, Transient)}
+    if not passing:
+        return
+    (topic, partition), error = next(iter(passing.items()))
+    raise Transient(
+        f"copiers are not fenced yet on {len(passing)} partitions of the target; the first is "
+        f"{partition_name((topic, partition))}: {error.what}",
+        where=record.where("fence", cluster="target", topic=topic, partition=partition),
+        next_step="let no client write yet. Once the target answers for these partitions, run the command again (in "
+        "Airflow: clear the task); it completes the fence. If a partition has no leader for good: make sure that no "
+        "copier is left, set cutover.fence_copiers: false, and run it again",
+        details={"partitions": {partition_name(key): item.as_dict() for key, item in passing.items()}},
     )
 
 
@@ -479,9 +516,13 @@ def was_fenced(details: Mapping[str, Any]) -> bool:
     return "markers" in details
 
 
-def _fence_markers(
+def fence_markers(
     record: MigrationRecord, target: Cluster, document: OffsetMapDocument
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MigrationError]]:
+    """Fence the partitions of a map that are not copied in transactions. It journals nothing and needs no claim.
+
+    :returns: offsets of the markers, and why a partition is not fenced; both by target partition.
+    """
     ends = {
         (item.target_topic, item.partition): item.target_end_offset
         for item in document.partitions

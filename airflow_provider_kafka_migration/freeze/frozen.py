@@ -25,6 +25,7 @@ from typing import Any, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from airflow_provider_kafka_migration.errors import (
+    HANDS_OFF,
     ConnectionInvalid,
     FreezeFailed,
     FreezeUnconfirmed,
@@ -38,14 +39,11 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import by_hand, source_registry, tail_stop, words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
-from airflow_provider_kafka_migration.record.freeze_attempt import (
-    HANDS_OFF,
-    FreezeAttempt,
-)
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver

@@ -9,12 +9,11 @@ from typing import Any
 
 from airflow_provider_kafka_migration.compare.logs import KafkaLog
 from airflow_provider_kafka_migration.documents.cutover import Boundary
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -63,7 +62,8 @@ def read_late_writes(
     """Find the source partitions that have records beyond their boundary. Markers and aborted records do not count.
 
     :param boundary: exclusive end offsets of the cutover.
-    :param ends: current high watermarks; partitions without one are left out.
+    :param ends: current high watermarks, or the offsets from which on others write by right; partitions without one
+        are left out.
     :param ours: producer ids whose records do not count: those of a way back, which bring what is on the target.
     :raises MigrationError: the source cannot be read.
     """
@@ -81,6 +81,8 @@ def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int, 
     log = KafkaLog(wire, *key)
     stable_offset = min(wire.list_offsets([key], "stable")[key], until_offset)
     for batch in log.batches(from_offset, stable_offset):
+        if batch.next_offset > until_offset:
+            break  # what was read with the last of them
         if not isinstance(batch, LegacyBatch) and batch.producer_id in ours:
             continue
         records += 1 if isinstance(batch, LegacyBatch) else batch.record_count

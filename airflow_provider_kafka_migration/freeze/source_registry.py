@@ -12,10 +12,9 @@ import logging
 from contextlib import closing
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
+from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, scope_name
 from airflow_provider_kafka_migration.schemas.modes import READONLY, make_source_readonly, restore_source

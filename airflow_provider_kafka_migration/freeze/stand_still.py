@@ -162,30 +162,47 @@ def _named(item: dict[str, Any]) -> str:
     return f" (transactional id {item['transactional_id']})" if item["transactional_id"] else ""
 
 
+@dataclass(frozen=True)
+class Holders:
+    """Whose open transactions hold back the ends of partitions, as far as brokers tell."""
+
+    producer_ids: list[int]
+    transactional_ids: list[str]
+    #: for people
+    text: str
+
+    @classmethod
+    def of(cls, source: Cluster, held: list[TopicPartition]) -> Holders:
+        """Ask the leaders of these partitions, and the coordinators for the names of what they answer."""
+        producers = source.admin.producers(held)
+        open_ids = sorted(
+            {
+                state.producer_id
+                for key in held
+                if key in producers
+                for state in producers[key].producers
+                if state.transaction_start >= 0
+            }
+        )
+        named = [item for item in source.admin.open_transactions() or [] if item.producer_id in open_ids]
+        names = ", ".join(f"{item.transactional_id} (producer id {item.producer_id})" for item in named)
+        nameless = f"producer ids {open_ids}" if open_ids else "of producers that the brokers do not name"
+        return cls(open_ids, [item.transactional_id for item in named], names or nameless)
+
+
 def _held_back(record: MigrationRecord, source: Cluster, look: SourceEnds) -> FreezeFailed:
     held = look.open_transactions
-    producers = source.admin.producers(held)
-    open_ids = sorted(
-        {
-            state.producer_id
-            for key in held
-            if key in producers
-            for state in producers[key].producers
-            if state.transaction_start >= 0
-        }
-    )
-    named = [item for item in source.admin.open_transactions() or [] if item.producer_id in open_ids]
-    who = ", ".join(f"{item.transactional_id} (producer id {item.producer_id})" for item in named)
+    holders = Holders.of(source, held)
     topic, partition = held[0]
     return FreezeFailed(
-        f"{len(held)} partitions have open transactions after the freeze: {who or f'producer ids {open_ids}'}",
+        f"{len(held)} partitions have open transactions after the freeze: {holders.text}",
         where=record.where(PHASE, cluster="source", topic=topic, partition=partition, offset=look.stable[held[0]]),
         next_step="let the application end its transaction, or abort it (kafka-transactions.sh abort); then approve "
         "the cutover again",
         details={
             "partitions": [partition_name(key) for key in held],
-            "producer_ids": open_ids,
-            "transactional_ids": [item.transactional_id for item in named],
+            "producer_ids": holders.producer_ids,
+            "transactional_ids": holders.transactional_ids,
         },
     )
 

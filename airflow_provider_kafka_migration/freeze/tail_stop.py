@@ -11,10 +11,10 @@ import logging
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
-from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF, FreezeAttempt
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings
 

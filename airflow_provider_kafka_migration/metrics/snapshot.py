@@ -21,11 +21,14 @@ from airflow_provider_kafka_migration.lanes.figures import (
     lanes_under_way,
     with_lanes,
 )
+from airflow_provider_kafka_migration.metrics.groups import GroupFigures
 from airflow_provider_kafka_migration.metrics.table import BY_NAME, FLOW_LABEL, OTHER, Metric
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 TopicPartition = tuple[str, int]
 
+#: The job beside which groups are brought up to date.
+GROUPS_JOB = "tail"
 #: Percentiles are those of what was acknowledged within about this time.
 WINDOW_SECONDS = 60.0
 
@@ -90,10 +93,12 @@ class Snapshot:
 
     :param document: the progress document, with what running slices have moved; never empty.
     :param standings: of every partition of the job.
+    :param groups: of a job beside which groups are brought up to date; None before the first round.
     """
 
     document: Mapping[str, Any]
     standings: Mapping[TopicPartition, PartitionStanding] = field(repr=False)
+    groups: GroupFigures | None = None
 
     @classmethod
     def read(cls, store: ObjectStore, migration_id: str, job_name: str) -> Snapshot | None:
@@ -110,7 +115,8 @@ class Snapshot:
         if not document:
             return None
         lanes = lanes_under_way(store, document)
-        return cls(with_lanes(document, lanes), _standings(document, lanes))
+        groups = GroupFigures.read(store, str(document["migration_id"])) if document.get("job") == GROUPS_JOB else None
+        return cls(with_lanes(document, lanes), _standings(document, lanes), groups)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -162,6 +168,12 @@ class Snapshot:
             yield "heartbeat_age_seconds", max(now - datetime.fromisoformat(str(document["at"])).timestamp(), 0.0)
         for name in _OF_DOCUMENT:
             yield name, document.get(name)
+        if self.groups is not None:
+            yield "groups", self.groups.groups
+            yield "groups_behind", self.groups.behind
+            yield "groups_failed", self.groups.failed
+            yield "groups_left_alone", self.groups.left_alone
+            yield "groups_sync_age_seconds", max(now - self.groups.at, 0.0)
 
     def _topic_samples(
         self, limit: int, labels: Mapping[str, str], seconds: Mapping[TopicPartition, float | None]

@@ -32,7 +32,7 @@ FLOW_LABEL = "flow"
 class Metric:
     """One metric.
 
-    :param unit: as the names of Prometheus have it: seconds, records, bytes, partitions, offset.
+    :param unit: as the names of Prometheus have it: seconds, records, bytes, partitions, groups, offset.
     :param alert: what to alert on; empty: it is for dashboards.
     :param airflow: written through Airflow's metrics configuration, by the task. Counters are gauges there: their value
         is the total.
@@ -189,6 +189,32 @@ ALL: tuple[Metric, ...] = (
         "migration",
         "The same for the target's quotas.",
         "It grows while the lag grows: raise the quota.",
+    ),
+    Metric("groups", "gauge", "groups", "migration", "Consumer groups that a mirror's last group sync has found."),
+    Metric(
+        "groups_behind",
+        "gauge",
+        "groups",
+        "migration",
+        "Those that are not on the target where they are on the source: they have read further than is mirrored, or "
+        "could not be read or written.",
+        "It stays above 0: a consumer that fails over would read records again.",
+    ),
+    Metric("groups_failed", "gauge", "groups", "migration", "Those of them that could not be read or written."),
+    Metric(
+        "groups_left_alone",
+        "gauge",
+        "groups",
+        "migration",
+        "Groups that are not written for a reason, for instance because they have members on the target.",
+    ),
+    Metric(
+        "groups_sync_age_seconds",
+        "gauge",
+        "seconds",
+        "migration",
+        "Now minus the end of the last round of the group sync.",
+        "It exceeds some rounds (`mirror.sync_interval`) and a minute.",
     ),
     Metric("topic_lag_records", "gauge", "records", "topic", "Sum of the lags of a source topic's partitions."),
     Metric("topic_lag_seconds", "gauge", "seconds", "topic", "Largest lag in seconds of its partitions."),

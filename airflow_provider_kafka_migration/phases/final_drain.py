@@ -14,7 +14,13 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition, StopAt
 from airflow_provider_kafka_migration.documents.cutover import Boundary
-from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
+from airflow_provider_kafka_migration.errors import (
+    DrainTimeout,
+    ForeignData,
+    FreezeFailed,
+    ObjectExists,
+    leave_out_of_way_back,
+)
 from airflow_provider_kafka_migration.freeze import frozen, stand_still
 from airflow_provider_kafka_migration.freeze.final_schemas import FinalSchemas
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -240,7 +246,9 @@ def _drained(
         raise ForeignData(
             f"the target ends {-lag} offsets beyond the source's end",
             where=record.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
-            next_step="find out who writes to the target topic (DescribeProducers): before the client switch, only the "
+            next_step="once the freeze is lifted, " + leave_out_of_way_back(item.topic)
+            if record.spec.is_way_back
+            else "find out who writes to the target topic (DescribeProducers): before the client switch, only the "
             "migration may write there",
             details={"target_end_offset": target_end, "source_end_offset": source_end},
         )

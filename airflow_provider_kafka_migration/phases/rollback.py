@@ -1,6 +1,7 @@
 """Rollback before the client switch: free producers, remove ACLs, restore copy-time settings, and stop the tail.
 
-Data on the target is never touched: ``rollback-report.json`` lists it, with the commands that delete it.
+Data on the target is never touched: ``rollback-report.json`` lists it, with the commands that delete it. The *Keep* of
+a way back is a rollback, too; its report is also in signed evidence, with the journal.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
-from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
+from airflow_provider_kafka_migration.documents.proof import Outcome
+from airflow_provider_kafka_migration.errors import HANDS_OFF, IllegalTransition, MigrationError, Terminal
+from airflow_provider_kafka_migration.evidence.publish import publish
 from airflow_provider_kafka_migration.freeze import frozen, source_registry, words
-from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
+from airflow_provider_kafka_migration.groups import early
+from airflow_provider_kafka_migration.groups.written import LeftOffsets, read_left, unread_left
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -28,7 +33,6 @@ from airflow_provider_kafka_migration.schemas.written import written_schemas
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.way_back import guard
-from airflow_provider_kafka_migration.way_back.derived_spec import is_way_back
 
 PHASE = "rollback"
 _REGISTRY_PARTS: dict[Role, str] = {"source": "source registry", "target": "target registry"}
@@ -37,6 +41,8 @@ _RUN_AGAIN = "run the rollback again once the registry answers: it puts back wha
 
 class RollbackReport(Document):
     """``<migration_id>/rollback-report.json`` in the evidence store."""
+
+    LATER_FIELDS = ("groups_left", "groups_of_others")
 
     version: int = 1
     migration_id: str
@@ -51,7 +57,16 @@ class RollbackReport(Document):
     left_in_registry: list[dict[str, Any]] = Field(
         default_factory=list, description="subjects that stay on the target registry, with the versions written there"
     )
-    clean_up: list[str] = Field(description="commands that would remove these topics; they are not run")
+    groups_left: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="offsets that a way back, or groups.early_sync, leaves for groups on the target, with those they "
+        "had there before; unread: nobody knows whether it is there",
+    )
+    groups_of_others: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="the same where somebody else has committed another offset since: leave those alone",
+    )
+    clean_up: list[str] = Field(description="commands that would remove all this; they are not run")
 
 
 def check_allowed(record: MigrationRecord) -> State | None:
@@ -115,7 +130,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     freed = _unfreeze(context)
     # Not best effort: once the journal has ended, nothing would know of these ACLs any more. But behind the freeze: a
     # way back holds the producers of the new cluster, and an old cluster that does not answer must not keep them.
-    released = guard.remove(context) if is_way_back(record.spec) else None
+    released = guard.remove(context) if record.spec.is_way_back else None
     undone = {
         "freeze": freed,
         "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
@@ -128,6 +143,10 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     subjects = _attempt("schemas inventory", problems, lambda: written_schemas(record)) or []
     if released is not None:
         undone["guard"] = released
+    offsets = _attempt("groups inventory", problems, lambda: read_left(record, context.target))
+    if offsets is None:
+        what = problems[-1]["what"]
+        offsets = _attempt("groups inventory", problems, lambda: unread_left(record, what)) or LeftOffsets([], [])
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -137,7 +156,11 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         problems=problems,
         left_on_target=left,
         left_in_registry=subjects,
-        clean_up=[
+        groups_left=offsets.own,
+        groups_of_others=offsets.others,
+        # What a way back has brought to the old cluster stays there, next to its records.
+        clean_up=(early.clean_up(offsets.own) if released is None else [])
+        + [
             f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}"
             for item in left
             if record.spec.adopt is None or item["topic"] in created
@@ -147,6 +170,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f", {len(subjects)} subjects on the target registry" if subjects else ""
+    summary += f", {len(offsets.own)} offsets of groups on the target" if offsets.own and released is None else ""
     summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
     lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
@@ -159,11 +183,33 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     }
     if released is not None:
         summary = f"old_cluster_released: the new cluster is kept; {summary}"
-        kept = {**released, "problems": problems, "reason": reason, "report": details["report"]}
+        kept = {**released, "problems": problems, "reason": reason}
+        kept |= {"report": details["report"], "digest": details["digest"]}
+        kept["group_offsets_left"] = len(report.groups_left)
         context.journal.step(steps.OLD_CLUSTER_RELEASED, details=kept, reason=summary)
+        signed, told = _sign(context)
+        details |= signed
+        summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     context.journal.transition(State.ROLLED_BACK, reason or summary, details)
     return PhaseResult(PHASE, summary, details)
+
+
+def _sign(context: PhaseContext) -> tuple[dict[str, Any], str]:
+    """Publish signed evidence that the old cluster is released: (details for the journal, words for the summary).
+
+    What cannot be signed for good, for want of a key for example, keeps nobody from releasing the old cluster.
+
+    :raises Transient: the evidence store does not answer; run the same again.
+    """
+    try:
+        published = publish(context, Outcome.KEPT).as_dict()
+    except HANDS_OFF:
+        raise
+    except Terminal as error:
+        return {"not_signed": error.as_dict()}, f"; this is NOT signed: {error.what}"
+    context.journal.step(steps.EVIDENCE_UPLOADED, details=published, reason=f"evidence {published['outcome']}")
+    return {"evidence": published}, f"; signed by {published['key_fingerprint']}: {published['uri']}"
 
 
 def _again(context: PhaseContext) -> PhaseResult:
@@ -202,7 +248,7 @@ def _attempt(name: str, problems: list[dict[str, Any]], undo: Callable[[], Any])
     """Undo one part; a failure becomes a problem in the report, unless this process must not continue at all."""
     try:
         return undo()
-    except freeze_attempt.HANDS_OFF:
+    except HANDS_OFF:
         raise
     except MigrationError as error:
         problems.append({"part": name, **error.as_dict()})
@@ -236,7 +282,7 @@ def _restore_registries(context: PhaseContext, problems: list[dict[str, Any]]) -
 def _restore_target(context: PhaseContext) -> dict[str, Any]:
     try:
         count = put_back_target(context)
-    except freeze_attempt.HANDS_OFF:
+    except HANDS_OFF:
         raise
     except MigrationError as error:
         error.add_next_step(_RUN_AGAIN)

@@ -12,9 +12,12 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
+from airflow_provider_kafka_migration.groups.early import EarlyGroupSync
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync
 from airflow_provider_kafka_migration.planning import late_ids
+from airflow_provider_kafka_migration.planning.follow import lanes_with
 from airflow_provider_kafka_migration.record import keys, producer_ids, steps
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
@@ -43,6 +46,7 @@ def prepare(context: PhaseContext) -> Step:
     if job is None:
         late_ids.before_first_copy(context)
         job = _write_job(record, context.source)
+    job = _without_dropped(record, job)
     recopy(context, PHASE, job)
     late_ids.before_copied_again(context, PHASE, job)
     make_missing(context, PHASE, job)
@@ -51,7 +55,7 @@ def prepare(context: PhaseContext) -> Step:
         try_to_put_back_target(context)
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
     renewed = _renewed(record, context.source, job)
-    if renewed != job:
+    if renewed != record.job(PHASE):
         context.journal_store.put(copy_jobs.job_key(record, PHASE), renewed.canonical())
     return job_ref(record, PHASE)
 
@@ -73,13 +77,24 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
 
 @contextmanager
 def _beside(context: PhaseContext) -> Iterator[None]:
-    with SchemaFollower(context), copy_jobs.beside(context):
+    # Groups of a mirror, or of a migration that asks for it, follow from the moment that a partition is copied.
+    with SchemaFollower(context), GroupSync(context), EarlyGroupSync(context), copy_jobs.beside(context):
         yield
 
 
 def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
     producer_ids.renew_if_due(context.record, context.target, memory)
     SchemaFollower(context).once(memory)
+    GroupSync(context).once(memory)
+    EarlyGroupSync(context).once(memory)
+
+
+def _without_dropped(record: MigrationRecord, job: CopyJob) -> CopyJob:
+    """Return the job without partitions that have left the plan since: topics that a person took out of a way back."""
+    if not any(entry.details.get("dropped") for entry in record.journal.steps(steps.PLAN_SUPPLEMENTED)):
+        return job
+    planned = copy_jobs.planned_partitions(record.spec, record.plan())
+    return job.model_copy(update={"lanes": lanes_with(job, planned, {})})
 
 
 def _renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:

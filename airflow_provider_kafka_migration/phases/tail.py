@@ -6,12 +6,14 @@ migration's state backwards, and a failed cutover does not stop it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.freeze import tail_stop
+from airflow_provider_kafka_migration.groups.early import EarlyGroupSync
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids, tail_job
@@ -22,6 +24,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
+from airflow_provider_kafka_migration.way_back.old_groups import OldGroupSync
 
 PHASE: Final = "tail"
 
@@ -127,12 +130,24 @@ def _is_over(record: MigrationRecord) -> bool:
     return record.journal.is_past(State.CUTOVER)
 
 
+@contextmanager
+def _beside(context: PhaseContext) -> Iterator[None]:
+    with tail_job.beside(context), OldGroupSync(context), EarlyGroupSync(context):
+        yield
+
+
+def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
+    tail_job.follow(context, memory)
+    OldGroupSync(context).once(memory)
+    EarlyGroupSync(context).once(memory)
+
+
 JOB_PHASE: Final = JobPhase(
     jobs=(PHASE,),
     prepare=prepare,
     finish=finish,
     run_job=copy_jobs.run_job,
-    beside=tail_job.beside,
-    follow=tail_job.follow,
+    beside=_beside,
+    follow=_follow,
     read_progress=copy_jobs.copy_progress,
 )

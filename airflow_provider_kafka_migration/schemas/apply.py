@@ -38,7 +38,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import same_schema
 from airflow_provider_kafka_migration.schemas.modes import PHASE, ImportMode, TemporarySettings
-from airflow_provider_kafka_migration.schemas.parallel import FINAL, in_order
+from airflow_provider_kafka_migration.schemas.parallel import ENDS_RUN, in_order
 from airflow_provider_kafka_migration.schemas.references import (
     VersionKey,
     reference_keys,
@@ -567,7 +567,7 @@ class Apply:
             self._claim.check()
             try:
                 self._import([key for group in batch for key in group], rows)
-            except FINAL:
+            except ENDS_RUN:
                 raise
             except MigrationError as error:
                 self._no_answer(error)
@@ -581,7 +581,7 @@ class Apply:
                 if len(groups) == 1:
                     raise first
                 self._import(group, rows)
-            except FINAL:
+            except ENDS_RUN:
                 raise
             except MigrationError as error:
                 self._no_answer(error)

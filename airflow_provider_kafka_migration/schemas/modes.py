@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.record.registry_settings import (
     scope_name,
 )
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Subject
-from airflow_provider_kafka_migration.schemas.parallel import FINAL, collect
+from airflow_provider_kafka_migration.schemas.parallel import ENDS_RUN, collect
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.registry.client import Registry
@@ -56,7 +56,7 @@ _NO_LEVEL = {"compatibility": "NONE"}
 #: Scopes in which IMPORT is tried, the narrowest first.
 _LADDER = ("subject", "context", "registry")
 #: After these, this process cannot journal anything any more: it has lost the claim, or the migration has ended.
-_NOT_JOURNALED = (*FINAL, IllegalTransition)
+_NOT_JOURNALED = (*ENDS_RUN, IllegalTransition)
 #: How long a process without the claim goes on putting back its own values.
 _UNJOURNALED_SECONDS = 60.0
 _WIDER_SCOPE_MAY_WORK = (ImportModeRefused, RegistryRefused)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, JournalTampered, MigrationError, PhaseOver
+from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError, PhaseOver
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 _R = TypeVar("_R")
 
 #: These end a run: they concern the migration and not one item.
-FINAL = (ClaimHeld, ClaimLost, JournalTampered, PhaseOver)
+ENDS_RUN = (*HANDS_OFF, PhaseOver)
 
 
 def collect(
@@ -34,7 +34,7 @@ def collect(
             for key, future in futures.items():
                 try:
                     done[key] = future.result()
-                except FINAL:
+                except ENDS_RUN:
                     raise
                 except MigrationError as error:
                     failed[key] = error
@@ -114,7 +114,7 @@ class _Queue(Generic[_K]):
 def _outcome(future: Future[_R]) -> _R | MigrationError:
     try:
         return future.result()
-    except FINAL:
+    except ENDS_RUN:
         raise
     except MigrationError as error:
         return error

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.record.registry_settings import (
 )
 from airflow_provider_kafka_migration.registry.model import Subject
 from airflow_provider_kafka_migration.schemas.modes import IMPORT, REGISTRY, TemporarySettings, scope_of_context
-from airflow_provider_kafka_migration.schemas.parallel import FINAL, collect
+from airflow_provider_kafka_migration.schemas.parallel import ENDS_RUN, collect
 from airflow_provider_kafka_migration.schemas.sync import selection_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def try_to_put_back_target(context: PhaseContext) -> None:
     """
     try:
         put_back_target(context)
-    except FINAL:
+    except ENDS_RUN:
         raise
     except MigrationError as error:
         log.warning("Settings of the target registry are not back; a later task tries again: %s", error)

@@ -9,9 +9,9 @@ nothing else.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.errors import (
     SchemaNotFound,
 )
 from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.background import BackgroundPasses
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
@@ -49,7 +50,7 @@ from airflow_provider_kafka_migration.schemas.id_map_document import (
 from airflow_provider_kafka_migration.schemas.levels import copy_levels
 from airflow_provider_kafka_migration.schemas.modes import PHASE, TemporarySettings, former_modes, restore_source
 from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
-from airflow_provider_kafka_migration.schemas.parallel import FINAL
+from airflow_provider_kafka_migration.schemas.parallel import ENDS_RUN
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
     ids_to_ask,
@@ -79,8 +80,6 @@ CONFIRM_SECONDS = 2.0
 #: A node that lags behind shows neither. Ids far above were never given; those below it has shown, or deleted.
 LAG_ANSWERS = 10
 _NEXT_IDS = 1000
-#: How long the end of a copy waits for a pass that is putting modes back.
-_END_SECONDS = 120.0
 #: Ids that records wait for, of which one pass journals the reason; the result has all of them.
 _HELD_PER_PASS = 20
 #: Conflicts of these kinds are for people to know: the versions are registered nevertheless.
@@ -546,7 +545,7 @@ def _digest(source: RegistrySnapshot) -> str:
 # -- while records are copied -----------------------------------------------------------------------------------------
 
 
-class SchemaFollower:
+class SchemaFollower(BackgroundPasses[ExitStack]):
     """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
 
     A pass runs every ``schemas.interval``, and as soon as a copier asks for an id. Errors are logged and journaled,
@@ -556,6 +555,13 @@ class SchemaFollower:
     :param poll_seconds: how often the journal store is listed for ids that copiers ask for.
     """
 
+    thread_name = "schemas"
+    failed_text = "Schemas could not be copied"
+    ended_text = "The copy of schemas has ended"
+    final = ENDS_RUN
+    # A pass puts modes of the target registry back at its end, also behind a copy that failed.
+    patience_seconds = 120.0
+
     def __init__(
         self,
         context: PhaseContext,
@@ -563,24 +569,15 @@ class SchemaFollower:
         *,
         poll_seconds: float = 1.0,
     ) -> None:
-        self._context = context
-        self._open = open_registries
-        self._poll_seconds = poll_seconds
         self._interval = context.spec.schemas.interval.total_seconds()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        super().__init__(self._interval, first_seconds=0.0)
+        self._context = context
+        self._open_registries = open_registries
+        self._poll_seconds = poll_seconds
+        self._pair: RegistryPair | None = None
+        #: ids that copiers had asked for when the last pass began
+        self._answered: set[WantedId] = set()
         self._reported: set[str] = set()
-
-    def __enter__(self) -> SchemaFollower:
-        if self._context.spec.schemas.copies:
-            self._thread = threading.Thread(target=self._run, name="schemas", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=_END_SECONDS)
 
     def once(self, memory: dict[str, Any]) -> None:
         """Run one pass in this thread if one is due or a copier asks for an id; for a task that wakes up now and then.
@@ -598,45 +595,37 @@ class SchemaFollower:
             is_due = time.time() - float(memory.get("schemas_at", 0.0)) >= self._interval
             if not is_due and asked == memory.get("schema_ids_asked", 0):
                 return
-            pair = self._open(self._context)
+            pair = self._open_registries(self._context)
             journal.refresh()
             if not self._context.record.is_frozen():
                 synchronize(self._context, pair, reason="tail", progress=self._progress)
             memory.update(schemas_at=time.time(), schema_ids_asked=asked)
-        except FINAL:
+        except ENDS_RUN:
             raise
-        except MigrationError as error:
+        except Exception as error:
             self._tell(error)
         finally:
             if pair is not None:
                 pair.close()
 
-    def _run(self) -> None:
-        pair: RegistryPair | None = None
-        try:
-            while True:
-                answered: set[WantedId] = set()
-                try:
-                    pair = pair or self._open(self._context)
-                    answered = wanted_ids(self._context.record)
-                    self._context.journal.refresh()
-                    if not self._context.record.is_frozen():
-                        synchronize(self._context, pair, reason="tail", progress=self._progress)
-                except FINAL as error:
-                    log.warning("The copy of schemas has ended: %s", error)
-                    return
-                except Interrupted:
-                    return
-                except MigrationError as error:
-                    self._tell(error)
-                except Exception:
-                    # Copiers may wait for ids, so an error that nobody expected must not end the passes either.
-                    log.exception("A pass over the schemas failed; the next one tries again")
-                if not self._wait(answered):
-                    return
-        finally:
-            if pair is not None:
-                pair.close()
+    def _is_wanted(self) -> bool:
+        return self._context.spec.schemas.copies
+
+    def _open(self) -> ExitStack:
+        return ExitStack()
+
+    def _pass(self, own: ExitStack) -> None:
+        self._answered = set()
+        if self._pair is None:
+            self._pair = self._open_registries(self._context)
+            own.callback(self._pair.close)
+        self._answered = wanted_ids(self._context.record)
+        self._context.journal.refresh()
+        if self._context.record.is_frozen():
+            return
+        # A pass that the end of the copy has interrupted has put back what it had changed; no other one follows.
+        with suppress(Interrupted):
+            synchronize(self._context, self._pair, reason="tail", progress=self._progress)
 
     def _progress(self, line: Progress) -> None:
         """Report, and end a pass that the copy has ended before: it puts back what it has changed."""
@@ -648,25 +637,26 @@ class SchemaFollower:
             )
         self._context.progress(line)
 
-    def _wait(self, answered: set[WantedId]) -> bool:
-        """Wait for the next pass; return False when the copy has ended."""
+    def _wait(self) -> bool:
+        """Wait for the next pass, or until a copier asks for an id; return True as soon as the copy has ended."""
         waited = 0.0
         while waited < self._interval:
             if self._stop.wait(min(self._poll_seconds, self._interval - waited)):
-                return False
+                return True
             waited += self._poll_seconds
             try:
-                if wanted_ids(self._context.record) - answered:
-                    return True
+                if wanted_ids(self._context.record) - self._answered:
+                    return False
             except MigrationError as error:
                 log.warning("Ids that copiers ask for could not be listed: %s", error)
-        return True
+        return self._stop.is_set()
 
-    def _tell(self, error: MigrationError) -> None:
+    def _tell(self, error: Exception) -> None:
         """Log an error in each pass, and journal each kind of error once."""
-        log.warning("Schemas could not be copied: %s", error)
-        self._context.progress(Progress(PHASE, f"schemas could not be copied: {error.what}"))
-        if error.code in self._reported:
+        super()._tell(error)
+        why = error.what if isinstance(error, MigrationError) else f"{type(error).__name__}: {error}"
+        self._context.progress(Progress(PHASE, f"schemas could not be copied: {why}"))
+        if not isinstance(error, MigrationError) or error.code in self._reported:
             return
         self._reported.add(error.code)
         try:

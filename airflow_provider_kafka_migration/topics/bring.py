@@ -101,7 +101,8 @@ def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPar
     settings = copy_settings.save(record, part, present)
     target_topics.make(context, part, present, settings)
     target_topics.check_permissions(record, context.target, part)
-    wanted = {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
+    names = {topic.target_name for topic in part.topics if not topic.merged}
+    wanted = copy_settings.in_force(record, context.target, settings, names)
     copy_settings.apply_configs(record, context.target, wanted)
     only_new = [
         topic.model_copy(

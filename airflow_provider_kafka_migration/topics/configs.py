@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, TopicPlan
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
@@ -63,6 +64,43 @@ DELETING = (
 #: Holds the cleaner back between the two steps. The maximum must be set as well: brokers refuse a minimum above it, and
 #: it may come from their own ``log.cleaner.max.compaction.lag.ms``.
 HELD_BACK = {"min.compaction.lag.ms": LONG_MAX, "max.compaction.lag.ms": LONG_MAX}
+
+
+#: In a mirror, once a topic is copied, these follow its own settings. Timestamps, sizes and compression stay as during
+#: the copy, because records still arrive from the source.
+MIRRORED = (
+    "cleanup.policy",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "segment.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+)
+RETENTION = ("retention.bytes", "retention.ms")
+
+#: Set or removed by the copy itself, whatever topology.config_exclude says.
+SET_BY_COPY = frozenset(
+    {
+        *COPY_TIME,
+        *COPY_TIME_TIMESTAMPS,
+        *COPY_TIME_TIMESTAMPS_OLD,
+        *DELETING,
+        *HELD_BACK,
+        "max.message.bytes",
+        "segment.ms",
+    }
+)
+
+
+def is_left_alone(name: str, exclude: Sequence[str]) -> bool:
+    """Return whether a config belongs to the target: it is excluded, and the copy does not need it.
+
+    Such configs may change on the target at any time, for instance throttles of a reassignment.
+    """
+    return name not in SET_BY_COPY and any(re.fullmatch(item, name) for item in exclude)
 
 
 def is_4_or_newer(facts: ClusterFacts) -> bool:
@@ -218,6 +256,19 @@ def copy_time_configs(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes
     return configs
 
 
+def while_mirrored(
+    copy_time: Mapping[str, str], final: Mapping[str, str], retention: Literal["source", "own"]
+) -> dict[str, str]:
+    """Return the configs of a topic that is mirrored: those of the copy, with what deletes and compacts from its own.
+
+    :param retention: with ``source``, the mirror moves the log start itself, and retention stays off.
+    """
+    names = (*MIRRORED, *RETENTION) if retention == "own" else MIRRORED
+    configs = {name: value for name, value in copy_time.items() if name not in names}
+    configs.update({name: final[name] for name in names if name in final})
+    return configs
+
+
 def producer_visible(topic: TopicPlan) -> dict[str, str]:
     """Configs after the first restore step: final in all that a producer can notice; nothing is deleted yet."""
     configs = {name: value for name, value in topic.target_configs.items() if name not in DELETING}
@@ -229,6 +280,8 @@ def producer_visible(topic: TopicPlan) -> dict[str, str]:
 
 def stages(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes: int) -> dict[str, dict[str, str]]:
     """All overrides that the migration sets on a topic, by purpose, in the order in which it sets them."""
+    if topic.merged:
+        return {name: dict(topic.target_configs) for name in ("copy-time", "producer-visible", "final")}
     return {
         "copy-time": copy_time_configs(topic, target, max_batch_bytes=max_batch_bytes),
         "producer-visible": producer_visible(topic),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.target import CopySettings, TopicSettings
 from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigChange
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs, producer_visible
+from airflow_provider_kafka_migration.topics.configs import (
+    RETENTION,
+    changes,
+    copy_time_configs,
+    is_left_alone,
+    producer_visible,
+    while_mirrored,
+)
 from airflow_provider_kafka_migration.topics.target_topics import Presence
 
 PHASE = "topology_copy"
@@ -22,7 +30,7 @@ COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
 
 
 def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
-    """Write and journal the settings of all topics of the plan.
+    """Write and journal the settings of all topics of the plan, except merged ones: nothing is ever set on those.
 
     Settings that were saved before stay unchanged: a second read of an adopted topic returns the settings that the
     migration has set, not the original ones.
@@ -30,6 +38,8 @@ def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -
     former = record.copy_settings()
     known = dict(former.topics) if former is not None else {}
     for topic in plan.topics:
+        if topic.merged:
+            continue
         here = present[topic.target_name]
         before = known[topic.target_name].before if topic.target_name in known else here.before
         known[topic.target_name] = TopicSettings(
@@ -49,9 +59,59 @@ def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -
     return settings
 
 
+def mirrored_topics(record: MigrationRecord) -> dict[str, str]:
+    """Return the target topics that are copied once, so that a mirror deletes and compacts there, with their ids."""
+    return {
+        str(name): str(topic_id)
+        for entry in record.journal.steps(steps.TARGET_RETENTION)
+        for name, topic_id in entry.details["topics"].items()
+    }
+
+
+def in_force(
+    record: MigrationRecord, target: Cluster, settings: CopySettings, names: Collection[str]
+) -> dict[str, dict[str, str]]:
+    """Return what the configs of topics are to be while records are copied to them.
+
+    A topic that was created again since, to be copied again, has the copy-time settings until it is copied. A topic
+    with content that the mirror has taken over (``adopt``) deletes by its own retention, also with ``source``: there
+    the mirror moves no log start.
+    """
+    retention, begun = record.spec.mirror.target_retention, mirrored_topics(record)
+    wanted = {name: dict(settings.topics[name].copy_time) for name in names}
+    known = sorted(begun.keys() & wanted.keys())
+    if retention == "keep" or not known:
+        return wanted
+    facts = target.admin.describe_topics(known)
+    adopted = {item.target_topic for item in record.partitions().values() if item.adopted}
+    own = set()
+    for name in known:
+        if facts[name].error is None and facts[name].topic_id == begun[name]:
+            item, policy = settings.topics[name], "own" if name in adopted else retention
+            wanted[name] = while_mirrored(item.copy_time, item.final, policy)
+            own |= {name} if policy == "own" else set()
+    return _with_excluded_retention(record, target, wanted, own)
+
+
+def _with_excluded_retention(
+    record: MigrationRecord, target: Cluster, wanted: dict[str, dict[str, str]], names: Collection[str]
+) -> dict[str, dict[str, str]]:
+    """Keep the retention that operators have set on these topics, where it is not copied (``topology.config_exclude``).
+
+    -1 is what the copy has set, and does not count.
+    """
+    exclude = record.spec.topology.config_exclude
+    excluded = [name for name in RETENTION if any(re.fullmatch(item, name) for item in exclude)]
+    present = target.admin.topic_configs(sorted(names)) if excluded and names else {}
+    for name, item in present.items():
+        kept = {key: item.overrides[key] for key in excluded if item.overrides.get(key, "-1") != "-1"}
+        wanted[name] |= kept if item.error is None else {}
+    return wanted
+
+
 def expected_configs(record: MigrationRecord) -> dict[str, dict[str, str]]:
-    """The final configs of each target topic, for the parity check."""
-    return {topic.target_name: dict(topic.target_configs) for topic in record.plan().topics}
+    """The final configs of each target topic that gets any, for the parity check."""
+    return {topic.target_name: dict(topic.target_configs) for topic in record.plan().topics if not topic.merged}
 
 
 def restore_producer_visible(record: MigrationRecord, target: Cluster) -> PhaseResult:
@@ -62,7 +122,8 @@ def restore_producer_visible(record: MigrationRecord, target: Cluster) -> PhaseR
     if record.is_retention_restored():
         return PhaseResult(PHASE, "the final configs are in force", {"topics": 0}, already_done=True)
     plan = record.plan()
-    wanted = {topic.target_name: producer_visible(topic) for topic in plan.topics}
+    topics = [topic for topic in plan.topics if not topic.merged]
+    wanted = {topic.target_name: producer_visible(topic) for topic in topics} | _no_longer_copied(record, target)
     return _restore(
         record, target, wanted, steps.PRODUCER_VISIBLE_RESTORED, "configs that producers notice are restored"
     )
@@ -89,7 +150,25 @@ def restore_deleting(record: MigrationRecord, target: Cluster) -> PhaseResult:
 
     :raises TopologyRefused: the target refused some topics; the error lists all.
     """
-    return _restore(record, target, expected_configs(record), steps.DELETING_RESTORED, "final configs are restored")
+    wanted = expected_configs(record) | _no_longer_copied(record, target)
+    return _restore(record, target, wanted, steps.DELETING_RESTORED, "final configs are restored")
+
+
+def _no_longer_copied(record: MigrationRecord, target: Cluster) -> dict[str, dict[str, str]]:
+    """The settings of topics that have left the plan since theirs were saved, with which nobody copies them."""
+    settings = record.copy_settings()
+    left = {} if settings is None else dict(settings.topics)
+    for topic in record.plan().topics:
+        left.pop(topic.target_name, None)
+    if not left or settings is None:
+        return {}
+    there = _present(target, settings.model_copy(update={"topics": left}))
+    return {name: _own(item) for name, item in left.items() if name in there}
+
+
+def _own(item: TopicSettings) -> dict[str, str]:
+    """What a topic is to have when it is no longer copied: what it had before, or what is planned."""
+    return dict(item.final if item.before is None else item.before)
 
 
 def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResult:
@@ -98,11 +177,7 @@ def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResul
     if settings is None:
         return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
     there = _present(target, settings)
-    wanted = {
-        name: dict(item.final if item.before is None else item.before)
-        for name, item in settings.topics.items()
-        if name in there
-    }
+    wanted = {name: _own(item) for name, item in settings.topics.items() if name in there}
     return _restore(record, target, wanted, steps.ROLLBACK_CONFIGS_RESTORED, "topic configs are restored")
 
 
@@ -126,15 +201,18 @@ def _restore(
 def apply_configs(record: MigrationRecord, target: Cluster, wanted: dict[str, dict[str, str]]) -> list[str]:
     """Set the overrides of topics to exactly these, and return the names of the topics that changed.
 
+    Excluded configs that the copy does not need stay as they are on the target.
+
     :raises TopologyRefused: the target refused some for good; the error lists all. A retriable refusal raises
         ``Transient``.
     """
-    admin = target.admin
+    admin, exclude = target.admin, record.spec.topology.config_exclude
     present = admin.topic_configs(sorted(wanted))
     failures = {name: item.error for name, item in present.items() if item.error is not None}
     todo: dict[str, ConfigChange] = {}
     for name, item in present.items():
         change = changes(item.overrides, wanted[name]) if item.error is None else {}
+        change = {key: value for key, value in change.items() if not is_left_alone(key, exclude)}
         if change:
             todo[name] = change
     results = admin.alter_topic_configs(todo)

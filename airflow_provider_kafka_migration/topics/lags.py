@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
-from airflow_provider_kafka_migration.errors import ForeignData
+from airflow_provider_kafka_migration.errors import ForeignData, leave_out_of_way_back
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch, TailHealth, check_none_failed
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
@@ -172,8 +172,11 @@ def _check_not_ahead(record: MigrationRecord, lags: list[PartitionLag]) -> None:
         raise ForeignData(
             f"{len(ahead)} target partitions end beyond the source's last stable offset; the first one by {-first.lag}",
             where=record.where(PHASE, topic=first.topic, partition=first.partition, offset=first.target_end),
-            next_step="find out who else writes to the target (DescribeProducers), or whether the source lost records "
-            "in an unclean leader election; the target's records from that offset on are not the source's",
+            next_step="check whether the new cluster has lost records in an unclean leader election; if not, "
+            + leave_out_of_way_back(first.topic)
+            if record.spec.is_way_back
+            else "find out who else writes to the target (DescribeProducers), or whether the source lost records in an "
+            "unclean leader election; the target's records from that offset on are not the source's",
             details={"partitions": [item.as_dict() for item in ahead]},
         )
 

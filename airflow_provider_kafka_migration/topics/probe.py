@@ -20,9 +20,11 @@ from airflow_provider_kafka_migration.copy.holes import (
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, PermissionMissing
+from airflow_provider_kafka_migration.internal_topics import SCRATCH_PREFIX
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka import transactions as requests
-from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
+from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, NewTopic
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, patched_header
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import (
@@ -43,9 +45,17 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 # Whether a target accepts what the transactional mode does: one whole transaction, tried on the scratch topic.
 
 
-_SECONDS = 10.0
+_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 _TIMEOUT_MS = 30_000
+
+_APPOINTING = frozenset(
+    {
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+    }
+)
 
 _T = TypeVar("_T")
 
@@ -76,13 +86,18 @@ def try_transaction(wire: Wire, key: TopicPartition, migration_id: str) -> str:
     end = requests.end_transaction(producer, versions.end)
     answers.append(("EndTxn", lambda: requests.end_transaction_answer(_ask(coordinator, end), versions.end)[0]))
     for what, ask in answers:
-        code = _until(ask, is_concurrent)
+        code = _until(ask, _may_pass)
         if code:
             return f"{what}: {error_codes.name(code)}"
     found = _until(
         lambda: read_positions(wire, group, [key])[key], lambda item: item is None or isinstance(item, BrokerBusy)
     )
     return "" if found == position else f"the committed position is read back as {found}"
+
+
+def _may_pass(code: int) -> bool:
+    """Return whether to ask again. On a cluster that no group has used yet, coordinators are only being appointed."""
+    return is_concurrent(code) or code in _APPOINTING
 
 
 def _until(ask: Callable[[], _T], again: Callable[[_T], bool]) -> _T:
@@ -125,11 +140,10 @@ def _commit(
 # -- probe ------------------------------------------------------------------------------------------------------------
 
 
-#: The migration's principal needs rights on target topics with this prefix; no migration ever selects such topics.
-SCRATCH_PREFIX = "kafka-migration-probe-"
 _FILLERS = 1_000
 _MARKERS = 5
-_REMOVAL_SECONDS = 15.0
+_REMOVAL_SECONDS = 60.0
+_PAUSE_SECONDS = 0.2
 _TRANSACTION_SECONDS = 20.0
 
 
@@ -181,11 +195,11 @@ def probe_target(record: MigrationRecord, target: Cluster, *, transactions: bool
     :raises MigrationError: not even the scratch topic can be created.
     """
     name = scratch_topic(record, target)
-    admin, wire = target.admin, target.wire
+    wire = target.wire
     _remove(target, name)
-    created = admin.create_topics([NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})])[name]
-    if created.error is not None:
-        raise created.error.exception("the scratch topic of the probe cannot be created", record.where("precheck"))
+    error = _create(target, name)
+    if error is not None:
+        raise error.exception("the scratch topic of the probe cannot be created", record.where("precheck"))
     result = ProbeResult()
     try:
         _try_all(record, target, name, result)
@@ -207,7 +221,22 @@ def _remove(target: Cluster, name: str) -> None:
         facts = target.admin.describe_topics([name]).get(name)
         if facts is None or facts.error is not None:
             return
-        time.sleep(0.1)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _create(target: Cluster, name: str) -> ItemError | None:
+    """Create the scratch topic.
+
+    Brokers in ZooKeeper mode no longer list a topic that they are still deleting, and refuse to create it until then.
+    A probe that was killed has left one.
+    """
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    while True:
+        new = NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})
+        error = target.admin.create_topics([new])[name].error
+        if error is None or error.code != TOPIC_ALREADY_EXISTS or time.monotonic() >= deadline:
+            return error
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _try_all(record: MigrationRecord, target: Cluster, name: str, result: ProbeResult) -> None:

@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.topics import bring, target_topics
+from airflow_provider_kafka_migration.topics import bring, target_topics, topics_gone
 
 # -- topology missing -------------------------------------------------------------------------------------------------
 #
@@ -56,7 +56,8 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
 
     A creation that began but did not end, because the process died in between, is repeated. So is a topic that was
     deleted by policy and exists again: whoever created it (brokers auto-create topics for any client), it is treated
-    like any topic that topology_copy finds. All other topics are left as they are. A topic that may not be described is
+    like any topic that topology_copy finds. All other topics are left as they are: so are those that the source no
+    longer has, because somebody may have deleted them on both clusters. A topic that may not be described is
     left to the copiers, which report it.
 
     :raises ForeignData: another client recreated a topic that was deleted by policy, and it has data.
@@ -72,6 +73,11 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         if facts.error is not None and facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     }
     begun, recopied = _begun(context.record)
+    # One broker's answer is not evidence, because a broker that has just started does not know all topics; but what the
+    # migration itself has deleted is gone.
+    suspects = missing - begun - recopied.keys()
+    missing -= suspects - topics_gone.confirm(context.target.admin, dict.fromkeys(suspects, ""), suspects).keys()
+    missing -= _without_source(context, job, missing)
     replaced = {
         name
         for name, facts in described.items()
@@ -100,6 +106,28 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         reason=f"{len(todo)} target topics were created again",
     )
     return todo
+
+
+def _without_source(context: PhaseContext, job: CopyJob, names: Set[str]) -> set[str]:
+    """Return the target topics that are not to be created, because the source no longer has what they are a copy of.
+
+    A topic with the records of both clusters needs the proof that it is still there: the opposite flow would find it,
+    and create it on the source, too.
+    """
+    items = {item.target_topic: item for item in job.partitions if item.target_topic in names}
+    planned = {item.topic: item.topic_id for item in items.values()}
+    if not planned:
+        return set()
+    admin = context.source.admin
+    described = admin.describe_topics(sorted(planned))
+    suspects = [name for name, facts in described.items() if topics_gone.why_suspect(planned[name], facts)]
+    gone = topics_gone.confirm(admin, planned, suspects)
+    if job.provenance is not None:
+        unproven = {name for name, facts in described.items() if facts.error is not None or name in suspects}
+        gone = {**dict.fromkeys(unproven, "it is not known whether the source still has it"), **gone}
+    for name, why in sorted(gone.items()):
+        log.warning("%s is missing on the target, and is not created again: %s", name, why)
+    return {target for target, item in items.items() if item.topic in gone}
 
 
 def _begun(record: MigrationRecord) -> tuple[set[str], dict[str, str]]:

@@ -9,19 +9,36 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
 from airflow_provider_kafka_migration.documents.target import CopySettings
-from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.errors import (
+    ForeignData,
+    MigrationError,
+    PermissionMissing,
+    TopologyRefused,
+    leave_out_of_way_back,
+)
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, CreatedTopic, NewTopic
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 PHASE = "topology_copy"
 
 #: The journal gets an entry per batch of topics, before and after the batch is created.
 TOPICS_PER_ENTRY = 100
+
+
+_FOREIGN = (
+    "delete these topics on the target, rename (topics.rename) or exclude them, or allow copying into them next to the "
+    "data of others (offsets.on_foreign_writer: transactional)"
+)
+_WIDER = "partitions are never removed: delete these (empty) topics on the target, or add partitions on the source"
+#: Adopted topics hold data of clients or of another tool, so the advice never asks anyone to remove any of it.
+_FOREIGN_TO_ADOPTION = "exclude these topics ({key}): what they hold was neither adopted nor left out by the plan"
+_WIDER_TO_ADOPTION = "add partitions on the source, or exclude these topics ({key})"
 
 
 @dataclass(frozen=True)
@@ -122,16 +139,17 @@ def _check_described(record: MigrationRecord, errors: Mapping[str, ItemError]) -
 
 
 def foreign_ends(topic: TopicPlan, here: Presence) -> dict[int, int]:
-    """Return the log ends of a topic's partitions that hold data which the plan neither adopts nor writes next to."""
+    """Return the log ends of a topic's partitions that hold data which the plan neither adopts nor leaves alone."""
     if here.ours or topic.shared:
         return {}
-    adopted = {item.partition for item in topic.partitions if item.adopted is not None}
-    return {number: end for number, end in here.end_offsets.items() if end > 0 and number not in adopted}
+    known = {item.partition for item in topic.partitions if item.adopted is not None or item.left_out}
+    return {number: end for number, end in here.end_offsets.items() if end > 0 and number not in known}
 
 
 def _refuse_moved(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
     """Refuse adopted partitions whose target log is not the one that the boundary was found on, or has moved since."""
     moved: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for topic in plan.topics:
         here = present[topic.target_name]
         for item in topic.partitions:
@@ -139,13 +157,16 @@ def _refuse_moved(record: MigrationRecord, plan: Plan, present: Mapping[str, Pre
                 why = _why_not_adopted(item.partition, item.adopted, here)
                 if why:
                     moved[f"{topic.target_name}-{item.partition}"] = why
+                    sources[topic.target_name] = topic.name
     if moved:
         name, why = min(moved.items())
         raise ForeignData(
             f"{len(moved)} partitions cannot be adopted any more; {name}: {why}",
             where=record.where(PHASE, cluster="target", topic=name.rpartition("-")[0]),
-            next_step="find out who wrote to, deleted or recreated these topics on the target; before anything was "
-            "copied, clear plan to look for the boundary again",
+            next_step=leave_out_of_way_back(sources[name.rpartition("-")[0]])
+            if record.spec.is_way_back
+            else "find out who wrote to, deleted or recreated these topics on the target; before anything was copied, "
+            "clear plan to look for the boundary again",
             details={"partitions": moved},
         )
 
@@ -159,6 +180,20 @@ def _why_not_adopted(partition: int, start: AdoptedStart, here: Presence) -> str
     if end < start.target_offset or (end != start.target_offset and not here.ours):
         return f"its log ends at {end}, but the boundary is {start.target_offset}"
     return ""
+
+
+def fix_of_foreign(spec: MigrationSpec) -> str:
+    """Return what to do before the copy begins, where a topic holds data of others; empty if nothing is adopted."""
+    return _FOREIGN_TO_ADOPTION.format(key=_excluding_key(spec)) if spec.adopt is not None else ""
+
+
+def fix_of_wider(spec: MigrationSpec) -> str:
+    """Return what to do where a topic has more partitions than on the source; empty if nothing is adopted."""
+    return _WIDER_TO_ADOPTION.format(key=_excluding_key(spec)) if spec.adopt is not None else ""
+
+
+def _excluding_key(spec: MigrationSpec) -> str:
+    return "way_back.exclude" if spec.is_way_back else "topics.exclude"
 
 
 def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
@@ -178,8 +213,9 @@ def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence])
         raise ForeignData(
             f"{len(foreign)} target topics hold data that is not from this migration: {', '.join(list(foreign)[:10])}",
             where=record.where(PHASE, cluster="target", topic=first),
-            next_step="delete these topics on the target, rename (topics.rename) or exclude them, or allow copying "
-            "into them next to the data of others (offsets.on_foreign_writer: transactional)",
+            next_step=leave_out_of_way_back(next(topic.name for topic in plan.topics if topic.target_name == first))
+            if record.spec.is_way_back
+            else fix_of_foreign(record.spec) or _FOREIGN,
             details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
         )
     wider = {
@@ -193,8 +229,7 @@ def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence])
         raise TopologyRefused(
             f"{len(wider)} target topics have more partitions than the source: {', '.join(list(wider)[:10])}",
             where=record.where(PHASE, cluster="target", topic=next(iter(wider))),
-            next_step="partitions are never removed: delete these (empty) topics on the target, or add partitions on "
-            "the source",
+            next_step=fix_of_wider(record.spec) or _WIDER,
             details={"topics": wider},
         )
     _refuse_narrow(record, plan, present)
@@ -206,7 +241,8 @@ def _refuse_narrow(record: MigrationRecord, plan: Plan, present: Mapping[str, Pr
     narrow = {
         topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
         for topic in plan.topics
-        if topic.shared and present[topic.target_name].partitions < len(topic.partitions)
+        # A merged topic grows on both clusters, so that a key has the same partition on both.
+        if topic.shared and not topic.merged and present[topic.target_name].partitions < len(topic.partitions)
     }
     if narrow:
         raise TopologyRefused(
@@ -240,7 +276,7 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
     topics = {topic.target_name: topic for topic in plan.topics}
     missing = [name for name in sorted(topics) if not present[name].exists]
     ids = journaled_ids(context.record)
-    shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared}
+    shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared and present[name].exists}
     if shared.keys() - journaled_shared(context.record):
         reason = f"{len(shared)} topics that others write to are copied into, in transactions"
         context.journal.step(steps.TOPIC_SHARED, details={"topics": shared}, reason=reason)
@@ -277,7 +313,13 @@ def check_permissions(record: MigrationRecord, target: Cluster, plan: Plan) -> N
 
     :raises PermissionMissing: with all missing operations and their topics.
     """
-    cut = {topic.target_name for topic in plan.topics if any(item.filler_offsets for item in topic.partitions)}
+    # A mirror deletes on the target what the source has deleted.
+    follows = record.spec.kind == "mirror" and record.spec.mirror.target_retention == "source"
+    cut = {
+        topic.target_name
+        for topic in plan.topics
+        if not topic.shared and (follows or any(item.filler_offsets for item in topic.partitions))
+    }
     names = sorted(topic.target_name for topic in plan.topics)
     missing: dict[str, list[str]] = {}
     for name, facts in target.admin.describe_topics(names, operations=True).items():
@@ -311,7 +353,7 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
                 topic.target_name,
                 len(topic.partitions),
                 topic.replication_factor,
-                settings.topics[topic.target_name].copy_time,
+                topic.target_configs if topic.merged else settings.topics[topic.target_name].copy_time,
             )
             for topic in batch
         ]

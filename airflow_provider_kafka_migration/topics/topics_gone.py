@@ -86,7 +86,7 @@ def _judge(name: str, planned_id: str, answers: _Answers) -> str | None:
         if said in (_Says.PRESENT, _Says.NOTHING):
             what = str(answer) if isinstance(answer, Transient) else facts.error if facts is not None else "no answer"
             log.warning(
-                "%s: another broker of the source reports it as gone; broker %s does not: %s",
+                "%s: another broker reports it as gone; broker %s does not: %s",
                 name,
                 broker_id,
                 said.value if said is _Says.PRESENT else what,
@@ -118,10 +118,30 @@ def check_none_gone(record: MigrationRecord) -> None:
     record.journal.refresh()
     gone = record.journal.steps(steps.SOURCE_TOPIC_GONE)
     planned = {topic.name for topic in record.plan().topics} if gone else set()
+    again = mirrored_again(record)
     for entry in gone:
         name = str(entry.details["topic"])
-        if name in planned:
+        if name in planned and entry.seq > again.get(name, -1):
             raise _gone_error(record, name, dict(entry.details))
+
+
+def mirrored_again(record: MigrationRecord) -> dict[str, int]:
+    """Source topics whose remote topic was deleted by approval, with the journal's number of the last deletion.
+
+    What the source has under such a name is a new topic, if it has one. A deletion that was begun does not count, nor
+    one from before the topic was dropped again: the old copy is still there, and the new topic's records must not
+    follow it.
+    """
+    found: dict[str, int] = {}
+    for entry in record.journal.steps():
+        if entry.step == steps.REMOTE_TOPIC_DELETED:
+            found[str(entry.details["topic"])] = entry.seq
+        elif entry.step == steps.REMOTE_TOPIC_DELETING:
+            found.pop(str(entry.details["topic"]), None)
+        elif entry.step == steps.PLAN_SUPPLEMENTED:
+            for name in entry.details.get("dropped", {}):
+                found.pop(str(name), None)
+    return found
 
 
 def _gone_error(record: MigrationRecord, name: str, details: dict[str, Any]) -> TopicRecreated:
@@ -129,7 +149,8 @@ def _gone_error(record: MigrationRecord, name: str, details: dict[str, Any]) -> 
         f"source topic {name}: {details['why']}",
         where=record.where(PHASE, cluster="source", topic=name),
         next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the "
-        "target stays); or delete it on the target and start a new migration",
+        "target stays)"
+        + ("" if record.spec.mirror.merges else "; or delete it on the target and start a new migration"),
         details=details,
     )
 
@@ -142,7 +163,7 @@ def check_ids(record: MigrationRecord, source: Cluster, partitions: Iterable[Cop
     """
     planned = {item.topic: item.topic_id for item in partitions}
     gone = find_gone(source.admin, planned)
-    if gone and record.spec.topology.on_topic_deleted != "drop":
+    if gone and record.spec.topology.on_topic_deleted == "fail":
         name = min(gone)
         raise _gone_error(record, name, {"topic": name, "why": gone[name], "policy": "fail"})
     return set(gone)

@@ -187,10 +187,11 @@ def check(
     section = context.spec.validation
     target_keys = [(item.target_topic, item.partition) for item in document.partitions]
     source_ends = _ends(context.source.wire, list(ends))
+    returned_at = seen_from_first.returned_at(context.record)
     late = read_late_writes(
         context.source.wire,
         ends,
-        {key: item.end for key, item in source_ends.items()},
+        {key: min(item.end, returned_at.get(key, item.end)) for key, item in source_ends.items()},
         ours=seen_from_first.producer_ids(context.record),
     )
     rules = CountRules(
@@ -202,13 +203,26 @@ def check(
         compared_log_starts=compared_starts,
         adopted=frozenset(key for key, item in context.record.partitions().items() if item.adopted),
     )
-    return check_counts(
+    found = check_counts(
         document,
         ends,
         source_ends,
         _ends(context.target.wire, target_keys),
         {item.key: item for item in contents},
         rules,
+    )
+    written = sum(key in source_ends and source_ends[key].end > offset for key, offset in returned_at.items())
+    return _named(found, returned_at, written) if returned_at else found
+
+
+def _named(found: CheckResult, returned_at: Mapping[TopicPartition, int], written: int) -> CheckResult:
+    """Return the result with a warning that clients returned before it was known."""
+    text = (
+        f"clients may have returned to the source by the way back: {written} of its {len(returned_at)} partitions have "
+        "records from there on, which are theirs and no late writes"
+    )
+    return found.model_copy(
+        update={"outcome": worst([found.outcome, Outcome.WARNING]), "findings": [*found.findings, text]}
     )
 
 

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics.configs import is_left_alone
 
 #: A KRaft broker describes configs as of the metadata that it has applied, which may lag behind the controller that
 #: has just restored them. So a difference counts only if it lasts this long.
@@ -36,18 +37,22 @@ class TargetTopic:
 
 
 def check_topic_parity(
-    topics: Sequence[TopicPlan], source_partitions: Mapping[str, int], targets: Mapping[str, TargetTopic]
+    topics: Sequence[TopicPlan],
+    source_partitions: Mapping[str, int],
+    targets: Mapping[str, TargetTopic],
+    exclude: Sequence[str] = (),
 ) -> CheckResult:
     """Check that partition counts equal the source's, and that configs equal the plan's and no others are set.
 
     :param source_partitions: current partition counts by source topic.
     :param targets: by target topic.
+    :param exclude: ``topology.config_exclude``: such configs belong to the target.
     """
     rows: list[dict[str, Any]] = []
     findings: list[str] = []
     for topic in sorted(topics, key=lambda item: item.name):
         target = targets.get(topic.target_name, TargetTopic(0, {}))
-        problems = _parity_problems(topic, source_partitions.get(topic.name), target)
+        problems = _parity_problems(topic, source_partitions.get(topic.name), target, exclude)
         rows.append(
             {
                 "topic": topic.name,
@@ -64,7 +69,9 @@ def check_topic_parity(
     return CheckResult(name="topic_parity", outcome=outcome, summary=summary, partitions=rows, findings=findings)
 
 
-def _parity_problems(topic: TopicPlan, source_count: int | None, target: TargetTopic) -> list[str]:
+def _parity_problems(
+    topic: TopicPlan, source_count: int | None, target: TargetTopic, exclude: Sequence[str]
+) -> list[str]:
     if not target.partitions:
         return ["the topic is not on the target"]
     problems = []
@@ -72,6 +79,8 @@ def _parity_problems(topic: TopicPlan, source_count: int | None, target: TargetT
     if target.partitions < expected or (target.partitions != expected and not topic.shared):
         problems.append(f"the target has {target.partitions} partitions, the source has {expected}")
     for name in sorted(topic.target_configs.keys() | target.overrides.keys()):
+        if is_left_alone(name, exclude):
+            continue
         wanted, seen = topic.target_configs.get(name), target.overrides.get(name)
         if wanted != seen:
             problems.append(
@@ -101,7 +110,9 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster, *, proven: 
     }
     deadline = time.monotonic() + CONFIGS_VISIBLE_SECONDS
     while True:
-        check = check_topic_parity(plan.topics, counts, _target_topics(target, plan))
+        check = check_topic_parity(
+            plan.topics, counts, _target_topics(target, plan), record.spec.topology.config_exclude
+        )
         if check.outcome is not Outcome.FAILED or time.monotonic() >= deadline:
             return with_late_partitions(record, source, check)
         time.sleep(0.5)

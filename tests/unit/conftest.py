@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -15,8 +16,11 @@ from typing import Any
 
 import boto3
 import botocore.loaders
+import botocore.session
 import certifi
 import pytest
+import typer.main
+import typer.testing
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
@@ -32,13 +36,17 @@ _COVERED = {"copy", "phases"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Trace only tests that count: tracing makes others slower for nothing.
 
-    Property tests take the same lines hundreds of times, so they are not traced either.
+    Property tests take the same lines hundreds of times, so they are not traced either; of a test with parameters, only
+    its first run is.
     """
     folder = Path(__file__).parent
+    traced: set[object] = set()
     for item in items:
+        test = getattr(item, "obj", None)
         counts = item.path.is_relative_to(folder) and item.path.relative_to(folder).parts[0] in _COVERED
-        if not counts or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        if not counts or getattr(test, "is_hypothesis_test", False) or test in traced:
             item.add_marker("no_cover")
+        traced.add(test)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +70,16 @@ def _one_loader() -> Iterator[None]:
     """Parse botocore's descriptions of services once: without it, each session of a test reads megabytes of JSON."""
     loader = botocore.loaders.create_loader()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(botocore.loaders, "create_loader", lambda _search_path=None: loader)
+        # Where sessions call it: they import the function itself.
+        patch.setattr(botocore.session, "create_loader", lambda _search_path=None: loader)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_command_line() -> Iterator[None]:
+    """Build the commands of an app once, as each process of the command line does, and not for each call of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))
         yield
 
 

@@ -119,6 +119,35 @@ def test_conflicts_of_adopt_are_named(adopt: dict[str, Any], others: dict[str, A
     assert set(mistakes(minimal(adopt=adopt, **others))) == {path}
 
 
+@pytest.mark.parametrize(
+    "others",
+    [{"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}, {"seed": {"via": "split"}}],
+    ids=["mirror", "split"],
+)
+def test_an_early_sync_of_groups_is_refused_where_it_could_not_be(others: dict[str, Any]) -> None:
+    assert set(mistakes(minimal(groups={"early_sync": True}, **others))) == {"groups.early_sync"}
+    assert parse_spec(minimal(**others)).groups.early_sync is False
+
+
+MIRROR: dict[str, Any] = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
+
+
+@pytest.mark.parametrize(
+    ("others", "groups", "path"),
+    [
+        ({}, {}, "groups.on_deleted"),
+        ({**MIRROR, "mirror": {**MIRROR["mirror"], "sync_groups": False}}, {}, "groups.on_deleted"),
+        (MIRROR, {"deleted_after": "100ms"}, "groups.deleted_after"),
+    ],
+    ids=["migration", "no sync", "at once"],
+)
+def test_groups_are_deleted_by_mirrors_that_follow_them_only(
+    others: dict[str, Any], groups: dict[str, Any], path: str
+) -> None:
+    assert set(mistakes(minimal(groups={"on_deleted": "delete", **groups}, **others))) == {path}
+    assert parse_spec(minimal(groups={"on_deleted": "delete"}, **MIRROR)).groups.on_deleted == "delete"
+
+
 def test_wrong_keys_of_adopt_are_named_with_its_conflicts() -> None:
     found = mistakes(minimal(adopt={"from": "way_back", "min_records": 0}))
     assert set(found) == {"adopt.min_records", "adopt.migration_id"}
@@ -440,6 +469,8 @@ def test_selection_excludes_win_and_internal_topics_never_match() -> None:
         (["orders\\.replica"], "orders.replica", True),
         (["orders.replica"], "orders.replica", True),
         (["_confluent-ksql.*"], "_confluent-ksql-default_command_topic", True),
+        ([".*"], "kafka-migration-probe-0123456789ab", False),
+        (["kafka-migration-probe-.*"], "kafka-migration-probe-0123456789ab", False),
         ([".*"], "mm2-offsets.a.internal", False),
         (["mm2-offsets\\..*\\.internal"], "mm2-offsets.a.internal", True),
     ],

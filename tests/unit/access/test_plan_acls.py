@@ -165,3 +165,29 @@ def test_the_access_map_has_denials_prefixes_and_what_has_no_equivalent() -> Non
     assert statements["Deny", "topic/CLUSTER/UUID/orders"] == ["kafka-cluster:DeleteTopic"]
     assert statements["Allow", "cluster/CLUSTER/UUID"] == ["kafka-cluster:Connect"]
     assert len(found.without_equivalent) == 2
+
+
+@pytest.mark.parametrize("two_way", [False, True])
+def test_flows_in_both_directions_leave_other_acls_to_people(two_way: bool) -> None:
+    mirror = {"source_alias": "A", "target_alias": "B", "two_way": two_way}
+    bindings = [
+        _acl("TOPIC", "orders"),
+        _acl("TOPIC", "*"),
+        _acl("GROUP", "billing"),
+        _acl("TRANSACTIONAL_ID", "app", pattern="PREFIXED"),
+    ]
+    plans = _plans(bindings, target=[_acl("GROUP", "of-b")], kind="mirror", mirror=mirror)
+    copied = {(plan.resource_type, plan.target_resource_name) for plan in plans if plan.action == "create"}
+    others = {("TOPIC", "*"), ("GROUP", "billing"), ("TRANSACTIONAL_ID", "app")}
+    assert copied == {("TOPIC", "A.orders")} | (set() if two_way else others)
+    left = [plan for plan in plans if plan.action == "filtered"]
+    assert all("mirror.two_way" in plan.reason for plan in left)
+    assert len(left) == (3 if two_way else 0), "and what only the target has is not our business"
+    assert {plan.action for plan in plans if plan.resource_name == "of-b"} == (set() if two_way else {"target_only"})
+
+
+def test_flows_in_both_directions_copy_no_quotas() -> None:
+    mirror = {"source_alias": "A", "target_alias": "B", "two_way": True}
+    assert _spec(kind="mirror", mirror=mirror).quota_policy == "skip"
+    assert _spec(kind="mirror", mirror={**mirror, "two_way": False}).quota_policy == "copy"
+    assert _spec(acls={"quotas": "keep_target"}).quota_policy == "keep_target"

@@ -59,7 +59,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigS
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.finding_codes import CODES
+from airflow_provider_kafka_migration.record.finding_codes import _ALL, CODES
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -672,8 +672,25 @@ def test_alter_on_the_target_is_missed_only_where_access_is_changed(
     assert missing == ({"target Cluster Alter"} if needed else set())
 
 
+@pytest.mark.parametrize(("policy", "missing"), [("keep", set()), ("delete", {"target Group Delete"})])
+def test_delete_on_groups_is_missed_only_where_groups_are_deleted(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, missing: set[str]
+) -> None:
+    may = frozenset({"READ", "DESCRIBE"})
+    admin = answers(cluster_operations=None, describe_topics={}, group_operations={"billing": may, "unknown": None})
+    both = [SimpleNamespace(role=role, admin=admin) for role in ("source", "target")]
+    mirror = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
+    listed = access.check_permissions(make(*both, **mirror, groups={"on_deleted": policy}), plan)
+    assert {item.subject for item in listed if item.code == "B005"} == missing
+
+
 def test_a_broker_that_does_not_tell_permissions_says_so(make: Callable[..., PhaseContext], plan: Plan) -> None:
     admin = answers(cluster_operations=None, describe_topics={}, group_operations={})
     both = [SimpleNamespace(role=role, admin=admin) for role in ("source", "target")]
     codes = {item.code for item in access.check_permissions(make(*both), plan)}
     assert codes == {"I006"}
+
+
+def test_no_code_stands_for_two_findings() -> None:
+    codes = [item.code for item in _ALL]
+    assert sorted(codes) == sorted(set(codes))

@@ -337,7 +337,7 @@ def test_a_topic_without_a_sample_stops_a_migration_that_translates(make: Callab
     ]
     found = planned(make(schema_plan(id_mode="translate", topics=topics)))
     assert [(item.code, item.details["topics"]) for item in found] == [
-        ("B120", {"logs": "TOPIC_AUTHORIZATION_FAILED"}),
+        ("B117", {"logs": "TOPIC_AUTHORIZATION_FAILED"}),
         ("W117", {"orders": "no records of partition 3 came back from offset 7"}),
     ]
 

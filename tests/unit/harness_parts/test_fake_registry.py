@@ -14,6 +14,8 @@ import pytest
 from harness.fake_registry import CONFLUENT_WITH_RULES, DropConnection, FakeRegistry, Reply, Request
 from harness.fake_registry.texts import avro_names, canonical, incompatibilities
 
+pytestmark = pytest.mark.slow
+
 INT, LONG, STRING = '"int"', '"long"', '"string"'
 
 

@@ -18,6 +18,8 @@ import pytest
 
 from harness.fake_registry import FakeRegistry
 
+pytestmark = pytest.mark.slow
+
 PROBES = Path(__file__).parents[2] / "cases" / "registry-probes"
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: The recordings cut each body at this many characters.

@@ -8,6 +8,8 @@ from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, Partit
 from harness.compare import PartitionContent, Record, record_digest
 from harness.faults.judge import Damage, _judge_partition
 
+pytestmark = pytest.mark.slow
+
 
 def content(records: dict[int, str], end: int | None = None, keys: dict[str, bytes] | None = None) -> PartitionContent:
     """A partition with these values at these offsets; ``keys`` by value."""

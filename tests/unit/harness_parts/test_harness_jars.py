@@ -13,6 +13,8 @@ from harness.jars import kafka_jars
 from harness.jars.kafka_jars import JarsError, ensure, main, record
 from harness.spark import yarn
 
+pytestmark = pytest.mark.slow
+
 NAME = "9.9.9"
 JARS = {"a-1.jar": b"content of a", "b-2.jar": b"content of b"}
 

@@ -24,6 +24,8 @@ from harness.processes import (
     wait_for,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"

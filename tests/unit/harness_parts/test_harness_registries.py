@@ -18,6 +18,8 @@ from harness.jars.maven import JarsError
 from harness.processes import HarnessError
 from harness.registries import SeedVersion, ensure, import_archive
 
+pytestmark = pytest.mark.slow
+
 VERSION = "3.3.3"
 NAME = "apicurio-registry-app-3.3.3-all.tar.gz"
 

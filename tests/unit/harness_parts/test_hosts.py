@@ -16,7 +16,11 @@ import pytest
 from harness.hosts import CHECKOUT, PACKAGE, Host, Lab, why_not
 from harness.processes import HarnessError, is_listening, wait_for
 
-pytestmark = [pytest.mark.skipif(why_not() is not None, reason=str(why_not())), pytest.mark.timeout(120)]
+pytestmark = [
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    pytest.mark.timeout(120),
+    pytest.mark.slow,
+]
 
 _PORT = 8000
 _LISTEN = f"""

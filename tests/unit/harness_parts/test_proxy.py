@@ -12,6 +12,8 @@ import pytest
 from harness.faults.proxy import PRODUCE, ClusterProxy
 from harness.processes import free_port, release_ports
 
+pytestmark = pytest.mark.slow
+
 
 class Echo:
     """Answers each frame with itself, and remembers what came."""

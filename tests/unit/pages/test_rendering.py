@@ -26,6 +26,8 @@ from airflow_provider_kafka_migration.pages.rendering import code, escape_html, 
 from airflow_provider_kafka_migration.pages.schemas import approval_facts
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
+pytestmark = pytest.mark.slow
+
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 #: What GitHub's Markdown makes links of in any text node, whether or not its characters were escaped
 #: (mdast-util-gfm-autolink-literal, which Airflow's UI has).

@@ -109,6 +109,8 @@ def test_a_foreign_write_on_the_old_side_is_refused_by_name(switched: World) -> 
     assert [(item.topic, item.partition) for item in adoption.refused] == [("orders", 0)]
     assert "somebody has written there" in adoption.refused[0].reason
     assert findings(back)["B120"] == ["orders-0"]
+    [found] = [item for item in precheck.find_all(back.context(), back.context().record.plan()) if item.code == "B120"]
+    assert "way_back.exclude" in found.fix
     with pytest.raises(PrecheckBlocked, match="B120"):
         back.run("precheck")
 
@@ -119,6 +121,9 @@ def test_a_foreign_write_after_the_plan_is_found_by_the_precheck(switched: World
     assert "B121" not in findings(back)
     switched.source.log("orders", 0).write(b"late")
     assert findings(back)["B121"] == ["orders-0"]
+    [found] = [item for item in precheck.find_all(back.context(), back.context().record.plan()) if item.code == "B121"]
+    assert "way_back.exclude" in found.fix
+    assert "delete nothing" in found.fix
 
 
 def test_an_adopted_topic_that_is_deleted_is_never_made_again(switched: World) -> None:
@@ -148,8 +153,10 @@ def test_a_foreign_write_after_the_precheck_is_found_before_anything_is_changed(
     back.run("precheck")
     switched.source.log("orders", 0).write(b"late")
     configs = {name: dict(topic.configs) for name, topic in switched.source.topics.items()}
-    with pytest.raises(ForeignData, match="orders-0: its log ends at"):
+    with pytest.raises(ForeignData, match="orders-0: its log ends at") as caught:
         back.run("topology_copy")
+    assert "way-back leave-out FILE orders" in caught.value.next_step
+    assert "delete nothing" in caught.value.next_step
     assert {name: topic.configs for name, topic in switched.source.topics.items()} == configs
 
 

@@ -207,6 +207,16 @@ def test_a_topic_with_another_config_or_width_fails(worlds: Worlds) -> None:
     assert failed_checks(world) == ["topic_parity"]
 
 
+def test_what_is_excluded_stays_as_it_is_on_the_target(worlds: Worlds) -> None:
+    """For instance the throttles of a reassignment that runs on the target."""
+    world = worlds.at(VALIDATE)
+    configs = world.target.topics["orders"].configs
+    configs["leader.replication.throttled.replicas"] = "0:1"
+    assert configs["retention.ms"] == "-1"
+    world.run(VALIDATE)
+    assert configs == {"leader.replication.throttled.replicas": "0:1", "retention.ms": "86400000"}
+
+
 def test_a_topic_that_the_target_does_not_describe_is_not_equal(worlds: Worlds) -> None:
     world = worlds.at(VALIDATE)
     world.outside.fail("target.admin.describe_topics", lambda _: {})

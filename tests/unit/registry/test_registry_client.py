@@ -27,6 +27,8 @@ from airflow_provider_kafka_migration.registry.model import Reference, Registere
 from harness.fake_registry import FakeRegistry
 from harness.fake_registry.server import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 #: Slashes, spaces, percent signs, queries, fragments, umlauts, contexts: all are legal names of subjects.
 ODD = ["a/b", "a b", "50%", "%2F", "a?b=c&d", "a#b", "ä-value", "a+b", ":.x:y", "..", ".", "a:b"]
 

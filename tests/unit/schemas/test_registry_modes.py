@@ -24,6 +24,8 @@ from airflow_provider_kafka_migration.schemas.sync import synchronize
 from airflow_provider_kafka_migration.state import State
 from harness.fake_registry import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 
 def settings(at: World) -> TemporarySettings:
     return TemporarySettings(at.context.record, client(at.target, "target"), "target")

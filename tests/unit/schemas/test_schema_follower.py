@@ -20,6 +20,8 @@ from airflow_provider_kafka_migration.schemas import sync
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
 from harness.fake_registry import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 
 def wait_until(what: Callable[[], Any]) -> None:
     """Wait for something that another thread does."""

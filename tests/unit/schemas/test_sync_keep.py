@@ -13,6 +13,8 @@ from airflow_provider_kafka_migration.errors import SchemaConflicts
 from airflow_provider_kafka_migration.record import steps
 from harness.fake_registry import Reply, Request
 
+pytestmark = pytest.mark.slow
+
 ORDER = avro("Order", "id")
 CART = '{"type":"record","name":"Cart","fields":[{"name":"o","type":"Order"}]}'
 

@@ -24,7 +24,6 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable, Transient
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupDescription,
     GroupListing,
@@ -33,6 +32,7 @@ from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupOffsets,
 )
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue, TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
@@ -177,7 +177,7 @@ class FakeAdmin:
     def groups_offsets(self, names: Iterable[str], *, require_stable: bool = True) -> dict[str, GroupOffsets]:
         found = {}
         for name in names:
-            group = self.groups[name]
+            group = self.groups.get(name, FakeGroup())
             offsets = {key: GroupOffset(offset, 3, text) for key, (offset, text) in group.offsets.items()}
             found[name] = GroupOffsets(name, {} if group.read_error else offsets, error=group.read_error)
         return found

@@ -10,17 +10,23 @@ from typing import Any
 import pytest
 from phase_support import make_plan, ready
 
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.copy import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+    ProvenanceSettings,
+)
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissing, StorageUnavailable, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.lanes.slices import Identity, LeaseKeeper
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.topics import bring, recopy
+from airflow_provider_kafka_migration.topics import bring, recopy, topics_gone
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
 RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
@@ -246,6 +252,58 @@ def test_a_topic_that_somebody_has_made_meanwhile_is_made_ours(tmp_path: Path, m
     assert world.make_missing() == ["orders"]
     assert made == [{("orders", 0), ("orders", 1)}]
     assert world.make_missing() == [], "once"
+
+
+def test_a_topic_that_one_broker_does_not_know_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started does not know all topics; another one has it, and then all of them."""
+    world = World(tmp_path)
+    made: list[set[tuple[str, int]]] = []
+    monkeypatch.setattr(bring, "make_new_partitions", lambda _context, _plan, keys: made.append(keys))
+    monkeypatch.setattr(topics_gone, "PAUSE_SECONDS", 0.0)
+    world.admin.topics["orders"] = GONE
+    world.admin.other_brokers = {2: {"orders": ""}}
+    assert world.make_missing() == []
+    assert world.context.journal.steps(steps.TOPICS_MADE_AGAIN) == []
+    world.admin.other_brokers = {2: {"orders": GONE}}
+    assert world.make_missing() == ["orders"]
+    assert made == [{("orders", 0), ("orders", 1)}]
+
+
+DENIED = ItemError(error_codes.TOPIC_AUTHORIZATION_FAILED, "TOPIC_AUTHORIZATION_FAILED", "")
+MARKS = ProvenanceSettings(header="h", source_cluster_id="A", target_cluster_id="B")
+
+
+@pytest.mark.parametrize(
+    ("source", "marks", "made_again"),
+    [
+        ("", None, True),
+        ("", MARKS, True),
+        (GONE, None, False),
+        (GONE, MARKS, False),
+        (DENIED, None, True),
+        (DENIED, MARKS, False),
+    ],
+)
+def test_a_topic_that_was_deleted_on_both_clusters_is_not_made_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str | ItemError,
+    marks: ProvenanceSettings | None,
+    made_again: bool,
+) -> None:
+    """With the records of both clusters in it, that the source still has it must be proven."""
+    world = World(tmp_path)
+    made: list[set[tuple[str, int]]] = []
+    monkeypatch.setattr(bring, "make_new_partitions", lambda _context, _plan, keys: made.append(keys))
+    monkeypatch.setattr(topics_gone, "PAUSE_SECONDS", 0.0)
+    world.admin.topics["orders"] = GONE
+    admin: Any = world.context.source.admin
+    admin.topics["orders"] = source
+    job = world.job().model_copy(update={"provenance": marks})
+    assert recopy.make_missing(world.context, "tail", job) == (["orders"] if made_again else [])
+    assert bool(made) == bool(world.context.journal.steps(steps.TOPICS_MADE_AGAIN)) == made_again
 
 
 def test_a_topic_that_is_still_to_be_deleted_is_not_made_again(tmp_path: Path) -> None:

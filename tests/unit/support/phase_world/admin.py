@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.cluster import ClusterDescription, LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupDescription,
@@ -26,6 +25,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import (
     PartitionFacts,
     TopicFacts,
 )
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from phase_world.outside import Outside
 
@@ -144,6 +144,17 @@ class SimAdmin:
 
         return self._call("delete_topics", act, changes=str(list(names)))
 
+    def delete_topic_with_id(self, name: str, topic_id: str) -> ItemError | None:
+        """See ``TopicsAdmin.delete_topic_with_id``."""
+
+        def act() -> None:
+            topic = self._state.topics.get(name)
+            if topic is not None and topic.topic_id == topic_id:
+                del self._state.topics[name]
+
+        self._call("delete_topic_with_id", act, changes=name)
+        return None
+
     def topic_configs(self, names: Sequence[str]) -> dict[str, Configs]:
         """See ``ConfigsAdmin.topic_configs``."""
 
@@ -191,14 +202,22 @@ class SimAdmin:
             members = tuple(GroupMember(client, client, "/10.0.0.1") for client in group.members)
             return GroupDescription(name, group.type, group.state, members)
 
-        return self._call("describe_groups", lambda: {name: one(name, self._state.groups[name]) for name in names})
+        def act() -> dict[str, GroupDescription]:
+            groups = self._state.groups
+            missing = {name: GroupDescription(name, "classic", "Dead") for name in names if name not in groups}
+            return {**missing, **{name: one(name, groups[name]) for name in names if name in groups}}
+
+        return self._call("describe_groups", act)
 
     def groups_offsets(self, names: Sequence[str], *, require_stable: bool = True) -> dict[str, GroupOffsets]:
         """See ``GroupsAdmin.groups_offsets``."""
-        groups = self._state.groups
-        return self._call(
-            "groups_offsets", lambda: {name: GroupOffsets(name, dict(groups[name].offsets)) for name in names}
-        )
+
+        def act() -> dict[str, GroupOffsets]:
+            groups = self._state.groups
+            there = {name: dict(groups[name].offsets) if name in groups else {} for name in names}
+            return {name: GroupOffsets(name, offsets) for name, offsets in there.items()}
+
+        return self._call("groups_offsets", act)
 
     def alter_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
@@ -206,12 +225,46 @@ class SimAdmin:
         """See ``GroupsAdmin.alter_group_offsets``."""
 
         def act() -> dict[TopicPartition, ItemError | None]:
-            found = self._state.groups.get(group) or self._state.group(group)
+            if group not in self._state.groups:
+                self._state.group(group).type = "simple"
+            found = self._state.groups[group]
             found.offsets.update(offsets)
             self._state.commits.append((group, {key: item.offset for key, item in offsets.items()}))
             return dict.fromkeys(offsets)
 
         return self._call("alter_group_offsets", act, changes=group)
+
+    def delete_group_offsets(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ItemError | None]:
+        """See ``GroupsAdmin.delete_group_offsets``. A simple group without offsets disappears, on brokers later."""
+        wanted = sorted(set(places))
+
+        def act() -> dict[TopicPartition, ItemError | None]:
+            found = self._state.groups.get(group)
+            if found is None:
+                return dict.fromkeys(wanted)
+            if found.members:
+                return dict.fromkeys(wanted, ItemError(86, "GROUP_SUBSCRIBED_TO_TOPIC"))
+            for place in wanted:
+                found.offsets.pop(place, None)
+            if found.type == "simple" and not found.offsets:
+                del self._state.groups[group]
+            return dict.fromkeys(wanted)
+
+        return self._call("delete_group_offsets", act, changes=group)
+
+    def delete_groups(self, names: Sequence[str]) -> dict[str, ItemError | None]:
+        """See ``GroupsAdmin.delete_groups``."""
+
+        def one(name: str) -> ItemError | None:
+            group = self._state.groups.get(name)
+            if group is not None and group.members:
+                return ItemError(68, "NON_EMPTY_GROUP")
+            self._state.groups.pop(name, None)
+            return None
+
+        return self._call("delete_groups", lambda: {name: one(name) for name in names}, changes=str(sorted(names)))
 
     def groups_with_configs(self) -> list[str] | None:
         """No group has configs of its own."""

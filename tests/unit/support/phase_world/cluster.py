@@ -51,6 +51,8 @@ class ClusterState:
     commits: list[tuple[str, dict[TopicPartition, int]]] = field(default_factory=list)
     #: names of all topics that were ever created, in order
     created: list[str] = field(default_factory=list)
+    #: partitions whose brokers are down
+    leaderless: set[TopicPartition] = field(default_factory=set)
 
     def create(self, name: str, partitions: int = 1, *, start: int = 0, **configs: str) -> Topic:
         """Create a topic whose logs begin at an offset."""

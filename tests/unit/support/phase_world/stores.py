@@ -59,6 +59,10 @@ class SimStore:
         answer = self.answers.get(key)
         return found if answer is None else answer(found)
 
+    def delete(self, key: str) -> None:
+        """See ``ObjectStore.delete``."""
+        self._outside.call(f"{self._name}.delete", lambda: self.objects.pop(key, None), changes=key)
+
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See ``ObjectStore.list``."""
 

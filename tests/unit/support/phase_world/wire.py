@@ -44,6 +44,8 @@ class SimWire:
         topic = self._state.topics.get(key[0])
         if topic is None or key[1] >= len(topic.logs):
             raise BrokerBusy("the topic is unknown", where=Where(topic=key[0], partition=key[1]), next_step="wait")
+        if key in self._state.leaderless:
+            raise BrokerBusy("there is no leader", where=Where(topic=key[0], partition=key[1]), next_step="wait")
         return topic.logs[key[1]]
 
     def retrying(self, attempt: Callable[[], _T]) -> _T:
@@ -69,7 +71,8 @@ class SimWire:
         if topic is None:
             return TopicMetadata(name, "", error_codes.UNKNOWN_TOPIC_OR_PARTITION, {}, {}, is_internal=False)
         numbers = range(len(topic.logs))
-        leaders, replicas = dict.fromkeys(numbers, 1), {number: [1] for number in numbers}
+        leaders = {number: -1 if (name, number) in self._state.leaderless else 1 for number in numbers}
+        replicas = {number: [1] for number in numbers}
         return TopicMetadata(name, topic.topic_id, 0, leaders, replicas, is_internal=False)
 
     def leaders(self, partitions: Iterable[TopicPartition], *, refresh: bool = False) -> dict[TopicPartition, int]:

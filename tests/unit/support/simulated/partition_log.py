@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from crc32c import crc32c
+
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, read_batches, records
 
@@ -187,8 +189,12 @@ class PartitionLog:
         self._store(data, batch.next_offset)
 
     def compact(self, removed: Iterable[int]) -> None:
-        """Remove the records at these offsets; a batch that loses all of its records is removed, too."""
+        """Remove the records at these offsets; a batch that loses all of its records is removed, too.
+
+        Of a producer that is remembered, the header of the last batch stays, as with Apache Kafka's cleaner.
+        """
         gone = set(removed)
+        last = {number: state.batches[-1][2] for number, state in self.producers.items() if state.batches}
         kept: list[bytes] = []
         for data in self.batches:
             batch = RawBatch(memoryview(data))
@@ -198,7 +204,30 @@ class PartitionLog:
             left = [record for record in records(batch) if record.offset not in gone]
             if left:
                 kept.append(_with_records(batch, left))
+            elif last.get(batch.producer_id) == batch.base_offset:
+                kept.append(_without_records(batch))
         self.batches = kept
+
+    def compact_keys(self, until: int, *, tombstones: bool = False) -> set[int]:
+        """Remove what a later record of its key below ``until`` supersedes, and tombstones; return the offsets."""
+        found = [record for batch in self.views() if not batch.is_control for record in records(batch)]
+        found = [record for record in found if record.offset < until]
+        latest = {record.key: record.offset for record in found}
+        gone = {
+            record.offset
+            for record in found
+            if latest[record.key] != record.offset or (tombstones and record.value is None)
+        }
+        self.compact(gone)
+        return gone
+
+    def remove_markers(self) -> None:
+        """Remove all markers, as the cleaner does some time after their transactions have gone."""
+        self.batches = [data for data, batch in zip(self.batches, self.views(), strict=True) if not batch.is_control]
+
+    def forget_producers(self) -> None:
+        """Forget all producers, as a broker does after ``producer.id.expiration.ms``."""
+        self.producers.clear()
 
     def delete_until(self, offset: int) -> None:
         """Move the log start up (DeleteRecords, retention)."""
@@ -307,6 +336,16 @@ class PartitionLog:
                 continue
             found.update({record.offset: record for record in records(batch) if record.offset >= self.log_start})
         return found
+
+
+def _without_records(batch: RawBatch) -> bytes:
+    """The header that is left of a batch: its offsets and its sequence, and no records."""
+    data = bytearray(bytes(batch.data)[:61])
+    struct.pack_into(">i", data, 8, 61 - 12)
+    struct.pack_into(">i", data, 57, 0)
+    data[22] &= 0xF8  # nothing is compressed
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
+    return bytes(data)
 
 
 def _with_records(batch: RawBatch, left: list[Record]) -> bytes:
