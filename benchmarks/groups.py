@@ -1,8 +1,8 @@
 """``python -m benchmarks.groups`` (``make bench-groups``): what consumer groups go through when they move.
 
-The same topics and groups, first through MirrorMaker 2 (``sync.group.offsets``), then through us, by the command line;
-in one run. Then a consumer of each group starts on the target: how many records does it get again, how many never?
-Writes ``build/bench-groups/summary.json`` and a table.
+The same topics and groups, first through MirrorMaker 2 (``sync.group.offsets``), then through a migration and a mirror
+of this package, by the command line; in one run. Then a consumer of each group starts on the target: how many records
+does it get again, how many never? Writes ``build/bench-groups/summary.json`` and a table.
 """
 
 from __future__ import annotations
@@ -38,10 +38,23 @@ from benchmarks.peers.mirror_maker import MirrorMaker
 from benchmarks.run import write_json
 from harness.brokers import KafkaCluster
 from harness.clients import committed_offsets
-from harness.processes import HarnessError, wait_for
+from harness.processes import HarnessError, Process, start, wait_for
 
 RESULTS = ROOT / "build" / "bench-groups"
 _ALIAS = "mm2"
+_MIRROR_ALIAS = "mirrored"
+_TOOLS = ["mm2", "ours", "mirror"]
+#: What a migration needs in addition. Without sentinel records the topics hold what their applications wrote, and
+#: nothing else is counted.
+_MIGRATION = {
+    "cutover": {"freeze": "manual", "freeze_stable_window": "1s", "sentinel": "end_offsets"},
+    "evidence": {"signing_key": "env:BENCH_KEY"},
+}
+_MIRROR = {
+    "migration_id": "bench-mirror",
+    "kind": "mirror",
+    "mirror": {"source_alias": _MIRROR_ALIAS, "target_alias": "target", "sync_interval": "1s"},
+}
 #: After the last change of a group's offsets on the target MirrorMaker 2 has had several rounds more.
 _SETTLED_SECONDS = 12.0
 _MIRROR_SECONDS = 180.0
@@ -115,10 +128,19 @@ def _wait_settled(look: Callable[[], Any]) -> None:
             last, since = now, time.monotonic()
 
 
-class CommandLine:
-    """``kafka-migration`` as people call it."""
+def _program() -> str:
+    return str(Path(sys.executable).with_name("kafka-migration"))
 
-    def __init__(self, source: KafkaCluster, target: KafkaCluster, folder: Path) -> None:
+
+class CommandLine:
+    """``kafka-migration`` as people call it.
+
+    :param sections: of the spec, instead of a migration's.
+    """
+
+    def __init__(
+        self, source: KafkaCluster, target: KafkaCluster, folder: Path, sections: Mapping[str, Any] | None = None
+    ) -> None:
         folder.mkdir(parents=True)
         self._spec = folder / "migration.yaml"
         pattern = PREFIX.replace(".", r"\.") + ".*"
@@ -131,9 +153,7 @@ class CommandLine:
             "groups": {"include": [pattern]},
             "seed": {"via": "direct"},
             "tail": {"drain_stable_window": "2s", "slice_seconds": 5},
-            # Without sentinel records the topics hold what their applications wrote, and nothing else is counted.
-            "cutover": {"freeze": "manual", "freeze_stable_window": "1s", "sentinel": "end_offsets"},
-            "evidence": {"signing_key": "env:BENCH_KEY"},
+            **(_MIGRATION if sections is None else sections),
         }
         self._spec.write_text(yaml.safe_dump(content), encoding="utf-8")
         self._environment = {
@@ -143,21 +163,25 @@ class CommandLine:
             "BENCH_KEY": bytes(range(32)).hex(),
         }
 
-    def __call__(self, command: str, *arguments: str, status: int) -> dict[str, Any]:
+    def start(self, *command: str, log: Path) -> Process:
+        """Start a command in the background."""
+        return start(" ".join(command), [_program(), *command, str(self._spec)], log, env=self._environment)
+
+    def __call__(self, *command: str, arguments: Sequence[str] = (), status: int) -> dict[str, Any]:
         """Its JSON answer.
 
         :raises HarnessError: another exit status.
         """
-        program = str(Path(sys.executable).with_name("kafka-migration"))
         done = subprocess.run(
-            [program, command, str(self._spec), *arguments, "--json"],
+            [_program(), *command, str(self._spec), *arguments, "--json"],
             env=self._environment,
             capture_output=True,
             text=True,
             timeout=_STEP_SECONDS,
         )
         if done.returncode != status:
-            raise HarnessError(f"kafka-migration {command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+            text = f"kafka-migration {' '.join(command)} ended with {done.returncode}"
+            raise HarnessError(f"{text}:\n{done.stdout}{done.stderr}")
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
@@ -167,8 +191,36 @@ def migrate(source: KafkaCluster, target: KafkaCluster, folder: Path, say: Say) 
     command = CommandLine(source, target, folder)
     code = command("run", status=10)["waiting"]["code"]
     say("ours: the tail follows; the cutover is approved")
-    code = command("resume", "--approve", code, status=10)["waiting"]["code"]
-    command("resume", "--approve", code, status=0)
+    code = command("resume", arguments=["--approve", code], status=10)["waiting"]["code"]
+    command("resume", arguments=["--approve", code], status=0)
+
+
+def mirror_with_ours(source: KafkaCluster, target: KafkaCluster, folder: Path, say: Say) -> None:
+    """Run a mirror of this package until it has copied everything and has then brought the groups up to date."""
+    command = CommandLine(source, target, folder, _MIRROR)
+    running = command.start("mirror", "run", log=folder / "mirror.log")
+    try:
+
+        def status() -> Mapping[str, Any]:
+            running.check_running()
+            return command("mirror", "status", status=0)
+
+        def has_all() -> bool:
+            lag = status()["lag"]
+            return lag is not None and not lag["total"] and not lag["partitions_unknown"]
+
+        wait_for("the mirror's copy", has_all, _MIRROR_SECONDS, 0.5)
+        say("mirror: all records are there; waiting for two rounds of its groups")
+        for _ in range(2):
+            before = status()["groups"]
+
+            def newer(before: Any = before) -> bool:
+                now = status()["groups"]
+                return now is not None and (before is None or now["at"] > before["at"])
+
+            wait_for("a round of the mirror's groups", newer, _MIRROR_SECONDS, 0.5)
+    finally:
+        running.stop()
 
 
 def measure(
@@ -243,15 +295,19 @@ def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> list[dic
     if "ours" in options.tools:
         migrate(source, target, folder / "ours", say)
         rows += measure(source, target, groups, "ours", "")
+        delete_groups(target, groups)
+    if "mirror" in options.tools:
+        mirror_with_ours(source, target, folder / "mirror", say)
+        rows += measure(source, target, groups, "mirror", f"{_MIRROR_ALIAS}.")
     say("done")
     return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if a group of ours got a record twice or never."""
+    """The exit status: 1 if a group that this package moved, by migration or mirror, got a record twice or never."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.groups", description=__doc__)
     parser.add_argument("--records", type=int, default=6_000, help="of each topic")
-    parser.add_argument("--tools", nargs="+", choices=["mm2", "ours"], default=["mm2", "ours"])
+    parser.add_argument("--tools", nargs="+", choices=_TOOLS, default=_TOOLS)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="kafka-migration-groups-") as name, ExitStack() as stack:
         rows = run(options, Path(name), stack)
@@ -259,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = table(rows)
     (RESULTS / "table.md").write_text(text + "\n", encoding="utf-8")
     print(text)
-    return 1 if any(row["reread"] or row["skipped"] for row in rows if row["tool"] == "ours") else 0
+    return 1 if any(row["reread"] or row["skipped"] for row in rows if row["tool"] != "mm2") else 0
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ OUTSIDE = "elsewhere"
 _READ_SECONDS = 120.0
 _JOIN_SECONDS = 60.0
 
+#: Places of groups that lag, by how many offsets; only topics that have as many in each partition have such groups.
+BEHIND = {"50_behind": 50, "5000_behind": 5_000}
+
 Place = tuple[str, int]
 #: (partition, key, value): no two records of a topic are the same; timestamps may be the broker's own.
 Identity = tuple[int, bytes | None, bytes | None]
@@ -106,6 +109,9 @@ def places(content: Content) -> dict[str, dict[int, int]]:
         "end": dict(content.ends),
         "beyond_end": {n: end + 10 for n, end in content.ends.items()},
     }
+    for name, count in BEHIND.items():
+        if all(content.ends[number] - count > start for number, start in content.starts.items()):
+            found[name] = {number: end - count for number, end in content.ends.items()}
     behind = {number: offset for number, records in content.records.items() if (offset := _behind_hole(records))}
     if behind:
         found["behind_hole"] = behind

@@ -28,7 +28,6 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import AclListing
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.admin.topics import (
@@ -39,6 +38,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import (
     PartitionFacts,
     TopicFacts,
 )
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes

@@ -7,21 +7,17 @@ Environment: ``APPROVE=manual`` leaves the two approvals to a person; ``KEEP=1``
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
-import shutil
-import signal
 import sys
-import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from types import FrameType
 
 from rich.console import Console
 
 from demo import access, schemas
 from demo.drive import Run
 from demo.groups import Groups, Switched
+from demo.run import DemoRun, exit_status, is_set
 from demo.screen import Screen
 from demo.verdict import Verdict, judge, show
 from demo.way_back import WayBack
@@ -31,59 +27,47 @@ from harness.load import load
 from harness.processes import wait_for
 
 _SYNC_SECONDS = 60.0
-_EXIT_INTERRUPTED = 130
 
 
-class Demo:
-    """One demo from beginning to end."""
+class Demo(DemoRun[World, Verdict]):
+    """A migration from beginning to end."""
 
     def __init__(self, console: Console, *, by_hand: bool, keep: bool, way_back: bool = False) -> None:
-        self._console = console
+        super().__init__(console, FOLDER, keep=keep)
         self._by_hand = by_hand
-        self._keep = keep
         self._way_back = way_back
-        self._begun = time.monotonic()
         self._groups: Groups
         self._switched: list[Switched] = []
-        self.world: World | None = None
 
-    def run(self) -> Verdict:
-        """Run the demo; all processes are stopped when it returns or raises."""
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        FOLDER.mkdir(parents=True)
-        with ExitStack() as stack:
-            self.world = world = World(stack, self.say)
-            self.say("Starting the source (ZooKeeper mode), the target (KRaft mode), two schema registries, S3 ...")
-            world.start_services()
-            self.say("Starting Airflow; meanwhile the source gets its topics, records and consumer groups ...")
-            self._make_life(stack, world)
-            world.wait_airflow()
-            self.say(f"Airflow: {world.airflow.url} (no login is needed: everyone is admin)")
-            with Screen(self._console) as screen:
-                self._screen = screen
-                run = Run(
-                    world.airflow,
-                    screen,
-                    by_hand=self._by_hand,
-                    before_switch=self._switch_clients,
-                    in_tail=self._change_a_schema,
-                )
-                run.run(world.spec())
-            self.say("The run has ended. Comparing both clusters record by record ...")
-            verdict = judge(world, self._switched)
-            self._write_on_the_target(world, verdict)
-            if self._way_back:
-                self._go_back(world, verdict)
-            verdict.seconds = time.monotonic() - self._begun
-            (FOLDER / "summary.json").write_text(json.dumps(verdict.summary(), indent=2) + "\n", encoding="utf-8")
-            show(self._console, verdict)
-            if self._keep:
-                self._stay(world)
-            return verdict
+    def _make_world(self, stack: ExitStack) -> World:
+        return World(stack, self.say)
 
-    def say(self, text: str) -> None:
-        """Print a line with the time since the start."""
-        self._console.print(f"[dim]{time.monotonic() - self._begun:5.0f} s[/]  {text}", highlight=False, soft_wrap=True)
+    def _play(self, stack: ExitStack, world: World) -> Verdict:
+        self.say("Starting the source (ZooKeeper mode), the target (KRaft mode), two schema registries, S3 ...")
+        world.start_services()
+        self.say("Starting Airflow; meanwhile the source gets its topics, records and consumer groups ...")
+        self._make_life(stack, world)
+        world.wait_airflow()
+        self.say(f"Airflow: {world.airflow.url} (no login is needed: everyone is admin)")
+        with Screen(self._console) as screen:
+            self._screen = screen
+            run = Run(
+                world.airflow,
+                screen,
+                by_hand=self._by_hand,
+                before_switch=self._switch_clients,
+                in_tail=self._change_a_schema,
+            )
+            run.run(world.spec())
+        self.say("The run has ended. Comparing both clusters record by record ...")
+        verdict = judge(world, self._switched)
+        self._write_on_the_target(world, verdict)
+        if self._way_back:
+            self._go_back(world, verdict)
+        return verdict
+
+    def _show(self, verdict: Verdict) -> None:
+        show(self._console, verdict)
 
     def _make_life(self, stack: ExitStack, world: World) -> None:
         load(world.source, world.topics)
@@ -140,28 +124,10 @@ class Demo:
         for line in back.lines:
             self.say(f"Way back: {line}")
 
-    def _stay(self, world: World) -> None:
-        self.say(f"KEEP=1: everything keeps running. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}")
-        self.say(f"source: {world.source.bootstrap}   target: {world.target.bootstrap}")
-        self.say(f"registries: {world.source_registry.url}   {world.target_registry.url}   Ctrl-C ends all")
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
-
-
-def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def _report_failure(console: Console, demo: Demo, error: BaseException) -> None:
-    console.print(f"\n[bold red]The demo failed:[/] {type(error).__name__}")
-    console.print(str(error), highlight=False, markup=False, soft_wrap=True)
-    console.print("\nLogs:")
-    for path in demo.world.logs() if demo.world is not None else [FOLDER]:
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "") not in ("", "0")
+    def _addresses(self, world: World) -> Iterator[str]:
+        yield f"KEEP=1: everything keeps running. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}"
+        yield f"source: {world.source.bootstrap}   target: {world.target.bootstrap}"
+        yield f"registries: {world.source_registry.url}   {world.target_registry.url}"
 
 
 def main() -> int:
@@ -172,17 +138,8 @@ def main() -> int:
         print(f"APPROVE={approve} is neither auto nor manual", file=sys.stderr)
         return 2
     console = Console(soft_wrap=False)
-    signal.signal(signal.SIGTERM, _on_signal)
-    demo = Demo(console, by_hand=approve == "manual", keep=_is_set("KEEP"), way_back=_is_set("WAY_BACK"))
-    try:
-        verdict = demo.run()
-    except KeyboardInterrupt:
-        console.print("\nInterrupted; everything that was started is stopped.")
-        return _EXIT_INTERRUPTED
-    except Exception as error:
-        _report_failure(console, demo, error)
-        return 1
-    return 1 if verdict.problems else 0
+    demo = Demo(console, by_hand=approve == "manual", keep=is_set("KEEP"), way_back=is_set("WAY_BACK"))
+    return exit_status(console, demo)
 
 
 if __name__ == "__main__":
