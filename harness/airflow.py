@@ -26,7 +26,8 @@ import psutil
 
 from harness.processes import HarnessError, Process, free_port, release_ports, start, tail_of, wait_for
 
-_READY_SECONDS = 180.0
+#: Long: on a busy machine each of the four components takes a minute to import Airflow.
+_READY_SECONDS = 600.0
 _STOP_SECONDS = 20.0
 _MIGRATE_SECONDS = 300.0
 _REQUEST_SECONDS = 30.0

@@ -47,7 +47,7 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"]
 #: Small heaps and the client compiler, because brokers of tests run for seconds. Benchmarks pass their own options.
 SMALL_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _ZOOKEEPER_JVM = ("-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_READY_SECONDS = 60.0
+_READY_SECONDS = 300.0
 _STOP_SECONDS = 10.0
 
 _SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -25,8 +25,10 @@ _JOIN_SECONDS = 30.0
 #: Maximum number of records in flight of a producer; librdkafka's own queue is larger.
 _MAX_WAITING = 10_000
 
-#: (topic, number) -> key and value.
-Content = Callable[[str, int], tuple[bytes, bytes]]
+#: (topic, number) -> key and value (None: a tombstone).
+Content = Callable[[str, int], tuple[bytes, bytes | None]]
+
+_T = TypeVar("_T")
 
 
 class _Worker:
@@ -208,6 +210,16 @@ def lost_records(
     return lost
 
 
+#: What a group's request gets while its coordinator starts or moves; librdkafka does not call it retriable.
+_COORDINATOR_MOVES = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+
+
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
@@ -217,13 +229,34 @@ def commit_offsets(config: Mapping[str, Any], group: str, offsets: Mapping[Topic
     :raises KafkaException: the commit is refused.
     """
     consumer = _group_consumer(config, group)
-    try:
-        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
+    places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
+
+    def commit() -> None:
         for place in consumer.commit(offsets=places, asynchronous=False):
             if place.error is not None:
                 raise KafkaException(place.error)
+
+    try:
+        _with_coordinator(commit)
     finally:
         consumer.close()
+
+
+def _with_coordinator(request: Callable[[], _T]) -> _T:
+    """Send a group's request; again for a while where a young cluster is still choosing the group's coordinator."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return request()
+        except KafkaException as error:
+            if not _passes(error.args[0]) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def _passes(error: KafkaError) -> bool:
+    """Whether a group request may succeed later: librdkafka does not call a moving coordinator retriable."""
+    return error.retriable() or error.code() in _COORDINATOR_MOVES
 
 
 def committed_offsets(config: Mapping[str, Any], group: str, topics: Iterable[str]) -> dict[TopicPartitionKey, int]:
@@ -232,7 +265,7 @@ def committed_offsets(config: Mapping[str, Any], group: str, topics: Iterable[st
     places = [TopicPartition(topic, number) for topic in sorted(topics) for number in sorted(known[topic].partitions)]
     consumer = _group_consumer(config, group)
     try:
-        answers = consumer.committed(places, timeout=20)
+        answers = _with_coordinator(lambda: consumer.committed(places, timeout=20))
     finally:
         consumer.close()
     return {(place.topic, place.partition): place.offset for place in answers if place.offset >= 0}

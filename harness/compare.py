@@ -499,11 +499,30 @@ def _consume(
                     open_ones.discard(place)
 
 
+#: A broker that has just started, or a client whose metadata is older than the leader.
+_NOT_NOW = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+
+
 def _offsets(admin: AdminClient, partitions: list[TopicPartition], spec: OffsetSpec) -> dict[TopicPartitionKey, int]:
-    futures = admin.list_offsets(
-        dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=20
-    )
-    return {(p.topic, p.partition): future.result().offset for p, future in futures.items()}
+    deadline = time.monotonic() + 60
+    while True:
+        futures = admin.list_offsets(
+            dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=20
+        )
+        try:
+            return {(p.topic, p.partition): future.result().offset for p, future in futures.items()}
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_NOW or time.monotonic() > deadline:
+                raise
+            admin.list_topics(timeout=20)
+            time.sleep(0.5)
 
 
 def record_digest(record: Record) -> bytes:

@@ -1,6 +1,7 @@
 """Environments with other versions of Spark, below the user's cache: made once, each from a package index.
 
 They hold PySpark and what executors need (``EXECUTOR_PACKAGES``), and not this project: tests ship it as users do.
+For Spark Connect, one environment serves as client and as server.
 """
 
 from __future__ import annotations
@@ -12,14 +13,10 @@ from pathlib import Path
 from harness.jars.maven import cache_folder, locked
 from harness.processes import HarnessError
 
-#: Series -> what is installed for it.
-SERIES = {
-    "3.5": ("pyspark==3.5.9",),
-    "4.0": ("pyspark==4.0.5",),
-    "4.1": ("pyspark==4.1.4",),
-    "4.2": ("pyspark==4.2.1",),
-    "4.3": ("pyspark==4.3.0",),
-}
+#: Series -> the version that is installed for it.
+SERIES = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
+#: Those whose Spark Connect has what the driver needs.
+CONNECT_SERIES = tuple(series for series in sorted(SERIES) if series != "3.5")
 _EXECUTOR = (
     "boto3>=1.40",
     "cramjam>=2.14",
@@ -37,13 +34,16 @@ class Offline(HarnessError):
     """The packages of an environment cannot be had here."""
 
 
-def python_of(series: str) -> Path:
+def python_of(series: str, *, connect: bool = False) -> Path:
     """Return the interpreter of the environment of a series; make the environment if it is not there.
 
+    :param connect: with what clients of Spark Connect need.
     :raises Offline: its packages could not be installed.
     """
-    wanted = (*SERIES[series], *_EXECUTOR)
-    folder = cache_folder("spark") / f"{wanted[0].replace('==', '-')}-py{sys.version_info[0]}{sys.version_info[1]}"
+    extra = "[connect]" if connect else ""
+    wanted = (f"pyspark{extra}=={SERIES[series]}", *_EXECUTOR)
+    name = f"pyspark-{SERIES[series]}-{'connect-' if connect else ''}py{sys.version_info[0]}{sys.version_info[1]}"
+    folder = cache_folder("spark") / name
     python = folder / "bin" / "python"
     marker = folder / "complete"
     with locked(cache_folder("spark"), folder.name):

@@ -1,4 +1,4 @@
-"""One Airflow for all tests of the DAG: it takes half a minute to start."""
+"""One Airflow for all tests of the DAG, which takes half a minute to start; and one for each file whose tasks die."""
 
 from __future__ import annotations
 
@@ -35,6 +35,34 @@ def lab(
     }
     (folder / "approvals").mkdir()
     with lab_airflow(folder, dags, source_cluster, target_cluster, s3_server, env) as airflow:
+        yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, itertools.count(1))
+
+
+@pytest.fixture(scope="module")
+def kills(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with the tasks that are to die; each death leaves a file beside it."""
+    file = tmp_path_factory.mktemp("kills") / "tasks.json"
+    file.write_text("[]")
+    return file
+
+
+@pytest.fixture(scope="module")
+def killing_lab(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    s3_server: S3Server,
+    kills: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Lab]:
+    """An Airflow whose tasks kill themselves (``dags/killed_migration.py``)."""
+    folder = tmp_path_factory.mktemp("killing-lab")
+    dags = folder / "dags"
+    dags.mkdir()
+    file = dags / "killed_migration.py"
+    file.write_bytes((Path(__file__).parent / "dags" / file.name).read_bytes())
+    env = {"AIRFLOW__KAFKA_MIGRATION__PRELOAD": "True", "KILLS": str(kills)}
+    airflow = lab_airflow(folder, dags, source_cluster, target_cluster, s3_server, env)
+    with airflow:
         yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, itertools.count(1))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
+from airflow_provider_kafka_migration.provider.params import params_from_spec
 from harness.airflow import AirflowStandalone
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -110,14 +111,7 @@ class Lab:
 
     def trigger(self, spec: Mapping[str, Any], dag_id: str = GENERIC, *, takeover: bool = False) -> DagRun:
         """Start a run of the generic DAG for a spec."""
-        conf = {
-            "migration_id": spec["migration_id"],
-            "source": spec["source"]["conn_id"],
-            "target": spec["target"]["conn_id"],
-            "journal": spec["storage"]["journal"],
-            "more": dict(spec),
-            "takeover": takeover,
-        }
+        conf = {**params_from_spec(spec), "takeover": takeover}
         return DagRun(self, dag_id, self.airflow.trigger(dag_id, conf), str(spec["migration_id"]))
 
     def secrets(self) -> list[str]:
@@ -271,6 +265,8 @@ def lab_airflow(
     }
     settings = {
         "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
+        # On a busy machine Airflow's 30 s run out while a task parses its DAG; it is tried again a minute later then.
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "240",
         "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "E2E_NOTIFIER_TOKEN": NOTIFIER_TOKEN,

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
-from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
 from harness.compare import bounds, compare
 from harness.load import Kind, TopicLoad, load
 from harness.processes import HarnessError, wait_for
-from harness.s3 import EVIDENCE_BUCKET, S3Server
+from harness.s3 import EVIDENCE_BUCKET
 from harness.webhook import FreezeWebhook
-from tests.e2e.migration_lab import ROOT, WEBHOOK_SECRET, DagRun, Lab, lab_airflow, may_be_cleared
+from tests.e2e.migration_lab import ROOT, WEBHOOK_SECRET, DagRun, Lab, may_be_cleared
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -56,32 +54,6 @@ SPARK = {"seed", "tail", "validate"}
 STANDSTILL_SECONDS = 300.0
 #: A copy that takes some seconds, to be killed in.
 SLOW = {"seed": {"lanes": 2, "max_bytes_per_second": "50KB", "segment_max_bytes": "64KiB"}}
-
-
-@pytest.fixture(scope="module")
-def kills(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file with the tasks that are to die."""
-    file = tmp_path_factory.mktemp("kills") / "tasks.json"
-    file.write_text("[]")
-    return file
-
-
-@pytest.fixture(scope="module")
-def lab(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    s3_server: S3Server,
-    kills: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Lab]:
-    folder = tmp_path_factory.mktemp("killed-lab")
-    dags = folder / "dags"
-    dags.mkdir()
-    file = dags / "killed_migration.py"
-    file.write_bytes((Path(__file__).parent / "dags" / "killed_migration.py").read_bytes())
-    airflow = lab_airflow(folder, dags, source_cluster, target_cluster, s3_server, {"KILLS": str(kills)})
-    with airflow:
-        yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, count(1))
 
 
 @dataclass(frozen=True)
@@ -122,8 +94,13 @@ def _scene(lab: Lab, prefix: str) -> Iterator[Scene]:
         yield Scene(prefix, names, group, middle, producer, webhook)
 
 
-def _cleared_to_the_end(run: DagRun, option: str = "Approve") -> dict[str, int]:
-    """Clear what is red as the runbook says, answer what asks, until the run is green; how often each was cleared."""
+def cleared_to_the_end(
+    run: DagRun, option: str = "Approve", answer: Callable[[DagRun, str], object] | None = None
+) -> dict[str, int]:
+    """Clear what is red as the runbook says, answer what asks, until the run is green; how often each was cleared.
+
+    :param answer: answers an approval, by its task id; by default with the option, or "Approve".
+    """
     cleared: dict[str, int] = {}
     states: dict[str, str | None] = {}
     changed_at = time.monotonic()
@@ -137,13 +114,15 @@ def _cleared_to_the_end(run: DagRun, option: str = "Approve") -> dict[str, int]:
                     run.clear(task_id, downstream=True)
                     cleared[task_id] = cleared.get(task_id, 0) + 1
                     break  # what is below it has another state now
-                if state == "awaiting_input":
+                if state == "awaiting_input" and answer is not None:
+                    answer(run, task_id)
+                elif state == "awaiting_input":
                     run.approve(task_id, option if task_id == "approve_cutover" else "Approve")
         time.sleep(1)
     return cleared
 
 
-def _entries(run: DagRun) -> list[dict[str, Any]]:
+def entries(run: DagRun) -> list[dict[str, Any]]:
     """The journal itself, not the view of it."""
     found = sorted(
         (key, body) for key, body in run.objects().items() if "/journal/" in key.partition(run.migration_id)[2]
@@ -152,8 +131,8 @@ def _entries(run: DagRun) -> list[dict[str, Any]]:
     return [json.loads(body) for _, body in found]
 
 
-def _steps(run: DagRun, name: str) -> list[dict[str, Any]]:
-    return [entry for entry in _entries(run) if entry["step"] == name]
+def steps(run: DagRun, name: str) -> list[dict[str, Any]]:
+    return [entry for entry in entries(run) if entry["step"] == name]
 
 
 def _check_good_end(lab: Lab, run: DagRun, scene: Scene) -> None:
@@ -164,18 +143,18 @@ def _check_good_end(lab: Lab, run: DagRun, scene: Scene) -> None:
     assert not scene.producer.failed
     assert lost_records(target, scene.producer.acknowledged) == []
     assert committed_offsets(target, scene.group, scene.names) == scene.middle
-    assert _entries(run)[-1]["to"] == "finalized"
-    assert len(_steps(run, "seed_done")) == 1
+    assert entries(run)[-1]["to"] == "finalized"
+    assert len(steps(run, "seed_done")) == 1
     assert any(key.endswith("evidence.json") for key in run.objects(EVIDENCE_BUCKET))
 
 
-def _moments(task_id: str) -> set[str]:
+def moments(task_id: str) -> set[str]:
     more = {"changed"} if task_id in CHANGES else set()
     more |= {"working"} if task_id in SPARK else set()
     return {f"{task_id}.{when}" for when in {*MOMENTS, *more}}
 
 
-def _write_summary(name: str, summary: Mapping[str, Any]) -> None:
+def write_summary(name: str, summary: Mapping[str, Any]) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / f"dag-{name}.json").write_text(json.dumps({"version": 2, **summary}, indent=2, sort_keys=True) + "\n")
 
@@ -186,32 +165,32 @@ def test_every_task_is_in_a_series() -> None:
 
 
 @pytest.mark.parametrize("name", SERIES)
-def test_killed_three_times_each(lab: Lab, kills: Path, name: str) -> None:
-    tasks = SERIES[name]
+def test_killed_three_times_each(killing_lab: Lab, kills: Path, name: str) -> None:
+    lab, tasks = killing_lab, SERIES[name]
     kills.write_text(json.dumps(tasks))
     begun = time.monotonic()
     with _scene(lab, f"k{name}.") as scene:
         spec = lab.spec(f"killed-{name}", scene.prefix, cutover=scene.cutover(), **(SLOW if name == "copy" else {}))
         run = lab.trigger(spec, "killed_migration")
-        cleared = _cleared_to_the_end(run, "Abort" if name == "abort" else "Approve")
+        cleared = cleared_to_the_end(run, "Abort" if name == "abort" else "Approve")
         seconds = round(time.monotonic() - begun)
 
         named = {path.name for path in kills.parent.iterdir()}
         deaths = sorted(death for death in named if death.rpartition(".")[0] in tasks)
-        _write_summary(name, {"deaths": deaths, "cleared": cleared, "seconds": seconds})
-        assert {moment for task_id in tasks for moment in _moments(task_id)} <= set(deaths)
+        write_summary(name, {"deaths": deaths, "cleared": cleared, "seconds": seconds})
+        assert {moment for task_id in tasks for moment in moments(task_id)} <= set(deaths)
         if name == "abort":
             _check_rolled_back(lab, run, scene)
         else:
             _check_good_end(lab, run, scene)
             assert set(scene.calls) == {"freeze"}
-            assert len(_steps(run, "freeze_lifted")) == 0
+            assert len(steps(run, "freeze_lifted")) == 0
 
 
 def _check_rolled_back(lab: Lab, run: DagRun, scene: Scene) -> None:
     """Everything taken back, once; the copied topics stay."""
-    assert [entry["to"] for entry in _entries(run)].count("rolled_back") == 1
-    assert _entries(run)[-1]["to"] == "rolled_back"
+    assert [entry["to"] for entry in entries(run)].count("rolled_back") == 1
+    assert entries(run)[-1]["to"] == "rolled_back"
     reports = [body for key, body in run.objects(EVIDENCE_BUCKET).items() if key.endswith("rollback-report.json")]
     assert len(reports) == 1
     report = json.loads(reports[0])
@@ -222,11 +201,12 @@ def _check_rolled_back(lab: Lab, run: DagRun, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("death", "limit"), [("cutover.freeze.changed", "30s"), ("cutover.final_drain.after", "90s")])
-def test_freeze_is_lifted_when_nobody_clears(lab: Lab, kills: Path, death: str, limit: str) -> None:
+def test_freeze_is_lifted_when_nobody_clears(killing_lab: Lab, kills: Path, death: str, limit: str) -> None:
     """The process of a cutover's task dies, is not tried again, and nobody is there: producers write on all the same.
 
     Once with producers stopped and nothing but the request in the journal, once when the tail was told to stop.
     """
+    lab = killing_lab
     name = death.replace("cutover.", "").replace(".", "-").replace("_", "-")
     begun = time.monotonic()
     kills.write_text(json.dumps([death]))
@@ -242,22 +222,22 @@ def test_freeze_is_lifted_when_nobody_clears(lab: Lab, kills: Path, death: str, 
         run.wait("cutover.freeze_limit", "failed")  # its red square is how on-call hears of it
         wait_for("producers that write on", lambda: scene.producer.count() > written, 30)
         assert scene.calls == ["freeze", "unfreeze"]
-        requested, lifted = _steps(run, "freeze_requested")[0], _steps(run, "freeze_lifted")[0]
+        requested, lifted = steps(run, "freeze_requested")[0], steps(run, "freeze_lifted")[0]
         deadline = datetime.fromisoformat(requested["details"]["deadline"])
         late_seconds = (datetime.fromisoformat(lifted["at"]) - deadline).total_seconds()
         assert 0 < late_seconds < 60
         assert lifted["actor"] == "cutover.freeze_limit"
-        assert _entries(run)[-1]["to"] == "tail"
+        assert entries(run)[-1]["to"] == "tail"
         assert run.states()["approve_client_switch"] != "success"
 
         # As the runbook says: drain_ready with what is below it, and the tail if it has ended.
         ended = run.states()["tail"] != "running"
         assert ended == (death == "cutover.final_drain.after")
         run.clear("drain_ready", *(["tail"] if ended else []), downstream=True)
-        cleared = _cleared_to_the_end(run)
+        cleared = cleared_to_the_end(run)
         _check_good_end(lab, run, scene)
         assert cleared == {}, "nothing else was to be done"
         assert scene.calls == ["freeze", "unfreeze", "freeze", "freeze"]
-        assert [entry["step_key"] for entry in _steps(run, "freeze_verified")][-1] == "2"
+        assert [entry["step_key"] for entry in steps(run, "freeze_verified")][-1] == "2"
         seconds = round(time.monotonic() - begun)
-        _write_summary(name, {"deaths": [death], "lifted_late_seconds": late_seconds, "seconds": seconds})
+        write_summary(name, {"deaths": [death], "lifted_late_seconds": late_seconds, "seconds": seconds})

@@ -205,6 +205,8 @@ _RUNBOOK = {
     "kafka-migration rollback migration.yaml": 1,
     "kafka-migration verify-evidence s3://evidence/orders/orders-2026/evidence.json --public-key evidence.pub": 0,
     "kafka-migration journal verify migration.yaml": 0,
+    # This migration has no way back, and the command says so.
+    "kafka-migration way-back leave-out migration.yaml TOPIC": 1,
 }
 
 

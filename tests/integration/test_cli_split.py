@@ -166,21 +166,18 @@ def test_both_sides_end_soon_on_sigterm_and_go_on(
     """In the middle of a slice, with records under way."""
     live = halves.topics[-1]
     content = yaml.safe_load(halves.spec.read_text(encoding="utf-8"))
-    content["tail"]["slice_seconds"] = 60
+    # Longer than the wait for the answer: a process that waited for its slice would miss it.
+    content["tail"]["slice_seconds"] = 600
     halves.spec.write_text(yaml.safe_dump(content), encoding="utf-8")
     with writing(source_cluster, live, 8):
         backup = halves.follow("backup")
-        wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 60)
+        wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 240)
         restore = halves.follow("restore")
-        wait_for("the target to follow", lambda: end_of(target_cluster, live) > 0, 60)
+        wait_for("the target to follow", lambda: end_of(target_cluster, live) > 0, 240)
         for process, number, expected in ((backup, signal.SIGTERM, 143), (restore, signal.SIGINT, 130)):
             process.send_signal(number)
-            begun = time.monotonic()
-            status, answer = answered(process)
+            status, answer = answered(process, seconds=240)
             assert (status, answer["ok"], answer["error"]["code"]) == (expected, False, "INTERRUPTED")
-            seconds = time.monotonic() - begun
-            print(f"{number.name}: ended after {seconds:.1f} s")
-            assert seconds < 15, "the slice of a minute was waited for"
     assert halves.backup("backup", halves.spec, "--finish", status=0)["details"]["source_bytes"] > 0
     assert halves.restore("restore", halves.spec, status=0)["details"]["complete"] is True
     check_equal(halves, source_cluster, target_cluster)

@@ -1,4 +1,4 @@
-"""The generic DAG, whose tasks SIGKILL themselves: before, in the middle of and after what they do.
+"""The generic DAG and that of the way back: tasks SIGKILL themselves before, in the middle of and after their work.
 
 Which tasks, is in the file ``KILLS``: a list of task ids, or of ``<task id>.<when>``. Each death leaves a file
 ``<task id>.<when>`` beside it, first, and happens once.
@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk.exceptions import DownstreamTasksSkipped
+from confluent_kafka.admin import AdminClient
 
-from airflow_provider_kafka_migration.dag import build_migration_dag
+from airflow_provider_kafka_migration.dag import build_migration_dag, build_way_back_dag
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
+from airflow_provider_kafka_migration.kafka.admin.base import AdminBase
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
@@ -33,6 +35,7 @@ from airflow_provider_kafka_migration.storage.s3 import S3Store
 KILLS = Path(os.environ["KILLS"])
 #: The first effect of a task that has just got the migration is the claim's.
 MIDDLE = 2
+WRITING_CALLS = ("create_topics", "delete_topics", "create_partitions", "incremental_alter_configs")
 WRITING_APIS = {0, 8, 19, 20, 21, 22, 24, 26, 27, 30, 31, 33, 37, 44, 49, 91}
 
 
@@ -59,6 +62,8 @@ class Effects:
     task_id = ""
     count = 0
     lock = threading.Lock()
+    #: Whether this thread has asked the AdminClient for a change.
+    asked = threading.local()
 
     @classmethod
     def done(cls, *, changes: bool) -> None:
@@ -80,6 +85,26 @@ def _after(kind: Any, name: str, counts: Callable[..., bool], *, changes: bool) 
         return result
 
     setattr(kind, name, wrapped)
+
+
+def _after_changes_by_the_admin_client() -> None:
+    """Die when the brokers have answered, not when the request is sent."""
+
+    def noticing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            Effects.asked.change = not kwargs.get("validate_only")
+            return original(self, *args, **kwargs)
+
+        return wrapped
+
+    def has_changed(*_: Any) -> bool:
+        changed = getattr(Effects.asked, "change", False)
+        Effects.asked.change = False
+        return changed
+
+    for name in WRITING_CALLS:
+        setattr(AdminClient, name, noticing(getattr(AdminClient, name)))
+    _after(AdminBase, "by_client", has_changed, changes=True)
 
 
 def _around(kind: Any, name: str, task_id_of: Callable[..., str]) -> None:
@@ -124,6 +149,7 @@ _after(S3Store, "put", lambda *_: True, changes=False)
 _after(S3Store, "put_new", lambda *_: True, changes=False)
 _after(BrokerConnection, "call", lambda request, *_: int(request.API_KEY) in WRITING_APIS, changes=True)
 _after(BrokerConnection, "call_raw", lambda api_key, *_: api_key in WRITING_APIS, changes=True)
+_after_changes_by_the_admin_client()
 _after(FreezeWebhook, "_post", lambda *_: True, changes=True)
 _around(Migration, "run", lambda _self, phase: str(phase))
 # An approval dies when the answer has come: before it is taken, in the middle, and after.
@@ -136,3 +162,5 @@ unretried = build_migration_dag(
     dag_id="killed_migration_unretried",
     task_args={f"cutover.{step}": {"retries": 0} for step in ("freeze", "sentinels", "final_drain")},
 )
+#: The same tasks, from the new cluster to the old one.
+way_back = build_way_back_dag(dag_id="killed_way_back")

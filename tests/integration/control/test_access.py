@@ -16,10 +16,10 @@ from airflow_provider_kafka_migration.access import apply, write_grants
 from airflow_provider_kafka_migration.documents.target import AccessMap
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused, Where
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential, QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record.context import PhaseContext
