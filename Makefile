@@ -54,6 +54,10 @@ jars: env java ## Fetch Kafka's jars and Apicurio into the user's cache and chec
 demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1, WAY_BACK=1)
 	@$(BIN)/python -m demo
 
+.PHONY: mirror-demo
+mirror-demo: env java ## Two clusters mirror each other, and consumer groups fail over: records read again or skipped (KEEP=1)
+	@$(BIN)/python -m demo.mirrors
+
 .PHONY: test
 test: env java ## All tests but the soak runs
 	$(PYTEST) $(PARALLEL) -m "not soak" $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""Writes the pages that are made from code: start page, tasks, references of the spec and the command line, schema.
+"""Writes the pages and tables that are made from code: start page, tasks, codes, references, schema.
 
 ``python scripts/generate_docs.py`` writes them; ``--check`` only says which are out of date (exit status 1).
 """
@@ -12,7 +12,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,15 @@ from pydantic_core import PydanticUndefined
 from airflow_provider_kafka_migration import errors, phase_table
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
-from airflow_provider_kafka_migration.dag import operator_class
+from airflow_provider_kafka_migration.dag_parts.tasks import operator_class
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.metrics.table import markdown
+from airflow_provider_kafka_migration.mirror_dag import ROWS as MIRROR_ROWS
 from airflow_provider_kafka_migration.mirror_maker.properties import table
+from airflow_provider_kafka_migration.operators.mirror import OPERATORS as MIRROR_OPERATORS
 from airflow_provider_kafka_migration.pages.plan import documents
+from airflow_provider_kafka_migration.record import finding_codes
 from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration, json_schema, load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +50,7 @@ def pages() -> dict[Path, str]:
         DOCS / "errors.md": errors_page(),
         DOCS / "operators.md": with_tasks(DOCS / "operators.md"),
         DOCS / "monitoring.md": with_metrics(DOCS / "monitoring.md"),
+        DOCS / "precheck.md": with_finding_codes(DOCS / "precheck.md"),
         DOCS / "mirror-maker-properties.md": properties_page(),
         **plan_pages(),
         DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
@@ -71,6 +75,8 @@ _PROPERTIES_HEAD = """# Properties of MirrorMaker 2
 What becomes of each property of a `mm2.properties` in `kafka-migration mirror import` ([mirrors](mirrors.md)). It holds
 for a property of all flows and of one flow (`east->west.topics`). Keys that secure a connection become librdkafka's,
 for the connection of that cluster. A property that is in no row is printed as unknown.
+MirrorMaker 2 has no property for groups that are deleted on the source, and keeps them on the target. So do imported
+flows; `groups.on_deleted: delete` is [another policy](mirrors.md#consumer-groups).
 
 """
 
@@ -269,7 +275,8 @@ _CLI_HEAD = """# Command line reference
 `file:PATH`.
 
 Errors say what failed, where, and what to do next, on stderr and without a traceback (`--debug` shows it). With
-`--json` a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`. The
+`--json` a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`.
+Nothing else is ever on stdout: log lines, also those of Airflow and other libraries, go to stderr. The
 command line advises commands; the same errors advise clearing a task only when Airflow shows them. Piped tables
 are as wide as they have to be, and nothing in them is cut.
 
@@ -330,26 +337,29 @@ def _option(option: Any) -> str:
 
 _BEGIN = "<!-- Tasks: made by scripts/generate_docs.py from the table of phases. -->\n"
 _END = "<!-- End of the tasks. -->\n"
+_MIRROR_BEGIN = "<!-- Tasks of mirrors: made by scripts/generate_docs.py from the table of a mirror's phases. -->\n"
+_MIRROR_END = "<!-- End of the tasks of mirrors. -->\n"
 
 
 def with_tasks(page: Path) -> str:
-    """The page with the current table of tasks between the two marks."""
-    return _between(page, _BEGIN, _END, _tasks_table())
+    """The page with the current tables of tasks between their marks."""
+    text = _between(page, _BEGIN, _END, _tasks_table([(row, operator_class(row)) for row in phase_table.TASKS]))
+    mirrors = _tasks_table([(row, MIRROR_OPERATORS[row.id]) for row in MIRROR_ROWS])
+    return _between(page, _MIRROR_BEGIN, _MIRROR_END, mirrors, text)
 
 
-def _between(page: Path, begin: str, end: str, content: str) -> str:
-    """The page with other content between two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+def _between(page: Path, begin: str, end: str, content: str, text: str | None = None) -> str:
+    """The page, or this text of it, with other content between two marks."""
+    before, _, rest = (text or page.read_text(encoding="utf-8")).partition(begin)
     _, mark, after = rest.partition(end)
     if not mark:
         raise ValueError(f"{page} has no place for its table: {begin.strip()} ... {end.strip()}")
     return f"{before}{begin}\n{content}\n{end}{after}"
 
 
-def _tasks_table() -> str:
+def _tasks_table(tasks: Sequence[tuple[phase_table.Phase, Any]]) -> str:
     rows = ["| task | class | module | what it does |\n|---|---|---|---|\n"]
-    for row in phase_table.TASKS:
-        operator = operator_class(row)
+    for row, operator in tasks:
         module = operator.__module__.removeprefix("airflow_provider_kafka_migration.")
         rows.append(f"| `{row.id}` | `{operator.__name__}` | `{module}` | {_cell(row.summary)} |\n")
     return "".join(rows)
@@ -364,6 +374,17 @@ _METRICS_END = "<!-- end of metrics -->\n"
 def with_metrics(page: Path) -> str:
     """The page with the current table of metrics between the two marks."""
     return _between(page, _METRICS_BEGIN, _METRICS_END, markdown())
+
+
+# -- findings of the precheck ------------------------------------------------------------------------------------------
+
+_CODES_BEGIN = "<!-- codes: made by scripts/generate_docs.py -->\n"
+_CODES_END = "<!-- end of codes -->\n"
+
+
+def with_finding_codes(page: Path) -> str:
+    """The page with the current table of codes between the two marks."""
+    return _between(page, _CODES_BEGIN, _CODES_END, finding_codes.as_markdown())
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
