@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from airflow_provider_kafka_migration.adoption.boundary import forward_record
 from airflow_provider_kafka_migration.adoption.last_records import LogEnd, read_log_ends
 from airflow_provider_kafka_migration.documents.adoption import AdoptedPartition, Adoption
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.admin.producers import PartitionProducers
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
@@ -33,6 +36,7 @@ def check_adoption(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if left_out:
         yield finding("W125", some(left_out), subject=adoption.adopted_from)
     yield from _moved(context, adoption, context.spec.adopt.stable_window.total_seconds())
+    yield from _lost_fences(context, adoption)
     yield from _left_below(adoption)
     if adoption.partitions:
         compared = sum(item.start.compared_records for item in adoption.partitions)
@@ -57,6 +61,42 @@ def _moved(context: PhaseContext, adoption: Adoption, window_seconds: float) -> 
 
 def _why(end: LogEnd | MigrationError, item: AdoptedPartition) -> str:
     return end.what if isinstance(end, MigrationError) else end.why_not_at(item.start.target_offset)
+
+
+def _lost_fences(context: PhaseContext, adoption: Adoption) -> Iterator[Finding]:
+    """Report partitions that clients write to, and that no longer keep out the copiers of the migration before.
+
+    Leaders forget a fence ``producer.id.expiration.ms`` after its marker, and when a log was emptied to its end and its
+    broker restarted.
+    """
+    if not adoption.boundary_of:
+        return
+    record = forward_record(context, adoption.boundary_of)
+    fence = record.fence()
+    if fence is None or not record.has_producer_ids():
+        return
+    ids = record.producer_ids()
+    keys = {(item.topic, item.partition) for item in adoption.partitions} & fence.markers.keys()
+    if not keys:
+        return
+    found = context.source.admin.producers(keys)
+    reasons = {key: _lost_fence(found.get(key), ids) for key in sorted(keys)}
+    lost = [f"{topic}-{partition}: {reason}" for (topic, partition), reason in reasons.items() if reason]
+    if lost:
+        yield finding("W126", some(lost), subject=adoption.boundary_of)
+
+
+def _lost_fence(found: PartitionProducers | None, ids: ProducerIds) -> str:
+    """Return why a partition may accept a record of the former copiers; empty: it refuses them."""
+    if found is None:
+        return "not checked, its broker cannot describe producers"
+    if found.error is not None:
+        return f"not checked, {found.error.name}"
+    for state in found.producers:
+        if state.producer_id == ids.data_producer_id:
+            fenced = state.producer_epoch > ids.data_producer_epoch
+            return "" if fenced else f"its leader has epoch {state.producer_epoch}, that of the copiers"
+    return "its leader has forgotten the fence"
 
 
 def _left_below(adoption: Adoption) -> Iterator[Finding]:

@@ -172,6 +172,12 @@ _ALL = (
         "keep the target's records apart and decide what becomes of them; where the target only has more records, "
         "adopt.on_diverged: append copies behind them",
     ),
+    Code(
+        "W126",
+        "the fence of the former copiers is forgotten, or could not be checked",
+        "make sure that no copier of the former migration is left, also on machines that are suspended; brokers forget "
+        "a fence after producer.id.expiration.ms (24 hours by default)",
+    ),
     Code("I124", "partitions are taken over", "nothing; the copy begins behind what is already on both clusters"),
     # -- groups
     Code("W070", "group is active on the target", "stop its members there: their offsets cannot be set"),

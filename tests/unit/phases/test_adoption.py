@@ -16,6 +16,8 @@ from airflow_provider_kafka_migration.checks.adoption import check_adoption
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PrecheckBlocked, SpecInvalid, Terminal
 from airflow_provider_kafka_migration.groups.commit import GroupTranslator, read_groups
+from airflow_provider_kafka_migration.kafka.admin.producers import PartitionProducers
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.offset_map.below import BelowRange
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.state import State
@@ -73,6 +75,36 @@ def test_the_fence_is_the_hole_at_the_boundary(switched: World) -> None:
     assert fence.unfenced == {}
     boundaries = boundary_of(switched.context().record)
     assert fence.markers == {key: item.start.source_offset for key, item in boundaries.items()}
+
+
+@pytest.mark.parametrize(
+    ("producers", "said"),
+    [
+        (PartitionProducers(), "its leader has forgotten the fence"),
+        (PartitionProducers(error=ItemError(29, "TOPIC_AUTHORIZATION_FAILED")), "TOPIC_AUTHORIZATION_FAILED"),
+        (None, "its broker cannot describe producers"),
+    ],
+)
+def test_a_fence_that_brokers_have_forgotten_is_named(
+    switched: World, monkeypatch: pytest.MonkeyPatch, producers: PartitionProducers | None, said: str
+) -> None:
+    back = WayBack(switched)
+    back.run("plan")
+    assert "W126" not in findings(back), "each leader still knows the fence"
+    context = back.context()
+    describe = context.source.admin.producers
+
+    def answer(keys: Any) -> dict[Any, PartitionProducers]:
+        found = describe(keys)
+        del found["orders", 1]
+        return found if producers is None else {**found, ("orders", 1): producers}
+
+    monkeypatch.setattr(context.source.admin, "producers", answer)
+    [warned] = [item for item in precheck.find_all(context, context.record.plan()) if item.code == "W126"]
+    assert warned.subject == "m1"
+    assert "orders-1: " in warned.seen
+    assert said in warned.seen
+    assert "orders-0" not in warned.seen
 
 
 def test_what_clients_wrote_comes_back_at_equal_offsets(switched: World) -> None:

@@ -69,6 +69,11 @@ class Log:
         if producer_id >= 0:
             self.producers = (ProducerState(producer_id, 0, sequence, NOW_MS + 10**9, -1, -1),)
 
+    def remember(self, producer_id: int, epoch: int) -> None:
+        """Keep the state that a marker leaves behind."""
+        others = tuple(state for state in self.producers if state.producer_id != producer_id)
+        self.producers = (*others, ProducerState(producer_id, epoch, -1, NOW_MS, 0, -1))
+
     def cut(self, start: int) -> None:
         """Delete all records below an offset."""
         self.start = max(start, self.start)

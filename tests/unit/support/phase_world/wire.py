@@ -158,7 +158,11 @@ class SimWire:
             data = encode_batch(
                 [record], producer_id=marker.producer_id, producer_epoch=epoch, transactional=True, control=True
             )
-            return SimpleNamespace(partition_index=number, error_code=topic.logs[number].append(data)[0])
+            log = topic.logs[number]
+            code = log.append(data)[0]
+            if code == error_codes.NONE:
+                log.remember(marker.producer_id, epoch)
+            return SimpleNamespace(partition_index=number, error_code=code)
 
         def act() -> Any:
             markers = [
