@@ -73,6 +73,8 @@ def _base(layout: Layout) -> dict[str, str]:
         "group.initial.rebalance.delay.ms": "0",
         "log.cleaner.dedupe.buffer.size": "4194304",
         "log.cleaner.backoff.ms": "300",
+        # Tests write records of past years. Only those that are about retention want to lose them.
+        "log.retention.check.interval.ms": "86400000",
         "controlled.shutdown.enable": "true" if layout.brokers > 1 else "false",
     }
 
