@@ -62,7 +62,9 @@ def test_a_copy_by_another_tool_is_continued(lab: Lab, prefix: str) -> None:
     for number in before:
         left = target[number][:_TWICE]
         assert _content(left) == _content(before[number][:_TWICE])
-        assert _content(target[number][_TWICE:]) == _content(before[number]), "each record once, in its order"
+        *copied, sentinel = target[number][_TWICE:]
+        assert _content(copied) == _content(before[number]), "each record once, in its order"
+        assert sentinel.key == b"__kbe_sentinel__"
     for group, index in groups.items():
         offsets = committed_offsets(lab.target.client_config(), group, [topic])
         assert offsets == {(topic, number): target[number][_TWICE + index].offset for number in before}
