@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.groups.commit import (
     summarize,
 )
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.lanes.figures import is_same_topic
 from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
@@ -110,19 +111,23 @@ def confirmed_positions(record: MigrationRecord) -> tuple[dict[TopicPartition, i
     """Return what copiers have confirmed last, and why copies are stuck: the tail's reports, or else the seed's.
 
     Confirmed are source offsets that are on the target, also those of slices that still run. Where a driver has just
-    begun and knows no position yet, what was reported before counts.
+    begun and knows no position yet, what was reported before counts. What was reported of a topic that was deleted and
+    created again since does not count.
     """
+    partitions = record.partitions()
     confirmed: dict[TopicPartition, int] = {}
     failing: dict[TopicPartition, str] = {}
     for name in ("seed", "tail"):
         snapshot = Snapshot.of(record.journal_store, record.job_progress(name))
         if snapshot is None:
             continue
-        for key, standing in snapshot.standings.items():
-            if standing.source_offset >= 0 or key not in confirmed:
-                confirmed[key] = standing.source_offset
         for row in snapshot.document.get("partitions", ()):
             key = (str(row["topic"]), int(row["partition"]))
+            if key in partitions and not is_same_topic(row, partitions[key].topic_id):
+                continue
+            source_offset = snapshot.standings[key].source_offset
+            if source_offset >= 0 or key not in confirmed:
+                confirmed[key] = source_offset
             failing.pop(key, None)
             if row.get("error"):
                 failing[key] = str(row["error"].get("what", ""))

@@ -193,6 +193,14 @@ def _read(store: ObjectStore, key: str) -> LaneFigures | None:
         return None
 
 
+def is_same_topic(row: Mapping[str, Any], topic_id: str) -> bool:
+    """Whether a partition's row of a progress document is about the topic with this id.
+
+    Rows that were written before they had ids, and clusters before 2.8, tell nothing: then the name counts.
+    """
+    return not topic_id or row.get("topic_id", "") in ("", topic_id)
+
+
 def live_lanes(store: ObjectStore, migration_id: str, job_name: str) -> list[LaneFigures]:
     """Read the figures of all lanes of a job, ascending."""
     keys = sorted(info.key for info in store.list(_prefix(migration_id, job_name)))

@@ -39,6 +39,7 @@ from airflow_provider_kafka_migration.lanes.figures import (
     Trouble,
     TroubleLines,
     in_order,
+    is_same_topic,
 )
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -112,6 +113,10 @@ class _Standing:
         self.trouble, self.stuck_since, self.missing_since, self.failed = None, None, None, False
 
 
+def _topic_ids(job: CopyJob) -> dict[tuple[str, int], str]:
+    return {spec.key: spec.topic_id for spec in job.partitions}
+
+
 def _keys(job: CopyJob) -> list[_Key]:
     return [(*spec.key, lane.half == "backup") for lane in job.lanes for spec in lane.partitions]
 
@@ -149,11 +154,13 @@ class JobProgress:
 
     def _read_earlier_ends(self) -> None:
         """Read what earlier drivers saw; otherwise a log that went back between two drivers would go unnoticed."""
+        ids = _topic_ids(self.job)
         for name in _WRITING_JOBS if self.job.name in _WRITING_JOBS else ():
             data = self._store.get(f"{self.job.migration_id}/progress/{name}.json")
             for item in json.loads(data)["partitions"] if data else ():
-                standing = self._standing.get((item["topic"], item["partition"], False))
-                if standing is not None:
+                key = (item["topic"], item["partition"])
+                standing = self._standing.get((*key, False))
+                if standing is not None and is_same_topic(item, ids[key]):
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
 
     @property
@@ -250,7 +257,12 @@ class JobProgress:
             # schema ids of a topic are does not change, because its records were copied accordingly.
             self.job = self.job.model_copy(update={"proof": job.proof, "tombstones": job.tombstones})
             return
-        standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
+        before, ids = _topic_ids(self.job), _topic_ids(job)
+        standing = {
+            # What was said of a deleted topic does not hold for the one that has its name now.
+            key: self._standing.get(key, _Standing()) if before.get(key[:2]) == ids[key[:2]] else _Standing()
+            for key in _keys(job)
+        }
         log.info("The job now has %d partitions, it had %d", len(standing), len(self._standing))
         self.job, self._standing = job, standing
         self._left.clear()
@@ -411,6 +423,7 @@ class JobProgress:
         stuck = [item.seconds for item in troubles if item.state == "stuck"]
         keys = sorted(key for key in self._standing if not key[2])
         own = [self._standing[key] for key in keys]
+        ids = _topic_ids(self.job)
         records = sum(item.records for item in own)
         document: dict[str, object] = {
             "version": 1,
@@ -443,16 +456,18 @@ class JobProgress:
             # Of this driver's slices: copy/latency.py has the form.
             "latency": self._latency.flat(),
             "slices": dict(sorted(self._slices.items())),
-            "partitions": [self._partition(key) for key in keys],
+            "partitions": [self._partition(key, ids[key[:2]]) for key in keys],
         }
         document["all_runs"] = self._earlier.with_run(document)
         return document
 
-    def _partition(self, key: _Key) -> dict[str, object]:
+    def _partition(self, key: _Key, topic_id: str) -> dict[str, object]:
         standing, backup = self._standing[key], self._standing.get((*key[:2], True), _Standing())
         last, troubled = standing.result, self._troubled(key)
         return {
             "topic": key[0],
+            # A row says nothing about a topic that was deleted and created again since.
+            "topic_id": topic_id,
             "partition": key[1],
             "records": standing.records,
             "copied_bytes": standing.copied_bytes,

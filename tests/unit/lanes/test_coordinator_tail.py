@@ -211,6 +211,31 @@ def test_a_new_driver_takes_back_what_the_one_before_it_has_said(local_store: Lo
     assert now["partitions"][0]["target_offset"] == 70, "a log that went back is noticed by the one after it, too"
 
 
+@pytest.mark.parametrize(("topic_id", "end"), [("first", 70), ("second", -1), ("", 70)])
+def test_a_new_topic_with_the_old_name_has_lost_nothing(
+    local_store: LocalStore, clock: Clock, topic_id: str, end: int
+) -> None:
+    """A log that ends below what was reported has gone back only if it is the same topic's."""
+    only = lane(0, partition("a", 0, "first"))
+    before = tail(local_store, only)
+    before.record([result(only, "a", 0, target_offset=70)])
+    before.begin()
+    assert json.loads(local_store.get("m1/progress/tail.json") or b"")["partitions"][0]["topic_id"] == "first"
+    after = tail(local_store, lane(0, partition("a", 0, topic_id)))
+    assert after.progress()["partitions"][0]["target_offset"] == end
+
+
+def test_a_running_driver_forgets_the_topic_that_was_deleted(local_store: LocalStore, clock: Clock) -> None:
+    only, again = lane(0, partition("a", 0, "first")), lane(0, partition("a", 0, "second"))
+    driver = tail(local_store, only)
+    driver.record([result(only, "a", 0, target_offset=70)])
+    local_store.put("m1/jobs/tail.json", job([again], stop_key=STOP_KEY).canonical())
+    clock.now += 1_000
+    driver.refresh_job()
+    [row] = driver.progress()["partitions"]
+    assert (row["topic_id"], row["source_offset"], row["target_offset"]) == ("second", -1, -1)
+
+
 def test_a_tail_with_nothing_to_copy_writes_again_and_again(local_store: LocalStore, clock: Clock) -> None:
     """Whoever reads its progress sees a new time, and so that it lives."""
     only = lane(0, partition("a", 0))

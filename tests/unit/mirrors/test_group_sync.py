@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from test_mirror_phase import ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.groups import sync
+from airflow_provider_kafka_migration.groups.sync import confirmed_positions
 from airflow_provider_kafka_migration.mirrors import group_sync
 from airflow_provider_kafka_migration.phases.mirrors import finish
 from airflow_provider_kafka_migration.record import steps
@@ -161,6 +163,19 @@ def test_records_of_others_do_not_count_as_copied(worlds: Worlds) -> None:
     assert committed(world, "billing") == {("A.orders", 0): 5, ("A.orders", 1): 10}
     [held] = [item for group in results[0].groups for item in group.offsets if item.source_offset == 7]
     assert held.reason.endswith("it is held at the end of the copy, 5")
+
+
+def test_what_was_reported_of_a_deleted_topic_does_not_count(worlds: Worlds) -> None:
+    world = worlds.at("tail", **BY_HAND)
+    known, _ = confirmed_positions(world.context().record)
+    assert known[KEYS[0]] > 0
+    data = json.loads(world.journal_store.objects["m1/progress/seed.json"])
+    for row in data["partitions"]:
+        row["topic_id"] = "of another life" if row["topic"] == KEYS[0][0] else row["topic_id"]
+    world.journal_store.objects["m1/progress/seed.json"] = json.dumps(data).encode()
+    found, _ = confirmed_positions(world.context().record)
+    assert KEYS[0] not in found
+    assert {key: found[key] for key in found} == {key: known[key] for key in known if key[0] != KEYS[0][0]}
 
 
 def test_a_partition_whose_copy_has_an_error_is_left_alone(worlds: Worlds) -> None:

@@ -15,9 +15,10 @@ from airflow_provider_kafka_migration.documents.copy import (
 from airflow_provider_kafka_migration.documents.plan import Verdict
 
 
-def partition(topic: str, number: int) -> CopyPartition:
+def partition(topic: str, number: int, topic_id: str = "") -> CopyPartition:
     return CopyPartition(
         topic=topic,
+        topic_id=topic_id,
         target_topic=topic,
         partition=number,
         source_start_offset=0,

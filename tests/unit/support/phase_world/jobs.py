@@ -147,6 +147,7 @@ class SimCopiers:
         log = self._target.log(item.target_topic, item.partition)
         return {
             "topic": item.topic,
+            "topic_id": item.topic_id,
             "partition": item.partition,
             "verdict": item.verdict.value,
             "source_offset": self.positions.get(item.key, -1),
