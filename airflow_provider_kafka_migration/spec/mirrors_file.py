@@ -16,13 +16,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.load import MigrationSpec, parse_spec, read_yaml
-from airflow_provider_kafka_migration.spec.mirror import MirrorSection
 from airflow_provider_kafka_migration.spec.sections import ClusterSection, Section, StorageSection
 
 _ARROW = "->"
@@ -163,10 +162,10 @@ def _rounds(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[
     :param flows: those that go together in pairs; changed.
     :returns: the mistakes of those that were taken out.
     """
-    accepted: dict[str, MirrorSection] = {}
+    accepted: dict[str, MigrationSpec] = {}
     mistakes: list[dict[str, str]] = []
     for name in [name for name in order if flows[name].mirror.naming == "identity"]:
-        accepted[name] = flows[name].mirror
+        accepted[name] = flows[name]
         key, reason = _why_not(accepted)
         if reason:
             del accepted[name], flows[name]
@@ -174,10 +173,10 @@ def _rounds(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[
     return mistakes
 
 
-def _why_not(flows: Mapping[str, MirrorSection]) -> tuple[str, str]:
+def _why_not(flows: Mapping[str, MigrationSpec]) -> tuple[str, str]:
     """Return why flows under ``identity`` do not go together, as (key, reason); empty if they do."""
-    marked = {name: mirror for name, mirror in flows.items() if mirror.merges}
-    headers = sorted({mirror.provenance_header for mirror in marked.values()})
+    marked = {name: flow for name, flow in flows.items() if flow.mirror.merges}
+    headers = sorted({flow.mirror.provenance_header for flow in marked.values()})
     if len(headers) > 1:
         return "provenance_header", f"flows with naming: identity need one header, not {' and '.join(headers)}"
     targets = _targets(flows)
@@ -189,11 +188,17 @@ def _why_not(flows: Mapping[str, MirrorSection]) -> tuple[str, str]:
                 "defaults, so that all flows mark what they copy, or use naming: default"
             )
             return "two_way", reason
-    twice = _twice(marked)
-    if twice:
-        reason = f"records of {twice[0]} would reach {twice[1]} on two ways, and be there twice: set max_hops: 1"
-        return "max_hops", reason
-    return "", ""
+    # A flow with equal offsets finds what another one has written to its topic, and stops.
+    beside = {name for name, flow in flows.items() if flow.offsets.mode == "transactional"} - marked.keys()
+    twice = _twice({name: flow for name, flow in flows.items() if name in marked or name in beside})
+    if twice is None:
+        return "", ""
+    reason = (
+        f"records of {twice.first} would reach {twice.target} by {twice.ways[0]} and {twice.ways[1]}, and be there "
+    )
+    if beside.isdisjoint(twice.ways):
+        return "max_hops", f"{reason}twice: set max_hops: 1"
+    return "two_way", f"{reason}twice: set mirror.two_way: true and max_hops: 1 for both, or give them other topics"
 
 
 def _targets(flows: Iterable[str]) -> dict[str, list[str]]:
@@ -214,26 +219,60 @@ def _reachable(targets: Mapping[str, Sequence[str]], start: str) -> set[str]:
     return found
 
 
-def _twice(marked: Mapping[str, MirrorSection]) -> tuple[str, str] | None:
-    """Return (first cluster, cluster that its records reach on two ways); None if there is none.
+class _Twice(NamedTuple):
+    """Two ways of the same records.
 
-    No record comes to a cluster that it has come through, nor over more hops than a flow allows.
+    :param first: the cluster to which they were first written.
+    :param target: the cluster that they reach twice.
+    :param ways: the last flows of both ways.
     """
-    targets = _targets(marked)
+
+    first: str
+    target: str
+    ways: tuple[str, str]
+
+
+def _twice(flows: Mapping[str, MigrationSpec]) -> _Twice | None:
+    """Return how records reach a cluster on two ways; None if they do not.
+
+    No record comes to a cluster that it has come through, nor by a flow that marks records over more hops than that one
+    allows. Two flows that certainly copy different topics bring no record twice.
+    """
+    targets = _targets(flows)
     for first in sorted(targets):
-        reached: set[str] = set()
+        reached: dict[str, list[str]] = {}
         todo: list[tuple[str, ...]] = [(first,)]
         while todo:
             way = todo.pop()
             for target in targets.get(way[-1], ()):
-                limit = marked[f"{way[-1]}{_ARROW}{target}"].max_hops
+                name = f"{way[-1]}{_ARROW}{target}"
+                mirror = flows[name].mirror
+                limit = mirror.max_hops if mirror.merges else None
                 if target in way or (limit is not None and len(way) > limit):
                     continue
-                if target in reached:
-                    return first, target
-                reached.add(target)
+                for other in reached.get(target, ()):
+                    if _share_topics(flows[name], flows[other]):
+                        return _Twice(first, target, (other, name))
+                reached.setdefault(target, []).append(name)
                 todo.append((*way, target))
     return None
+
+
+def _share_topics(one: MigrationSpec, other: MigrationSpec) -> bool:
+    """Whether both flows may copy one topic: False only if no name can match a pattern of each."""
+    beginnings = [[_beginning(pattern) for pattern in flow.topics.include] for flow in (one, other)]
+    return any(mine.startswith(theirs) or theirs.startswith(mine) for mine in beginnings[0] for theirs in beginnings[1])
+
+
+def _beginning(pattern: str) -> str:
+    """Return what all names that match a pattern begin with, as far as its text shows."""
+    if "|" in pattern:
+        return ""
+    plain = re.match(r"(?:[\w-]|\\[.-])*", pattern)
+    assert plain is not None
+    found = re.sub(r"\\(.)", r"\1", plain[0])
+    is_last_optional = pattern[plain.end() :][:1] in ("*", "?", "{")
+    return found[:-1] if is_last_optional else found
 
 
 def _unequal_merge(name: str, flow: MigrationSpec, other: MigrationSpec) -> dict[str, SpecInvalid]:

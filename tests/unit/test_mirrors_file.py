@@ -239,6 +239,42 @@ def test_a_mesh_copies_only_what_was_first_written_to_the_source(max_hops: int |
     assert mistakes == [f"flows.{name}.mirror.max_hops" for name in refused]
 
 
+_TO_A_THIRD = {"a->b": {}, "b->a": {}, "a->c": {}, "b->c": {}}
+
+
+def test_a_third_cluster_gets_each_record_of_two_merged_ones_once() -> None:
+    found, error = parse_flows(file(defaults=_MERGED, flows=_TO_A_THIRD))
+    assert sorted(_TO_A_THIRD.keys() - found.keys()) == ["b->c"]
+    assert error is not None
+    [mistake] = error.details["mistakes"]
+    assert mistake["path"] == "flows.b->c.mirror.two_way"
+    assert "by a->c and b->c" in mistake["reason"]
+    # Either all of it from one of them, or from each what was first written there.
+    assert len(parse_mirrors(file(defaults=_MERGED, flows={**_TO_A_THIRD, "b->c": {"enabled": False}}))) == 3
+    own = {"mirror": {"two_way": True, "max_hops": 1}}
+    assert len(parse_mirrors(file(defaults=_MERGED, flows={**_TO_A_THIRD, "a->c": own, "b->c": own}))) == 4
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        (["orders"], ["payments"], 0),
+        ([r"orders\..*"], [r"payments\..*", "invoices"], 0),
+        (["orders", "payments"], ["payments"], 1),
+        ([r"orders\..*"], [r"orders\.v1"], 1),
+        (["orders"], ["orders?"], 1),
+        (["orders"], ["payments|orders"], 1),
+        (["orders"], ["(?i)ORDERS"], 1),
+        (["a{0}orders"], ["orders"], 1),
+        ([".*"], ["payments"], 1),
+    ],
+)
+def test_flows_that_copy_different_topics_bring_nothing_twice(one: list[str], other: list[str], refused: int) -> None:
+    flows = {**_TO_A_THIRD, "a->c": {"topics": {"include": one}}, "b->c": {"topics": {"include": other}}}
+    found, _ = parse_flows(file(defaults=_MERGED, flows=flows))
+    assert len(found) == len(flows) - refused
+
+
 def test_all_flows_that_mark_records_need_one_header() -> None:
     chain: dict[str, Any] = {name: {} for name in list(_MESH)[:4]}
     other = {"mirror": {"provenance_header": "x"}}
