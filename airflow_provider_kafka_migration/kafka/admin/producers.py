@@ -69,6 +69,7 @@ class TransactionsAdmin(WireAdmin):
         if self.api_version(API_LIST_TRANSACTIONS) < 0:
             return None
         found: dict[str, TransactionFacts] = {}
+        self.wire.metadata([])  # a broker that has joined since coordinates transactions, too
         for broker in self.wire.brokers():
             response = self._list_transactions_on(broker.broker_id, states)
             for item in response.transaction_states:
