@@ -31,14 +31,17 @@ class GroupFigures:
 
     @classmethod
     def read(cls, store: ObjectStore, migration_id: str) -> GroupFigures | None:
-        """Read the last round; None if there was none yet.
+        """Read the last round; None if there was none yet. That of the cutover counts more than an early one.
 
         The document is only counted and not checked: it has an entry for each group and partition.
 
         :raises StorageUnavailable: the storage does not answer.
         """
-        data = store.get(f"{migration_id}/results/groups.json")
-        return None if data is None else cls.of(json.loads(data))
+        for name in ("groups", "groups-early"):
+            data = store.get(f"{migration_id}/results/{name}.json")
+            if data is not None:
+                return cls.of(json.loads(data))
+        return None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> GroupFigures:

@@ -43,6 +43,15 @@ def groups_in(found: Snapshot) -> dict[str, float]:
     return {name[0]: value for name, value in values(found).items() if name[0].startswith("groups")}
 
 
+def test_early_rounds_of_a_migration_count_until_its_cutover(local_store: LocalStore) -> None:
+    at = datetime.fromtimestamp(NOW - 30, UTC).isoformat()
+    early = GroupsResult(migration_id="orders", at=at, groups=[group("one"), group("two")])
+    local_store.put("orders/results/groups-early.json", early.canonical())
+    assert groups_in(snapshot(local_store, entry("orders", 0, 0)))["groups"] == 2
+    sync_of(local_store, group("one"))
+    assert groups_in(snapshot(local_store, entry("orders", 0, 0)))["groups"] == 1
+
+
 def test_groups_are_counted_by_what_became_of_them(local_store: LocalStore) -> None:
     sync_of(
         local_store,
