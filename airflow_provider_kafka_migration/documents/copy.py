@@ -200,7 +200,7 @@ class CopyJob(Document):
     def after_foreign_data(self, topic: str, otherwise: str) -> str:
         """Return the next step for a partition to which others have written on the target.
 
-        Where the copy continues a log of others, nobody is told to delete it.
+        Where the copy continues a log of others, the step never advises to delete that log.
 
         :param topic: name on the source.
         :param otherwise: the next step for topics that hold nothing but this migration's copy.

@@ -205,7 +205,7 @@ def _released(record: MigrationRecord) -> dict[str, Any]:
         raise DocumentUnreadable(
             f"{key} is {'missing' if report is None else 'not the one that was journaled'}",
             where=record.where("rollback", path=f"{record.evidence_store.uri}/{key}"),
-            next_step="run `kafka-migration way-back keep FILE --approve CODE` again: it writes the report anew",
+            next_step="run `kafka-migration way-back keep FILE --approve CODE` again: it writes a new report",
         )
     return {"old_cluster_released": released, "report": report}
 

@@ -83,7 +83,7 @@ def _without_stale(context: PhaseContext, results: Iterable[GroupResult], writte
 
 
 def _stale_places(result: GroupResult | None, group: str, written: OwnWrites) -> list[TopicPartition]:
-    """Where a group may have an early offset that nothing of the source stands for; none for a group that failed."""
+    """Return where a group may have an early offset that the source no longer has; nothing for a group that failed."""
     if result is None:
         return written.places(group)
     if result.failures:

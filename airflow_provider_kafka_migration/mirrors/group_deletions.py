@@ -3,7 +3,7 @@
 Absence is not evidence. A group counts as deleted only if all brokers of the source, the cluster of the plan, have
 listed their groups without it, and its coordinator answers that there is no such group and no offset of it; and if all
 this is so again after ``groups.deleted_after``. An empty list of groups proves nothing, nor does one that lacks most
-groups at once: a source that has lost its offsets looks like that.
+groups at once: a source that has lost its offsets lists such a part of them, too.
 
 And only what is the mirror's own is deleted: a group that no client has ever joined on the target, whose offsets there
 are exactly those that the mirror has recorded before it wrote them (:mod:`~.groups.written`), without an offset that
@@ -41,7 +41,7 @@ _FIRST = "the source has it no longer by one look; the next one is due after gro
 _AGAIN = "brokers {brokers} of the source, which had answered before, did not answer this time"
 _NO_GROUPS = "the source lists no group at all, which proves nothing"
 _NO_OFFSETS = "it has no offsets on the target, so nobody knows whose it is"
-#: So many groups may be deleted at once, whatever their share.
+#: Up to this number of groups may be deleted at once, whatever their share of all groups is.
 _HANDFUL = 5
 _TOO_MANY = (
     "the source lacks {missing} of {all} groups at once, which may be the loss of its offsets; if they were deleted on "
@@ -172,7 +172,7 @@ def _not_known(name: str, before: MissingGroup | None, now: str, why: str) -> Mi
 
 
 def _keep_or_forget(context: PhaseContext, name: str, why: str, written: OwnWrites) -> MissingGroup | None:
-    """Keep a group and begin anew with it; forget it if it is not on the target either."""
+    """Keep a group and start its two looks again; forget it if it is not on the target either."""
     try:
         if not _still_there(context.target, name, written):
             written.forget(name)

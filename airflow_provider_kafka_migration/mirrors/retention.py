@@ -47,7 +47,7 @@ PHASE = "mirror"
 _CATCH_UP_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _MAX_STORED = 20
-#: Until the first pass: the copiers have a head start, and a mirror that ends at once does nothing else.
+#: Until the first pass: the copiers get a head start, and a mirror that ends within this time makes no pass.
 _FIRST_SECONDS = 2.0
 
 

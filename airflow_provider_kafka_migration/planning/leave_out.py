@@ -192,7 +192,7 @@ def left_out(record: MigrationRecord) -> dict[str, str]:
 
 
 def binding(record: MigrationRecord, topics: list[TopicPlan]) -> dict[str, Any]:
-    """Return what the code for leaving topics out stands for, as data that changes only when the decision does."""
+    """Return what the code for leaving topics out confirms, as data that changes only when the decision does."""
     errors = copy_errors(record)
     plan: Plan = record.plan()
     return {
