@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.adoption.alignment import Alignment, Needs
 from airflow_provider_kafka_migration.adoption.contents import Contents, read_contents
 from airflow_provider_kafka_migration.adoption.last_records import LogEnd, read_log_ends
 from airflow_provider_kafka_migration.adoption.map_below import below_map
+from airflow_provider_kafka_migration.adoption.open_transactions import read_holders
 from airflow_provider_kafka_migration.adoption.starts import Candidate, FoundStarts
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart, EarlierFindings
 from airflow_provider_kafka_migration.errors import MigrationError, OutsideOfLog
@@ -98,6 +99,7 @@ def _ends_that_stand_still(
     after = read_log_ends(context.target.wire, keys.values())
     sources = read_log_ends(context.source.wire, keys)
     ends: dict[TopicPartition, tuple[LogEnd, LogEnd]] = {}
+    held: dict[TopicPartition, str] = {}
     for key, target_key in sorted(keys.items()):
         source, first, second = sources[key], before[target_key], after[target_key]
         for side, item in (("source", source), ("target", first), ("target", second)):
@@ -118,9 +120,13 @@ def _ends_that_stand_still(
             continue
         why = second.why_not_at(second.log_end_offset)
         if why:
-            found.refused[key] = f"{why}; wait until it has ended, or abort it, and plan again"
+            held[key] = why
             continue
         ends[key] = (source, second)
+    holders = read_holders(context.target, (keys[key] for key in held))
+    for key, why in held.items():
+        who = holders.get(keys[key], "")
+        found.refused[key] = f"{why}{who}; wait until it has ended, or abort it, and plan again"
     return ends
 
 
@@ -305,8 +311,16 @@ class _Partition:
         )
 
     def _align_empty(self, source: _Window) -> Alignment | Refusal:
-        """Adopt an empty target log only if the source has nothing either that it could lack."""
+        """Adopt an empty target log only if it never had a record, or if the source has none that it could lack."""
         committed = -1 if self.recorded.committed is None else self.recorded.committed
+        if committed < 0 and self._never_had_records():
+            return Alignment(
+                self.source_end.log_start_offset,
+                "content",
+                0,
+                whole=True,
+                note="the target has aborted transactions only: nothing was copied",
+            )
         beyond = source.contents.index_of(committed + 1)
         if committed < 0 or beyond < len(source.contents):
             return Refusal(
@@ -320,6 +334,10 @@ class _Partition:
             0,
             note="the target has no records any more, and the source none above the committed position",
         )
+
+    def _never_had_records(self) -> bool:
+        """Whether an empty target log shows that nothing was ever committed there: nothing of it was deleted."""
+        return self.target_end.log_start_offset == 0 and not self.topics.target_cleaned
 
     def _why_refused(self, outcome: Alignment) -> str:
         """Return why the policy for duplicates and other flaws does not allow the partition."""

@@ -56,6 +56,7 @@ def find(
     *,
     copies_aborted: bool | None = True,
     down_to: int | None = None,
+    target_cleaned: bool = False,
     **adopt: Any,
 ) -> FoundStarts:
     logs = {"orders": source, "a.orders": target}
@@ -76,7 +77,7 @@ def find(
         recorded=recorded,
         source_end=source.end,
         target_end=target.end,
-        topics=Topics(False, False, False),
+        topics=Topics(False, target_cleaned, False),
         down_to=down_to,
     )
     partition.find(found, copies_aborted)
@@ -156,6 +157,33 @@ def test_an_emptied_target_is_adopted_only_if_the_source_has_nothing_either(monk
     assert (start.source_offset, start.target_offset) == (700, 500)
     refused = find(monkeypatch, Log(plain(10, 700), start=700), emptied, Recorded(699)).refused[KEY]
     assert "nothing shows which of them were copied" in refused
+
+
+def test_a_target_that_has_aborted_transactions_only_is_continued_from_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An exactly-once copier was killed in its first transaction: its records and the marker keep their offsets."""
+    source, aborted = Log(plain(10, 700), start=700), Log({}, start=0, end=11)
+    start = find(monkeypatch, source, aborted, Recorded(-1)).starts[KEY]
+    assert (start.source_offset, start.target_offset, start.compared_records) == (700, 11, 0)
+    assert "nothing was copied" in start.note
+    assert find(monkeypatch, source, aborted, Recorded(None)).starts[KEY].source_offset == 700
+
+
+@pytest.mark.parametrize(
+    ("target", "committed", "cleaned"),
+    [
+        (Log({}, start=0, end=11), 702, False),
+        (Log({}, start=0, end=11), -1, True),
+        (Log({}, start=5, end=11), -1, False),
+    ],
+    ids=["it has committed", "the cleaner may have removed all", "its head is deleted"],
+)
+def test_an_empty_target_that_may_have_had_records_is_refused(
+    monkeypatch: pytest.MonkeyPatch, target: Log, committed: int, cleaned: bool
+) -> None:
+    found = find(monkeypatch, Log(plain(10, 700), start=700), target, Recorded(committed), target_cleaned=cleaned)
+    assert "nothing shows which of them were copied" in found.refused[KEY]
 
 
 def test_a_source_that_ends_below_the_position_is_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
