@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
@@ -16,14 +17,14 @@ from demo.groups import GROUPS, Groups
 from demo.screen import Screen
 from demo.world import MIGRATION_ID, World
 from harness.airflow import AirflowStandalone
-from harness.clients import GroupReader, LiveProducer, judge_group
-from harness.compare import compare, read
+from harness.clients import GroupReader, LiveProducer, TopicPartitionKey, judge_group
+from harness.compare import bounds, compare, read
 from harness.load import Kind
 from harness.processes import wait_for
 
 DAG_ID = "kafka_migration_way_back"
 _WRITING_SECONDS = 10.0
-_CATCH_UP_SECONDS = 60.0
+_CATCH_UP_SECONDS = 240.0
 _BORN = f"{access.PREFIX}born-later"
 
 
@@ -39,6 +40,10 @@ class WayBack:
         self._groups = groups
         self._say = say
         self._live: LiveProducer
+        #: what each producer of the old cluster had written there before it was stopped
+        self._written_before = [producer.count() for producer in world.producers]
+        #: ends of the new cluster's partitions when clients may return
+        self._ends: dict[TopicPartitionKey, int] = {}
         self.problems: list[str] = []
         self.lines: list[str] = []
 
@@ -104,7 +109,13 @@ class WayBack:
         self._live.freeze()
 
     def _return_clients(self) -> None:
-        """ready_for_client_return: each group continues on the old cluster, up to its end."""
+        """ready_for_client_return: producers write there again, each group continues, up to its end."""
+        self._ends = {
+            (topic, number): content.end
+            for topic, numbers in bounds(self._world.target.client_config(), self._names).items()
+            for number, content in numbers.items()
+        }
+        self._see_producers_return()
         groups, read_again, skipped = self._groups, 0, 0
         on_new, on_old = groups.committed(groups.target), groups.committed(groups.source)
         if on_new != on_old:
@@ -119,13 +130,40 @@ class WayBack:
             self.problems.append(f"the groups have read {read_again} records again and skipped {skipped}")
         self.lines.append(f"consumers back on the old cluster: {read_again} records read again, {skipped} skipped")
 
+    def _see_producers_return(self) -> None:
+        """Wait until the webhook has let the old cluster's producers write again; then stop them for the comparison."""
+        producers = self._world.producers
+        for producer, before in zip(producers, self._written_before, strict=True):
+            wait_for(
+                "producers of the old cluster writing again", partial(_has_more, producer, before), _CATCH_UP_SECONDS
+            )
+        for producer in producers:
+            producer.freeze()
+        written = sum(producer.count() for producer in producers) - sum(self._written_before)
+        failed = sum(len(producer.failed) for producer in producers)
+        if failed:
+            self.problems.append(f"the old cluster has refused {failed} records of its producers")
+        self.lines.append(f"producers back on the old cluster: {written} records written")
+
+    @property
+    def _names(self) -> list[str]:
+        return [*(topic.name for topic in self._world.topics), *schemas.TOPICS, _BORN]
+
     def _judge(self) -> None:
         world = self._world
-        names = [*(topic.name for topic in world.topics), *schemas.TOPICS, _BORN]
         compacted = [topic.name for topic in world.topics if topic.kind is Kind.COMPACTED]
         found = compare(
-            world.target.client_config(), world.source.client_config(), names, compacted=compacted, fenced=True
+            world.target.client_config(),
+            world.source.client_config(),
+            self._names,
+            # What clients have written since they returned is on the old cluster only.
+            until=self._ends,
+            compacted=compacted,
         )
         records = sum(topic.source_records for topic in found.topics.values())
         self.lines.append(f"{records} records of both lives compared: {found.difference_count} differences")
         self.problems += [str(item) for item in found.differences]
+
+
+def _has_more(producer: LiveProducer, before: int) -> bool:
+    return producer.count() > before
