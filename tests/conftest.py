@@ -7,7 +7,9 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +38,11 @@ settings.load_profile("lean")
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="kafka-migration-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+# A shell starts its background jobs with Ctrl-C ignored, and what these start ignores it, too. Commands that tests end
+# by SIGINT must not depend on how the run itself was started.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count(1)
 
