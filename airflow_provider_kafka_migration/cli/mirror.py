@@ -197,6 +197,8 @@ def _figures(spec: MigrationSpec, snapshot: Snapshot) -> dict[str, Any]:
         "partitions_unknown": unknown,
         "at": snapshot.document.get("at"),
     }
+    if spec.mirror.merges and "skipped_records" in values:
+        lag["skipped"] = int(values["skipped_records"])
     return {"lag": lag, "verdicts": verdicts}
 
 
@@ -219,6 +221,8 @@ def _lag_text(lag: dict[str, Any] | None) -> str:
         text += f"; the oldest missing record is {lag['seconds']:.1f} s old"
     if lag["held_back"]:
         text += f"; open transactions hold {lag['held_back']} more back"
+    if "skipped" in lag:
+        text += f"; {lag['skipped']} records came through the target or over too many clusters, and were not copied"
     return text
 
 

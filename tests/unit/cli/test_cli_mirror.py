@@ -131,7 +131,9 @@ def test_status_shows_the_last_comparison(invoke: Invoke, mirror_file: Path, tmp
     results.mkdir(parents=True, exist_ok=True)
     (results / "verification.json").write_bytes(case.read_bytes())
     shown = " ".join(invoke("mirror", "status", mirror_file).output.split())
-    text = "compared the last 1000 offsets of the topics orders at 2026-04-24T10:41:30Z: 0 partitions equal, 1 DIFFERENT"
+    text = (
+        "compared the last 1000 offsets of the topics orders at 2026-04-24T10:41:30Z: 0 partitions equal, 1 DIFFERENT"
+    )
     assert f"{text}, 1 not checked; 998 equal records" in shown
     found = json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)["verification"]
     assert found["equal"] is False
