@@ -31,6 +31,7 @@ class AbsentCluster:
 
     #: There is no connection whose principal could be named.
     config = None
+    absent = True
 
     def __init__(self, side: Side) -> None:
         self._side = side

@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.state import State, mirror_name
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
+    from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, MirrorVerification, Want
     from airflow_provider_kafka_migration.journal.journal import Journal
     from airflow_provider_kafka_migration.metrics.groups import GroupFigures
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
@@ -124,9 +124,18 @@ def _name(state: State | None) -> str:
 @mirror_app.command("status")
 @answering
 def status(file: SpecArgument) -> Answer:
-    """Show a mirror's state, lag, groups and last request, from its journal alone. Exit status 10 if it is paused."""
+    """Show a mirror's state, lag, groups, last comparison and last request, from its journal alone.
+
+    Exit status 10 if it is paused.
+    """
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
-    from airflow_provider_kafka_migration.mirrors import group_deletions, missed_tombstones, requests, retention
+    from airflow_provider_kafka_migration.mirrors import (
+        group_deletions,
+        missed_tombstones,
+        requests,
+        retention,
+        verification,
+    )
 
     spec = _load(file)
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
@@ -139,6 +148,7 @@ def status(file: SpecArgument) -> Answer:
             kept = retention.last_problems(context.record)
             missing = group_deletions.read_missing(context.record)
             deleted = group_deletions.deleted(context.record)
+            verified = verification.last_verification(context.record)
     copied = {} if snapshot is None else _figures(spec, snapshot)
     groups = None if snapshot is None or snapshot.groups is None else _groups(snapshot.groups)
     data = {
@@ -150,6 +160,7 @@ def status(file: SpecArgument) -> Answer:
         "groups": groups,
         "groups_missing": [item.model_dump(mode="json") for item in missing],
         "groups_deleted": deleted,
+        "verification": None if verified is None else _verified(verified),
         "request": request.model_dump(mode="json"),
         "tombstones_at_risk": tombstones,
         "retention_problems": None if kept is None else kept.model_dump(mode="json"),
@@ -186,6 +197,8 @@ def _figures(spec: MigrationSpec, snapshot: Snapshot) -> dict[str, Any]:
         "partitions_unknown": unknown,
         "at": snapshot.document.get("at"),
     }
+    if spec.mirror.merges and "skipped_records" in values:
+        lag["skipped"] = int(values["skipped_records"])
     return {"lag": lag, "verdicts": verdicts}
 
 
@@ -208,6 +221,8 @@ def _lag_text(lag: dict[str, Any] | None) -> str:
         text += f"; the oldest missing record is {lag['seconds']:.1f} s old"
     if lag["held_back"]:
         text += f"; open transactions hold {lag['held_back']} more back"
+    if "skipped" in lag:
+        text += f"; {lag['skipped']} records came through the target or over too many clusters, and were not copied"
     return text
 
 
@@ -224,6 +239,29 @@ def _deleted_text(groups: list[str]) -> str:
     return f"{len(groups)} deleted on the target because the source deleted them, the last is {groups[-1]}"
 
 
+def _verified(found: MirrorVerification) -> dict[str, Any]:
+    return {
+        "finished_at": found.finished_at,
+        "equal": found.is_equal,
+        "topics": found.topics,
+        "last": found.last,
+        "partitions": {outcome: found.count(outcome) for outcome in ("equal", "different", "unchecked", "nothing")},
+        "records": sum(item.compared for item in found.partitions),
+    }
+
+
+def _verified_text(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "never"
+    counts = found["partitions"]
+    what = f"the last {found['last']} offsets of " if found["last"] is not None else ""
+    what += f"the topics {' '.join(found['topics'])}" if found["topics"] else "all topics"
+    parts = [f"{counts['equal']} partitions equal"]
+    names = {"different": "DIFFERENT", "unchecked": "not checked", "nothing": "with nothing to compare"}
+    parts += [f"{counts[outcome]} {name}" for outcome, name in names.items() if counts[outcome]]
+    return f"{what} at {found['finished_at']}: {', '.join(parts)}; {found['records']} equal records"
+
+
 def _status_lines(spec: MigrationSpec, found: Status, request: MirrorRequest, data: dict[str, Any]) -> list[Any]:
     table = Table(box=None, show_header=False, pad_edge=False)
     flow = f"{spec.mirror.source_alias} -> {spec.mirror.target_alias}, naming {spec.mirror.naming}"
@@ -237,6 +275,7 @@ def _status_lines(spec: MigrationSpec, found: Status, request: MirrorRequest, da
         "partitions": ", ".join(f"{count} {name}" for name, count in sorted((data["verdicts"] or {}).items())),
         "groups": _groups_text(data["groups"]),
         "groups deleted": _deleted_text(data["groups_deleted"]),
+        "compared": _verified_text(data["verification"]),
         "silent": data["silence"],
         "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
         "refused": request.refused,

@@ -315,6 +315,8 @@ class Figures:
     holes: int = 0
     #: holes (a part of ``holes``) that were filled by empty transactions
     transaction_holes: int = 0
+    #: records of a source that others copy to as well, which have come through the target or over too many hops
+    skipped_records: int = 0
     #: target log end, and source offset, when this slice took the partition over; -1: it has not yet
     resumed_offset: int = -1
     resumed_source_offset: int = -1
@@ -326,6 +328,10 @@ class Figures:
     #: newest timestamp of the batch that the target has acknowledged last (ms since 1970); -1: none in this slice
     mirrored_ms: int = -1
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+    def add_skipped(self, count: int) -> None:
+        """Count records that are not to be copied."""
+        self.skipped_records += count
 
     def add_sent(self, sent: Sent, now_ms: int) -> None:
         """Count what the target has accepted.
@@ -545,6 +551,7 @@ class PartitionCopy:
             source_bytes=figures.source_bytes,
             holes=figures.holes,
             transaction_holes=figures.transaction_holes,
+            skipped_records=figures.skipped_records,
             done=done,
             verdict=self.verdict,
             gaps=list(figures.gaps),

@@ -12,6 +12,8 @@ Records are left out by what they are, not by who wrote them: the decision is th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
 from airflow_provider_kafka_migration.errors import BatchMalformed, Where
 from airflow_provider_kafka_migration.kafka.batches import header
@@ -39,9 +41,18 @@ class ProvenanceMarker:
     """Marks the records of one partition, and leaves out those that must not be copied.
 
     :param topic: name of the topic, the same on both clusters.
+    :param on_skipped: told how many records of a batch are not copied, if there are any.
     """
 
-    def __init__(self, settings: ProvenanceSettings, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        settings: ProvenanceSettings,
+        topic: str,
+        partition: int,
+        *,
+        on_skipped: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        self._on_skipped = on_skipped
         self._header = settings.header.encode()
         self._name = encode_varint(len(self._header)) + self._header
         self._place = f"/{topic}/{partition}/".encode()
@@ -80,6 +91,8 @@ class ProvenanceMarker:
                 where=Where(offset=batch.base_offset),
                 next_step="inspect the batch on the source with kafka-dump-log --deep-iteration",
             ) from None
+        if len(kept_times) < len(deltas):
+            self._on_skipped(len(deltas) - len(kept_times))
         return _built(batch, parts, kept_times) if parts else None
 
     def last_from_source(self, batch: AnyBatch) -> int | None:

@@ -167,7 +167,7 @@ def _judge(wire: Wire, key: TopicPartition, item: object, read: ReadUpTo, leader
     if code:
         if code in error_codes.STALE_METADATA:
             wire.forget_leaders([key])
-        return error_codes.error_for(code, "the end of a leader epoch is not known", where=where, needs="Describe")
+        return error_codes.error_of_read(code, "the end of a leader epoch is not known", where=where, needs="Describe")
     # An end of -1: the leader does not know the epoch of a batch that it must have. An epoch earlier than the one that
     # was read: the leader has nothing of that epoch, so another leader wrote what it has at these offsets (KIP-279).
     if end_offset < read.source_offset or epoch < read.epoch:
@@ -519,7 +519,7 @@ class KafkaSource:
         """Report partitions missing from an answer: only an exhausted quota would be a valid reason to omit one."""
         for copy in copies:
             if error_code:
-                error = error_codes.error_for(
+                error = error_codes.error_of_read(
                     error_code, "records cannot be read", where=self._where(copy), needs="Read"
                 )
             else:
@@ -538,7 +538,7 @@ class KafkaSource:
             self._report(copy, self._out_of_range(copy, where))
         else:
             self._report(
-                copy, error_codes.error_for(item.error_code, "records cannot be read", where=where, needs="Read")
+                copy, error_codes.error_of_read(item.error_code, "records cannot be read", where=where, needs="Read")
             )
 
     def _out_of_range(self, copy: PartitionCopy, where: Where) -> MigrationError:

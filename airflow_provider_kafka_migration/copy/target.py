@@ -210,7 +210,9 @@ class TargetSink:
                 where=copy.where(self._job),
                 next_step="set offsets.mode: transactional, and begin again with another migration_id",
             )
-        return ProvenanceMarker(settings, copy.spec.target_topic, copy.spec.partition)
+        return ProvenanceMarker(
+            settings, copy.spec.target_topic, copy.spec.partition, on_skipped=copy.figures.add_skipped
+        )
 
     def detach(self, copy: PartitionCopy) -> None:
         """Take a partition off its connections; when it begins again, its leader is looked up."""

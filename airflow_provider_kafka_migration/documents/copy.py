@@ -262,6 +262,9 @@ class PartitionResult(Part):
     source_bytes: int = Field(0, description="bytes read from the source cluster in this slice (0 from segments)")
     holes: int = Field(0, description="offsets filled by markers in this slice")
     transaction_holes: int = Field(0, description="of these: by empty transactions, because markers may not be written")
+    skipped_records: int = Field(
+        0, description="records read in this slice that are not to be copied: they came through the target"
+    )
     done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
     verdict: Verdict
     gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")

@@ -160,7 +160,7 @@ def proof_settings(record: MigrationRecord, source: Cluster, plan: Plan) -> Proo
     # was compared is gone soon, and what is gone would look like a difference. Topics with the records of both clusters
     # are always left to the brokers.
     deletes = spec.kind == "mirror" and (spec.mirror.target_retention != "keep" or spec.mirror.merges)
-    if not spec.validation.before_cutover or spec.seed.via == "split" or deletes:
+    if not spec.validation.before_cutover or spec.seed.via == "split" or source.absent or deletes:
         return None
     try:
         rules = topic_rules(plan, delete_retention_of(record, source, plan))

@@ -299,7 +299,7 @@ class BrokerConnection:
             body = self._call_message(ApiVersionsRequest(), 0)
             answer = ApiVersionsResponse.decode(bytes(body), version=0, header=True)
         if answer.error_code:
-            raise error_codes.error_for(answer.error_code, "the broker refused ApiVersions", where=self._where)
+            raise error_codes.error_of_read(answer.error_code, "the broker refused ApiVersions", where=self._where)
         self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         features = getattr(answer, "finalized_features", None) or []
         self.finalized_features = {feature.name: feature.max_version_level for feature in features}

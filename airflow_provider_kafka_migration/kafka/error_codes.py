@@ -13,6 +13,8 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 
+#: An exception inside the broker that it has no code for. A broker that is still starting answers so, too.
+UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
@@ -91,9 +93,15 @@ _RETRIABLE_EXTRA = frozenset({OFFSET_NOT_AVAILABLE, THROTTLING_QUOTA_EXCEEDED, C
 
 def name(code: int) -> str:
     """Return the text for a code, in the style ``NOT_LEADER_OR_FOLLOWER (6)``."""
+    return f"{bare_name(code)} ({code})"
+
+
+def bare_name(code: int) -> str:
+    """Return the name of a code in Kafka's protocol, for instance ``NOT_LEADER_OR_FOLLOWER``."""
+    if code == UNKNOWN_SERVER_ERROR:
+        return "UNKNOWN_SERVER_ERROR"
     kind = for_code(code)
-    text = getattr(kind, "message", None) or kind.__name__
-    return f"{text} ({code})"
+    return str(getattr(kind, "message", None) or kind.__name__)
 
 
 def retriable(code: int) -> bool:
@@ -122,6 +130,22 @@ def error_for(code: int, what: str, *, where: Where, next_step: str = "", needs:
     if retriable(code):
         return BrokerBusy(text, where=where, next_step=next_step or "once the broker has recovered, clear the task")
     return BrokerRefused(text, where=where, next_step=next_step or "look for the reason in the broker's log")
+
+
+def error_of_read(code: int, what: str, *, where: Where, needs: str = "") -> MigrationError:
+    """Return our error for a broker code in the answer to a request that changes nothing.
+
+    It is that of :func:`error_for`, but an UNKNOWN_SERVER_ERROR is transient: brokers send it while they start, and a
+    read can be repeated. A change that fails so is not repeated: a broker's plug-in (a policy, an authorizer) that
+    throws would throw again.
+    """
+    if code != UNKNOWN_SERVER_ERROR:
+        return error_for(code, what, where=where, needs=needs)
+    return BrokerBusy(
+        f"{what}: {name(code)}, an exception inside the broker",
+        where=where,
+        next_step="wait if the broker has just started; else look for the exception in its log. Then clear the task",
+    )
 
 
 def _needed(code: int, where: Where, needs: str) -> str:

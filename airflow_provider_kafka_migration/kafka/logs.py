@@ -85,7 +85,7 @@ def by_leader(
         if topic is not None and topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             problems[key] = topic_missing(wire.config.name, *key)
         elif topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
-            problems[key] = error_codes.error_for(topic.error_code, "the topic cannot be described", where=where)
+            problems[key] = error_codes.error_of_read(topic.error_code, "the topic cannot be described", where=where)
         else:
             problems[key] = no_leader(wire.config.name, *key)
     return dict(sorted(groups.items()))
@@ -194,7 +194,7 @@ def list_offsets_at(
             key = (topic.name, item.partition_index)
             where = Where(cluster=wire.config.name, topic=key[0], partition=key[1])
             found[key] = (
-                error_codes.error_for(item.error_code, "offsets cannot be listed", where=where)
+                error_codes.error_of_read(item.error_code, "offsets cannot be listed", where=where)
                 if item.error_code
                 else item.offset
             )
@@ -435,7 +435,7 @@ def _fetch_one(
                 details={"log_start_offset": found.log_start_offset, "high_watermark": found.high_watermark},
             )
         if found.error_code:
-            raise error_codes.error_for(found.error_code, "records cannot be read", where=where, needs="Read")
+            raise error_codes.error_of_read(found.error_code, "records cannot be read", where=where, needs="Read")
         batches, used = read_batches(found.records)
         if batches or not len(found.records):
             return found._replace(records=found.records[:used]), batches

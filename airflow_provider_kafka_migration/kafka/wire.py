@@ -221,7 +221,7 @@ class Wire:
             # Version 3: one key per request, supported by brokers from 2.4 to 4.x.
             answer = self.connection().call(FindCoordinatorRequest(key=key, key_type=kind), version=3)
             if answer.error_code:
-                raise error_codes.error_for(
+                raise error_codes.error_of_read(
                     answer.error_code,
                     f"the coordinator of {key!r} is unknown",
                     where=Where(cluster=self.config.name),
@@ -368,7 +368,7 @@ class Wire:
                         else:
                             found[key] = item.offset
             if problems:
-                self._raise_for(problems, "offsets cannot be listed", needs="Describe")
+                self._raise_for(problems, "offsets cannot be listed", needs="Describe", reads=True)
 
         self.retrying(attempt)
         return found
@@ -397,15 +397,23 @@ class Wire:
             self.forget_leaders(keys)
             raise
 
-    def _raise_for(self, problems: Sequence[tuple[TopicPartition, int]], what: str, *, needs: str) -> None:
+    def _raise_for(
+        self, problems: Sequence[tuple[TopicPartition, int]], what: str, *, needs: str, reads: bool = False
+    ) -> None:
         """Raise for the worst of several per-partition errors; forget stale leaders."""
         self.forget_leaders([key for key, code in problems if code in error_codes.STALE_METADATA])
-        final = [item for item in problems if not error_codes.retriable(item[1])]
-        (topic, partition), code = (final or list(problems))[0]
         others = f" (and {len(problems) - 1} more partitions)" if len(problems) > 1 else ""
-        raise error_codes.error_for(
-            code, what + others, where=Where(cluster=self.config.name, topic=topic, partition=partition), needs=needs
-        )
+        classify = error_codes.error_of_read if reads else error_codes.error_for
+        errors = [
+            classify(
+                code,
+                what + others,
+                where=Where(cluster=self.config.name, topic=topic, partition=partition),
+                needs=needs,
+            )
+            for (topic, partition), code in problems
+        ]
+        raise next((error for error in errors if not isinstance(error, Transient)), errors[0])
 
     # -- producer ids, records ---------------------------------------------------------------------------------------
 

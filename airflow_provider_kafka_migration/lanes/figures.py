@@ -36,7 +36,7 @@ _KEPT_SLICES = 3
 #: Up to so many lanes are read one after the other.
 _FEW_LANES = 8
 _READERS = 16
-SUMS = ("records", "copied_bytes", "source_bytes", "holes")
+SUMS = ("records", "copied_bytes", "source_bytes", "holes", "skipped_records")
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class SliceFigures(Part):
     copied_bytes: int = 0
     source_bytes: int = 0
     holes: int = 0
+    skipped_records: int = 0
     seconds: float = 0.0
     latency: list[int] = Field(default_factory=list, description="histogram; its form: copy/latency.py")
 
@@ -264,7 +265,7 @@ def with_lanes(document: Mapping[str, Any], lanes: Sequence[LaneFigures]) -> dic
 # records at the end comes from the target's log (``PartitionResult.total_records``).
 
 
-_SUMS = ("records", "copied_bytes", "source_bytes", "holes", "transaction_holes", "seconds")
+_SUMS = ("records", "copied_bytes", "source_bytes", "holes", "transaction_holes", "skipped_records", "seconds")
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class _Standing:
     source_bytes: int = 0
     holes: int = 0
     transaction_holes: int = 0
+    skipped_records: int = 0
     transient_rounds: int = 0
     #: what prevents copying it, and since when (monotonic clock)
     trouble: dict[str, object] | None = None
@@ -328,6 +329,7 @@ class JobProgress:
             standing.source_bytes += result.source_bytes
             standing.holes += result.holes
             standing.transaction_holes += result.transaction_holes
+            standing.skipped_records += result.skipped_records
             standing.gaps += tuple(result.gaps)
             standing.overtaken += tuple(result.overtaken)
             if result.total_records >= 0:
@@ -451,6 +453,8 @@ class JobProgress:
             "target_throttled_seconds": round(self._throttled["target"], 1),
             "holes": sum(item.holes for item in own),
             "transaction_holes": sum(item.transaction_holes for item in own),
+            # Not copied, because they came through the target: they are read again after a restart, and counted again.
+            "skipped_records": sum(item.skipped_records for item in own),
             "seconds": round(seconds, 3),
             "records_per_second": round(records / seconds, 1),
             # Of this driver's slices: copy/latency.py has the form.

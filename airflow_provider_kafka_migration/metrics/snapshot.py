@@ -160,6 +160,7 @@ class Snapshot:
         yield "held_back_records", sums.held_back
         yield "records", everything.get("records")
         yield "copied_bytes", everything.get("copied_bytes")
+        yield "skipped_records", everything.get("skipped_records")
         yield "untimed_records", self.latency.untimed
         if recent is not None:
             yield "replication_latency_p50_seconds", recent.percentile_seconds(0.5)

@@ -103,6 +103,14 @@ ALL: tuple[Metric, ...] = (
         "are not counted.",
     ),
     Metric("copied_bytes", "counter", "bytes", "migration", "The same in bytes of batches."),
+    Metric(
+        "skipped_records",
+        "counter",
+        "records",
+        "migration",
+        "Records of topics with the same names in both directions that were read and not copied, because they came "
+        "through the target or over too many clusters. Those that are read again after a restart count again.",
+    ),
     Metric("records_per_second", "gauge", "records/s", "migration", "Rate of the slices that run."),
     Metric(
         "replication_latency_p50_seconds",

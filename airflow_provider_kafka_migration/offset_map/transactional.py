@@ -459,7 +459,7 @@ def _read(wire: Wire, group: str, keys: list[TopicPartition]) -> dict[TopicParti
         answer = wire.connection(broker_id).call(request, version=version)
         where = Where(cluster=wire.config.name, group=group)
         if answer.error_code:
-            raise error_codes.error_for(
+            raise error_codes.error_of_read(
                 answer.error_code, "positions cannot be read", where=where, needs=f"Describe on Group {group}"
             )
         return {
@@ -478,7 +478,7 @@ def _position(item: object, where: Where) -> Position | MigrationError | None:
     if code == error_codes.UNSTABLE_OFFSET_COMMIT:
         return BrokerBusy("a transaction is being ended", where=where, next_step="none: the position is read again")
     if code:
-        return error_codes.error_for(code, "the position cannot be read", where=where)
+        return error_codes.error_of_read(code, "the position cannot be read", where=where)
     if offset < 0:
         return None
     try:

@@ -37,6 +37,9 @@ FIRST_CONTACT_SECONDS = 6.0
 class Cluster:
     """A cluster with the clients that phases use. Not thread-safe: one owner; use :meth:`clone` for another thread."""
 
+    #: Whether this process must not know the cluster: one half of a split migration.
+    absent = False
+
     def __init__(self, role: Literal["source", "target"], config: ClientConfig) -> None:
         self.role = role
         self.config = config

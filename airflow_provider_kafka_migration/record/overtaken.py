@@ -35,15 +35,16 @@ def tombstone_settings(
 ) -> TombstoneSettings:
     """Return what copiers need: the policy, and the effective ``delete.retention.ms`` of each compacted topic.
 
-    A copy continues while the source does not answer. If a topic's value cannot be read now, the last known one counts,
-    else the plan's, else Kafka's default; the precheck warns about values that the source does not report.
+    A copy continues while the source does not answer, and a restore may not ask it. If a topic's value cannot be read
+    now, the last known one counts, else the plan's, else Kafka's default; the precheck warns about values that the
+    source does not report.
 
     :param former: the settings of the previous job.
     """
     compacted = {topic.name: topic for topic in plan.topics if is_compacted(topic)}
     try:
-        configs = source.admin.topic_configs(sorted(compacted)) if compacted else {}
-        told = {name: configs[name].get("delete.retention.ms") or "" for name in compacted}
+        configs = source.admin.topic_configs(sorted(compacted)) if compacted and not source.absent else {}
+        told = {name: configs[name].get("delete.retention.ms") or "" for name in configs}
     except MigrationError as error:
         log.warning("delete.retention.ms cannot be read from the source now: %s", error)
         told = {}

@@ -10,8 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kafka.errors import for_code
-
 from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, MigrationError, PermissionMissing, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 
@@ -34,6 +32,9 @@ RETRY_SECONDS = 60.0
 #: Codes that are retriable only because metadata spreads slowly; after SPREADING_SECONDS they are taken as final.
 SPREADING_CODES = frozenset({3, 5, 100})
 SPREADING_SECONDS = 3.0
+#: A broker that starts fails so for some seconds; a plug-in of a broker that throws fails so each time.
+FAULT_SECONDS = 10.0
+_FAULT = error_codes.bare_name(error_codes.UNKNOWN_SERVER_ERROR)
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,10 @@ def item_error(code: int, message: str | None = None) -> ItemError | None:
     """Return the error for a protocol code; ``None`` for 0."""
     if code == 0:
         return None
-    kind = for_code(code)
-    name = str(getattr(kind, "message", None) or kind.__name__)
     text = message or ""
     # Some brokers answer with a dump of the request, including ports and object ids: useless, and different each time.
-    return ItemError(code, name, "" if text.startswith("Request Request(") else text, error_codes.retriable(code))
+    shown = "" if text.startswith("Request Request(") else text
+    return ItemError(code, error_codes.bare_name(code), shown, error_codes.retriable(code))
 
 
 def batches(
@@ -135,9 +135,12 @@ class WireAdmin:
         return Where(cluster=self.name, **place)
 
     def check(self, code: int, message: str | None, what: str, *, operation: str = "", **place: Any) -> None:
-        """Raise our error for a code that concerns a whole response."""
+        """Raise our error for a code that concerns the whole answer to a request that changes nothing."""
         error = item_error(code, message)
         if error is not None:
+            if code == error_codes.UNKNOWN_SERVER_ERROR:
+                text = f"{what}: {error.message}" if error.message else what
+                raise error_codes.error_of_read(code, text, where=self.where(**place))
             raise error.exception(what, self.where(**place), operation=operation)
 
     def in_batches(
@@ -153,8 +156,8 @@ class WireAdmin:
         """Send items in batches and retry the retriable ones within :attr:`retry_seconds`.
 
         :param weight: weight of an item; a batch weighs at most ``max_weight``, or is a single item.
-        :param done_codes: codes that mean "already done" when the previous attempt of this item timed out: a broker
-            that answers too late may still have done it.
+        :param done_codes: codes that mean "already done" when the previous attempt of this item timed out or failed
+            inside the broker, which may still have done it.
         """
         results: dict[K, ItemError | None] = {}
         maybe_done: set[K] = set()
@@ -169,7 +172,7 @@ class WireAdmin:
                     if error is not None and error.code in done_codes and item in maybe_done:
                         error = None
                     results[item] = error
-                    if error is not None and error.code == REQUEST_TIMED_OUT:
+                    if error is not None and (error.code == REQUEST_TIMED_OUT or error.name == _FAULT):
                         maybe_done.add(item)
                     if error is not None and self._again(error, time.monotonic() + pause - begun):
                         again.append(item)
@@ -184,6 +187,8 @@ class WireAdmin:
 
     def _again(self, error: ItemError, after_seconds: float) -> bool:
         """Return whether an item is sent again ``after_seconds`` after its operation began."""
+        if error.name == _FAULT:
+            return after_seconds <= min(FAULT_SECONDS, self.retry_seconds)
         limit = min(SPREADING_SECONDS, self.retry_seconds) if error.code in SPREADING_CODES else self.retry_seconds
         return error.retriable and after_seconds <= limit
 

@@ -123,6 +123,22 @@ def test_status_shows_groups_that_the_source_no_longer_has(invoke: Invoke, mirro
     assert data["groups_deleted"] == []
 
 
+def test_status_shows_the_last_comparison(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
+    assert "compared never" in " ".join(invoke("mirror", "status", mirror_file).output.split())
+    assert json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)["verification"] is None
+    case = Path(__file__).parents[2] / "cases" / "mirror" / "v1" / "verification.json"
+    results = tmp_path / "journal" / "a-to-b" / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "verification.json").write_bytes(case.read_bytes())
+    shown = " ".join(invoke("mirror", "status", mirror_file).output.split())
+    text = (
+        "compared the last 1000 offsets of the topics orders at 2026-04-24T10:41:30Z: 0 partitions equal, 1 DIFFERENT"
+    )
+    assert f"{text}, 1 not checked; 998 equal records" in shown
+    found = json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)["verification"]
+    assert found["equal"] is False
+
+
 # -- failing back, and topics that are gone ---------------------------------------------------------------------------
 
 

@@ -64,6 +64,16 @@ def test_records_that_have_come_through_the_target_are_left_out() -> None:
     assert _marker().mark(_batch(came, came)) is None
 
 
+def test_records_that_are_left_out_are_counted() -> None:
+    came: Headers = [(_NAME, b"B/t/0/7")]
+    counts: list[int] = []
+    settings = ProvenanceSettings(header="where", source_cluster_id="A", target_cluster_id="B")
+    marker = ProvenanceMarker(settings, "t", 0, on_skipped=counts.append)
+    for batch in (_batch([], came, [], came), _batch([]), _batch(came, came, came)):
+        marker.mark(batch)
+    assert counts == [2, 3]
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused
+from airflow_provider_kafka_migration.kafka.admin import wire_admin
 from airflow_provider_kafka_migration.kafka.admin.base import AdminBase
 from airflow_provider_kafka_migration.kafka.admin.topics import (
     API_DESCRIBE_QUORUM,
@@ -61,6 +63,38 @@ def test_no_request_is_too_much_for_a_controller(kraft: bool, limit: int) -> Non
     assert len(answers) == 91
     assert max(size for size in controller.requests if size != 5_001) <= limit
     assert controller.requests.count(5_001) == 1
+
+
+def test_a_fault_inside_a_broker_is_asked_again_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts throws; so does a policy with a bug, each time. What it did before it threw is not known."""
+    codes: dict[str, list[int]] = {"starting": [-1, -1, 0], "made": [-1, 36], "policy": [-1] * 99}
+    seconds = iter(range(1000))
+
+    def send(batch: list[str]) -> dict[str, ItemError | None]:
+        return {name: item_error(codes[name].pop(0), "java.lang.IllegalStateException") for name in batch}
+
+    monkeypatch.setattr(wire_admin.time, "monotonic", lambda: float(next(seconds)))
+    admin = AdminBase(cast(Any, SimpleNamespace(metadata=lambda _: None)), "target")
+    admin._sleep = cast(Callable[[float], None], lambda _: None)
+    found = admin.in_batches(["starting", "made", "policy"], send, done_codes=frozenset({36}))
+    assert (found["starting"], found["made"]) == (None, None)
+    assert str(found["policy"]) == "UNKNOWN_SERVER_ERROR: java.lang.IllegalStateException"
+    assert 80 < len(codes["policy"]) < 99
+
+
+def test_an_item_without_an_answer_is_not_asked_again() -> None:
+    asked: list[list[str]] = []
+    admin = AdminBase(cast(Any, SimpleNamespace()), "target")
+    found = admin.in_batches(["a"], lambda batch: asked.append(batch) or {})  # type: ignore[func-returns-value]
+    assert (str(found["a"]), len(asked)) == ("NO_ANSWER: the broker did not answer for this item", 1)
+
+
+def test_a_fault_in_a_listing_is_transient() -> None:
+    admin = AdminBase(cast(Any, SimpleNamespace()), "source")
+    with pytest.raises(BrokerBusy, match=r"groups cannot be listed: UNKNOWN_SERVER_ERROR \(-1\)"):
+        admin.check(-1, None, "groups cannot be listed")
+    with pytest.raises(BrokerRefused, match="INVALID_REQUEST"):
+        admin.check(42, None, "groups cannot be listed")
 
 
 def test_retriable_items_are_sent_again_and_the_others_are_not() -> None:

@@ -89,7 +89,7 @@ def test_running_slices_count_until_they_are_merged(local_store: LocalStore) -> 
     driver.write_progress()
     live = LaneFigures(
         lane=0,
-        slices=[SliceFigures(slice_number=2, records=3, seconds=1.0, latency=[20, 0, 7, 2])],
+        slices=[SliceFigures(slice_number=2, records=3, skipped_records=5, seconds=1.0, latency=[20, 0, 7, 2])],
         standing={"a": [0, 9, 30, 0, -1, -1], "gone": [0, 9, 1000, 0, -1, -1]},
     )
     local_store.put("m1/progress/tail/lane-000000.json", live.canonical())
@@ -98,15 +98,15 @@ def test_running_slices_count_until_they_are_merged(local_store: LocalStore) -> 
     found = values(read)
     assert (found[("partition_lag_records", "a", "0")], found[("partition_lag_records", "a", "1")]) == (30, 2)
     assert found[("partition_lag_seconds", "a", "0")] == 4.0, "since what the slice before has mirrored"
-    assert (found[("lag_records",)], found[("records",)]) == (32, 3)
+    assert (found[("lag_records",)], found[("records",)], found[("skipped_records",)]) == (32, 3, 5)
     assert read.latency.count == 2
 
-    driver.record([result(of, "a", 0, lag=1, records=4, slice_number=2, latency=[20, 0, 7, 3])])
+    driver.record([result(of, "a", 0, lag=1, records=4, skipped_records=6, slice_number=2, latency=[20, 0, 7, 3])])
     driver.write_progress()
     read = Snapshot.read(local_store, "m1", "tail")
     assert read is not None
     found = values(read)
-    assert (found[("lag_records",)], found[("records",)]) == (3, 4)
+    assert (found[("lag_records",)], found[("records",)], found[("skipped_records",)]) == (3, 4, 6)
     assert read.latency.count == 3
 
 

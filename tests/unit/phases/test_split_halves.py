@@ -210,6 +210,17 @@ def test_groups_are_left_out_on_demand(split: Split) -> None:
     assert not split.world.target.commits
 
 
+def test_a_restore_asks_the_source_for_nothing(worlds: Worlds, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither how long it keeps tombstones, nor its records to compare them: it has no way to it."""
+    split = Split(worlds.at("plan", validation={"before_cutover": True}))
+    with pytest.raises(Transient):
+        split.backup(follow=True)
+    split.backup(finish=True)
+    split.restore(follow=True)
+    assert_restored(split)
+    assert "must not use the source" not in caplog.text
+
+
 def test_a_restore_that_follows_needs_the_stop_of_the_backup(split: Split) -> None:
     with pytest.raises(Transient):
         split.backup(follow=True)

@@ -84,7 +84,8 @@ def test_the_last_known_value_counts_where_the_source_tells_none(
         values = {NAME: ConfigValue(NAME, told, ConfigSource.DYNAMIC_TOPIC)} if told else {}
         return {name: Configs(name, values) for name in names}
 
-    context.source = SimpleNamespace(admin=SimpleNamespace(topic_configs=topic_configs))  # type: ignore[assignment]
+    source = SimpleNamespace(absent=False, admin=SimpleNamespace(topic_configs=topic_configs))
+    context.source = source  # type: ignore[assignment]
     plan = make_plan({"orders": 1, "plain": 1})
     topics = {topic.name: topic for topic in plan.topics}
     orders = topics["orders"].model_copy(update={"kinds": ["compacted"], "source_configs": {NAME: "5"}})

@@ -79,6 +79,8 @@ class ClusterState:
 class SimCluster:
     """A cluster as phases see it. All clones share one state."""
 
+    absent = False
+
     def __init__(self, role: Literal["source", "target"], state: ClusterState, outside: Outside) -> None:
         self.role = role
         self.state = state
