@@ -110,6 +110,8 @@ class Alignment:
     :param missing: source records below ``source_offset`` that the target lacks, among those compared.
     :param older: target records that the source does not have any more.
     :param whole: all records of the target were compared.
+    :param from_source_start: all source records from its log start on are in the ranges or counted as missing. Where
+        the target has deleted its first records, nobody knows what it once had.
     :param note: for people.
     :param doubt: why records may be missing, although nothing shows it; empty: there is no such reason.
     """
@@ -123,6 +125,7 @@ class Alignment:
     missing: int = 0
     older: int = 0
     whole: bool = False
+    from_source_start: bool = False
     note: str = ""
     doubt: str = ""
 
@@ -350,9 +353,10 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
         at = block.target_index - 1
         if not runs.wants_more():
             break
+    # What the target has from its first record on, the source may have before; a record that is seen there is missing.
+    may_lack_first = at < 0 and not rules.source_whole and rules.target_start_offset == 0
     older = NeedsOlder(
-        # What the target has from its first record on, the source may have before.
-        source=at < 0 and rules.everything and not rules.source_whole and rules.target_start_offset == 0,
+        source=may_lack_first and (rules.everything or runs.blocks[-1].source_index == 0),
         target=at < 0 and not rules.target_whole and runs.wants_more(),
     )
     if older.source or older.target:
@@ -413,7 +417,8 @@ class _Runs:
 
     def result(self, proof: Literal["content", "offset_sync"], *, whole: bool) -> Alignment:
         lowest = self.covered.find(1)
-        if whole and self.rules.source_whole and self.rules.target_start_offset == 0:
+        if whole and self.rules.target_start_offset == 0:
+            # Nothing was ever deleted from the target: it never had what the source has below.
             lowest = 0
         missing = self.covered.count(0, lowest, self.boundary + 1)
         matched = sum(block.length for block in self.blocks)
@@ -431,6 +436,7 @@ class _Runs:
             missing=missing,
             older=self.older,
             whole=whole,
+            from_source_start=self.rules.source_whole and lowest == 0,
         )
 
 
@@ -533,6 +539,7 @@ def _align_cleaned(source: Contents, target: Contents, rules: Rules) -> Outcome:
         missing=missing,
         older=len(gone),
         whole=True,
+        from_source_start=not rules.target_start_offset or covered.find(0, 0, below) < 0,
         note=f"{len(gone)} records of the target were compacted away on the source" if gone else "",
     )
 

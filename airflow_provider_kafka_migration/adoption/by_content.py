@@ -328,10 +328,18 @@ class _Partition:
                 f"{self.target_end.log_end_offset}), and the source has records above the committed position "
                 f"{committed}: nothing shows which of them were copied"
             )
+        doubt = ""
+        if self._never_had_records() and (beyond > 0 or not source.is_whole):
+            doubt = (
+                f"the copier committed source offset {committed}, but the target never had a record (its log is 0 to "
+                f"{self.target_end.log_end_offset}): its topic was created again since, and what the source has up to "
+                "there is not on it"
+            )
         return Alignment(
             max(committed + 1, self.source_end.log_start_offset),
             "offset_sync",
             0,
+            doubt=doubt,
             note="the target has no records any more, and the source none above the committed position",
         )
 

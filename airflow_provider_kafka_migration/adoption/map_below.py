@@ -26,8 +26,9 @@ def below_map(
 ) -> BelowMap | None:
     """Return the map below a boundary; None: groups that lag behind it get no position.
 
-    It is exact only if everything that the target has was compared, and nothing is missing. Else the ranges are
-    positions that are known, and the translation takes the nearest one below.
+    It is exact only if everything that the target has was compared, and nothing is missing; and only from the first
+    source record that is there, unless that is the first one of the source. Else the ranges are positions that are
+    known, and the translation takes the nearest one below.
     """
     if policy == "none":
         return None
@@ -36,13 +37,16 @@ def below_map(
     else:
         known = [BelowRange(*sync, 1) for sync in syncs if sync.target_offset < target_end_offset]
         ranges = last_copies(item for item in known if item.source_first < alignment.source_offset)
+    is_exact = policy == "exact" and alignment.whole and alignment.missing == 0
+    begins = min((item.source_first for item in ranges), default=alignment.source_offset)
     return BelowMap(
         migration_id=migration_id,
         topic=candidate.topic,
         partition=candidate.partition,
         source_offset=alignment.source_offset,
         target_offset=target_end_offset,
-        is_exact=policy == "exact" and alignment.whole and alignment.missing == 0,
+        is_exact=is_exact,
+        exact_from_offset=begins if is_exact and not alignment.from_source_start else 0,
         ranges=flat_ranges(ranges),
     )
 

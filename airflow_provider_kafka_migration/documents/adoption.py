@@ -51,6 +51,8 @@ class BelowMap(Document):
     several times. Otherwise the ranges are the few positions that are known.
     """
 
+    LATER_FIELDS = ("exact_from_offset",)
+
     version: int = 1
     migration_id: str
     topic: str = Field(description="source topic")
@@ -58,6 +60,11 @@ class BelowMap(Document):
     source_offset: int = Field(description="the boundary on the source")
     target_offset: int = Field(description="the boundary on the target")
     is_exact: bool
+    exact_from_offset: int = Field(
+        0,
+        description="nothing is known about source offsets below this one: the target does not have them, and may have "
+        "deleted them",
+    )
     ranges: list[int] = Field(
         default_factory=list,
         description="flat, three numbers per range: first source offset, first target offset, count; ascending by "

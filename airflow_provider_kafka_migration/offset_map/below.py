@@ -72,6 +72,8 @@ class BelowTranslator:
         Every record at or above ``source_offset`` that was copied is at or above the answer.
         """
         if self._document.is_exact:
+            if source_offset < self._document.exact_from_offset:
+                return None
             return BelowPosition(self._exact(source_offset), True)
         return self._conservative(source_offset)
 

@@ -101,8 +101,8 @@ def member(cluster: KafkaCluster, group: str, topic: str, **settings: Any) -> It
 def test_a_group_that_is_left_out_is_shown_to_the_person_and_named_in_the_evidence(
     make_lab: MakeLab, fill: Fill, unique_name: Name
 ) -> None:
-    # The approval cuts a long table, and the tests of this run share a cluster: this name comes first.
-    topic, other, late = unique_name("t"), unique_name("0-outside"), unique_name("late")
+    # The approval cuts a long table, and the tests of this run share a cluster: these names come first.
+    topic, other, late = unique_name("t"), unique_name("0-outside"), unique_name("0-late")
     fill({topic: 1}, 10)
     lab = make_lab([topic])
     section = lab.spec.topics.model_copy(update={"include": [topic.replace(".", r"\.")]})

@@ -206,6 +206,39 @@ def test_a_tool_that_began_in_the_middle_lacks_the_beginning() -> None:
     assert (got.source_offset, got.missing) == (250, 100)
 
 
+@pytest.mark.parametrize(("first", "window"), [(200, 80), (210, 31), (210, 41), (100, 64)])
+def test_the_beginning_is_missing_also_where_the_source_is_not_read_to_its_start(first: int, window: int) -> None:
+    """The remote topic was created again, or the tool began at the end: a group that lags further would skip records."""
+    source = plain(300)
+    world = World(source, source[first:250], committed=240, last=249)
+    got = found(by_windows(world, window, min_records=40))
+    assert got.source_offset == 250
+    assert got.missing > 0 or not got.whole
+    check_map(world, got)
+    reaching_down = found(by_windows(world, window, min_records=4, down_to=first - 50))
+    assert reaching_down.missing >= 50
+    check_map(world, reaching_down)
+
+
+def test_what_the_target_has_deleted_is_no_exact_position() -> None:
+    """Retention has deleted its first records, or the tool began late: nobody knows."""
+    source = plain(300)
+    got = found(aligned(source, source[100:250], 100, committed=240, everything=True))
+    assert (got.missing, got.whole, got.from_source_start) == (0, True, False)
+    document = below_map("m", CANDIDATE, got, 250, "exact")
+    assert document is not None
+    places = [BelowTranslator(document).translate(offset) for offset in (0, 99, 100, 249)]
+    assert [None if place is None else place.target_offset for place in places] == [None, None, 100, 249]
+    # What the source has deleted as well, no consumer can miss.
+    alike = found(aligned(source[100:], source[100:250], 100, committed=240, source_start_offset=100, everything=True))
+    assert alike.from_source_start
+    known = below_map("m", CANDIDATE, alike, 250, "exact")
+    assert known is not None
+    place = BelowTranslator(known).translate(50)
+    assert place is not None
+    assert place.target_offset == 100
+
+
 def test_the_source_has_deleted_what_was_copied() -> None:
     source = plain(50, 1_000)
     got = found(aligned(source, plain(100, 900), committed=999, source_start_offset=1_000))

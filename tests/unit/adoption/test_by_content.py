@@ -159,6 +159,22 @@ def test_an_emptied_target_is_adopted_only_if_the_source_has_nothing_either(monk
     assert "nothing shows which of them were copied" in refused
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 0), (0, 7)], ids=["a new log", "aborted records only"])
+@pytest.mark.parametrize("count", [10, 5_000], ids=["read whole", "read in part"])
+def test_a_target_that_was_created_again_lacks_everything(
+    monkeypatch: pytest.MonkeyPatch, start: int, end: int, count: int
+) -> None:
+    source, target = Log(plain(count)), Log({}, start=start, end=end)
+    refused = find(monkeypatch, source, target, Recorded(count - 1)).refused[KEY]
+    assert f"committed source offset {count - 1}, but the target never had a record" in refused
+    adopted = find(monkeypatch, source, target, Recorded(count - 1), on_duplicates="report").starts[KEY]
+    assert (adopted.source_offset, adopted.target_offset) == (count, end)
+    assert "its topic was created again since" in adopted.note
+    # The source has deleted what was copied, too: nothing is lacking.
+    gone = find(monkeypatch, Log({}, start=count, end=count), target, Recorded(count - 1))
+    assert gone.starts[KEY].source_offset == count
+
+
 def test_a_target_that_has_aborted_transactions_only_is_continued_from_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
