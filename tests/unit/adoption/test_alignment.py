@@ -208,7 +208,7 @@ def test_a_tool_that_began_in_the_middle_lacks_the_beginning() -> None:
 
 @pytest.mark.parametrize(("first", "window"), [(200, 80), (210, 31), (210, 41), (100, 64)])
 def test_the_beginning_is_missing_also_where_the_source_is_not_read_to_its_start(first: int, window: int) -> None:
-    """The remote topic was created again, or the tool began at the end: a group that lags further would skip records."""
+    """The remote topic was created again, or the tool began at the end: groups that lag further would skip records."""
     source = plain(300)
     world = World(source, source[first:250], committed=240, last=249)
     got = found(by_windows(world, window, min_records=40))
