@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.schemas.settings_left import has_open, put
 from airflow_provider_kafka_migration.schemas.written import written_schemas
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics.topics_gone import find_gone
 from airflow_provider_kafka_migration.way_back import guard
 
 PHASE = "rollback"
@@ -215,7 +216,7 @@ def _sign(context: PhaseContext) -> tuple[dict[str, Any], str]:
 def _again(context: PhaseContext) -> PhaseResult:
     """Try again to give both registries what could not be put back, since the journal of an ended migration is closed.
 
-    All other parts were undone, or are in the report of the rollback.
+    All other parts were undone, or are in the report of the rollback: a topic's owner may have changed it since.
     """
     entry = context.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
@@ -299,13 +300,17 @@ def _unfreeze(context: PhaseContext) -> dict[str, Any]:
 
 
 def _left_on_target(record: MigrationRecord, target: Cluster) -> list[dict[str, Any]]:
-    """List the topics of the migration that exist on the target, with their end offsets."""
+    """List the topics of the migration that exist on the target, with their end offsets; ``unread``: why not.
+
+    Only a topic that every broker reports as missing is left out.
+    """
     partitions = record.partitions()
     names = sorted({item.target_topic for item in partitions.values()})
     if not names:
         return []
     facts = target.admin.describe_topics(names)
     existing = {name for name in names if name in facts and facts[name].error is None}
+    gone = find_gone(target.admin, dict.fromkeys(sorted(set(names) - existing), "")) if existing != set(names) else {}
     keys = [target_key(item) for item in partitions.values() if item.target_topic in existing]
     keys = [key for key in keys if key[1] < len(facts[key[0]].partitions)]
     ends = target.wire.list_offsets(keys, "latest") if keys else {}
@@ -315,5 +320,8 @@ def _left_on_target(record: MigrationRecord, target: Cluster) -> list[dict[str, 
             "partitions": len(facts[name].partitions),
             "end_offsets": by_name({key: end for key, end in ends.items() if key[0] == name}),
         }
-        for name in sorted(existing)
+        if name in existing
+        else {"topic": name, "unread": str(facts[name].error if name in facts else "the cluster did not answer for it")}
+        for name in names
+        if name not in gone
     ]

@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.topics.configs import (
     while_mirrored,
 )
 from airflow_provider_kafka_migration.topics.target_topics import Presence
+from airflow_provider_kafka_migration.topics.topics_gone import find_gone
 
 PHASE = "topology_copy"
 
@@ -140,9 +141,9 @@ def set_copy_time_again(record: MigrationRecord, target: Cluster) -> list[str]:
     settings = record.copy_settings()
     if settings is None:
         return []
-    there = _present(target, settings)
+    there = _not_gone(target, settings.topics)
     record.journal.check_holds()
-    return apply_configs(record, target, {name: settings.topics[name].copy_time for name in there})
+    return apply_configs(record, target, {name: item.copy_time for name, item in there.items()})
 
 
 def restore_deleting(record: MigrationRecord, target: Cluster) -> PhaseResult:
@@ -162,8 +163,7 @@ def _no_longer_copied(record: MigrationRecord, target: Cluster) -> dict[str, dic
         left.pop(topic.target_name, None)
     if not left or settings is None:
         return {}
-    there = _present(target, settings.model_copy(update={"topics": left}))
-    return {name: _own(item) for name, item in left.items() if name in there}
+    return {name: _own(item) for name, item in _not_gone(target, left).items()}
 
 
 def _own(item: TopicSettings) -> dict[str, str]:
@@ -176,14 +176,17 @@ def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResul
     settings = record.copy_settings()
     if settings is None:
         return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
-    there = _present(target, settings)
-    wanted = {name: _own(item) for name, item in settings.topics.items() if name in there}
+    wanted = {name: _own(item) for name, item in _not_gone(target, settings.topics).items()}
     return _restore(record, target, wanted, steps.ROLLBACK_CONFIGS_RESTORED, "topic configs are restored")
 
 
-def _present(target: Cluster, settings: CopySettings) -> set[str]:
-    facts = target.admin.describe_topics(sorted(settings.topics))
-    return {name for name, item in facts.items() if item.error is None}
+def _not_gone(target: Cluster, settings: Mapping[str, TopicSettings]) -> dict[str, TopicSettings]:
+    """Leave out the topics that somebody has deleted.
+
+    A topic that cannot be described is not one that is gone: its configs are tried, and the error is reported.
+    """
+    gone = find_gone(target.admin, dict.fromkeys(settings, ""))
+    return {name: item for name, item in settings.items() if name not in gone}
 
 
 def _restore(

@@ -205,6 +205,8 @@ class FakeAdmin:
 class FakeCluster:
     """One side."""
 
+    absent = False
+
     def __init__(self) -> None:
         self.wire = FakeWire()
         self.admin = FakeAdmin()

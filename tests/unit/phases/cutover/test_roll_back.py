@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phase_world.admin import REFUSED
+from phase_world.admin import BUSY, REFUSED, UNKNOWN_TOPIC, SimAdmin
 from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
 from phase_world.world import PRODUCER_ACL, World, Worlds
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, IllegalTransition, StillFrozen
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import topics_gone
 
 COPY_TIME = str(16 * 1024 * 1024)
 
@@ -57,6 +61,38 @@ def test_before_the_cutover_everything_that_was_set_is_undone(worlds: Worlds, ph
         assert found_stop is not None
         assert set(found_stop.offsets.values()) == {0}
     assert world.run("rollback").already_done
+
+
+@pytest.mark.parametrize("error", [UNKNOWN_TOPIC, BUSY, REFUSED], ids=["unknown", "busy", "refused"])
+def test_a_topic_that_one_broker_does_not_describe_is_not_gone(
+    worlds: Worlds, error: ItemError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started does not know all topics, and rights may be withdrawn by now."""
+    world = worlds.at("drain_ready")
+    described = SimAdmin.describe_topics
+
+    def by_one_broker(self: SimAdmin, names: Any = None, **options: Any) -> dict[str, TopicFacts]:
+        return {name: TopicFacts(name, error=error) for name in described(self, names, **options)}
+
+    monkeypatch.setattr(SimAdmin, "describe_topics", by_one_broker)
+    world.run("rollback")
+    found = report(world)
+    assert found["problems"] == []
+    assert [item["unread"] for item in found["left_on_target"]] == [str(error)] * len(world.target.topics)
+    for topic in world.target.topics.values():
+        assert topic.configs.get("max.message.bytes") != COPY_TIME
+
+
+def test_a_deleted_topic_is_not_left(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds.at("drain_ready")
+    pauses: list[float] = []
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=pauses.append))
+    del world.target.topics["orders"]
+    world.run("rollback")
+    found = report(world)
+    assert found["problems"] == []
+    assert [item["topic"] for item in found["left_on_target"]] == sorted(world.target.topics)
+    assert len(pauses) == 6, "looked several times, for the configs and for the report"
 
 
 @pytest.mark.parametrize(
