@@ -227,6 +227,12 @@ class GroupResult(GrownPart):
 
 #: Begins the reason of a translated offset of a group that has read further on the source than a mirror has copied.
 AHEAD_OF_COPY = "the group has read further on the source than is copied"
+#: Begin the reasons of offsets that are not written now, and may be later.
+COPY_HAS_AN_ERROR = "the copy of the partition has an error"
+NOTHING_COPIED = "nothing of the partition is mirrored yet"
+LAGS_BEHIND_BOUNDARY = "it lags behind the boundary of an adopted partition"
+#: The group is not on the target where it is on the source.
+IS_BEHIND = (AHEAD_OF_COPY, COPY_HAS_AN_ERROR, NOTHING_COPIED, LAGS_BEHIND_BOUNDARY)
 
 
 class GroupsResult(Document):

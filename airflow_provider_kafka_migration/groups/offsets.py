@@ -14,6 +14,7 @@ from typing import Literal, cast
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.cutover import (
+    LAGS_BEHIND_BOUNDARY,
     CommittedOffset,
     GroupSnapshot,
     TranslatedOffset,
@@ -239,8 +240,7 @@ def translate_below(source_offset: int, below: BelowTranslator | None) -> tuple[
     """Translate an offset below the boundary of an adopted partition: target offset, how, and why there is none."""
     position = None if below is None else below.translate(source_offset)
     if position is None:
-        reason = "it lags behind the boundary of an adopted partition, and its position there is not known"
-        return None, Translation.SKIPPED, reason
+        return None, Translation.SKIPPED, f"{LAGS_BEHIND_BOUNDARY}, and its position there is not known"
     if not position.is_exact:
         return position.target_offset, Translation.EARLIER, ""
     how = Translation.EQUAL if position.target_offset == source_offset else Translation.EXACT

@@ -20,6 +20,8 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.cutover import (
     AHEAD_OF_COPY,
+    COPY_HAS_AN_ERROR,
+    NOTHING_COPIED,
     GroupSnapshot,
     GroupsResult,
     TranslatedOffset,
@@ -43,8 +45,7 @@ from airflow_provider_kafka_migration.record.offset_maps import committed_positi
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-_NOTHING = "nothing of the partition is mirrored yet"
-_ERROR = "the copy of the partition has an error, so nobody knows how far it is: {what}"
+_ERROR = COPY_HAS_AN_ERROR + ", so nobody knows how far it is: {what}"
 _HELD = AHEAD_OF_COPY + ": it is held at the end of the copy, {end}"
 
 
@@ -99,7 +100,7 @@ class HeldTranslator(GroupTranslator):
         partition = self._by_target.get((item.target_topic, item.partition))
         if partition is not None and not partition.adopted and end <= partition.target_start_offset:
             # Below its start there are fillers at most, which are deleted: an offset there would be out of range.
-            return _skipped(item, _NOTHING)
+            return _skipped(item, NOTHING_COPIED)
         return item.model_copy(update={"target_offset": end, "reason": _HELD.format(end=end)})
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.cutover import AHEAD_OF_COPY
+from airflow_provider_kafka_migration.documents.cutover import IS_BEHIND
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 
@@ -18,7 +18,7 @@ class GroupFigures:
 
     :param at: when the round ended, in seconds since 1970.
     :param behind: groups that are not on the target where they are on the source: they have read further than is
-        mirrored, or could not be read or written.
+        mirrored, the copy of a partition has an error, or they could not be read or written.
     :param failed: those of them that could not be read or written.
     :param left_alone: groups that are not written for a reason, for instance because they have members on the target.
     """
@@ -51,13 +51,11 @@ class GroupFigures:
         return cls(
             at=datetime.fromisoformat(str(document["at"])).timestamp(),
             groups=len(groups),
-            behind=sum(bool(group["failures"]) or _is_ahead(group) for group in groups),
+            behind=sum(bool(group["failures"]) or _is_behind(group) for group in groups),
             failed=failed,
             left_alone=sum(bool(group["skipped_reason"]) and not group["failures"] for group in groups),
         )
 
 
-def _is_ahead(group: Mapping[str, Any]) -> bool:
-    return not group["skipped_reason"] and any(
-        str(item["reason"]).startswith(AHEAD_OF_COPY) for item in group["offsets"]
-    )
+def _is_behind(group: Mapping[str, Any]) -> bool:
+    return not group["skipped_reason"] and any(str(item["reason"]).startswith(IS_BEHIND) for item in group["offsets"])

@@ -204,8 +204,8 @@ ALL: tuple[Metric, ...] = (
         "gauge",
         "groups",
         "migration",
-        "Those that are not on the target where they are on the source: they have read further than is mirrored, or "
-        "could not be read or written.",
+        "Those that are not on the target where they are on the source: they have read further than is mirrored, the "
+        "copy of a partition has an error, their place is not known, or they could not be read or written.",
         "It stays above 0: a consumer that fails over would read records again.",
     ),
     Metric("groups_failed", "gauge", "groups", "migration", "Those of them that could not be read or written."),

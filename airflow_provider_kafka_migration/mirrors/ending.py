@@ -5,7 +5,7 @@ Copiers have stopped before any of it: their job has ended, or nobody else can g
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
@@ -80,14 +80,21 @@ def _end(context: PhaseContext, request: MirrorRequest, offset_map: dict[str, An
     return PhaseResult(PHASE, summary, details)
 
 
-def promote(context: PhaseContext, request: MirrorRequest, source_ends: dict[tuple[str, int], int]) -> PhaseResult:
+def promote(
+    context: PhaseContext,
+    request: MirrorRequest,
+    source_ends: dict[tuple[str, int], int],
+    problems: Sequence[str] = (),
+) -> PhaseResult:
     """Promote the target after everything was copied: up to these ends of a source that stands still.
+
+    :param problems: what could not be done before, such as offsets of groups that were not written.
 
     It is promoted from the journal's step ``promoted`` on; what follows is completed by whoever comes next
     (:func:`complete_promotion`).
     """
     partitions = _partitions(context, source_ends, is_complete=True)
-    return _promote(context, request, partitions, seen_at=iso(context.now()))
+    return _promote(context, request, partitions, seen_at=iso(context.now()), problems=problems)
 
 
 def promote_without_source(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
@@ -139,11 +146,16 @@ def check_mirrored(record: MigrationRecord) -> None:
 
 
 def _promote(
-    context: PhaseContext, request: MirrorRequest, partitions: list[PromotedPartition], *, seen_at: str
+    context: PhaseContext,
+    request: MirrorRequest,
+    partitions: list[PromotedPartition],
+    *,
+    seen_at: str,
+    problems: Sequence[str] = (),
 ) -> PhaseResult:
     record = context.record
     offset_map = _close_map(context, partitions)
-    problems = _put_back(context)
+    problems = [*problems, *_put_back(context)]
     document = Promotion(
         migration_id=record.migration_id,
         source_gone=request.source_gone,
@@ -344,4 +356,4 @@ def _why(request: MirrorRequest) -> str:
 
 
 def _problems_text(problems: list[str]) -> str:
-    return f"; {len(problems)} parts could NOT be put back" if problems else ""
+    return f"; {len(problems)} parts are NOT done, the first is {problems[0]}" if problems else ""

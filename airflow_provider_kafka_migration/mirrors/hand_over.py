@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerRefused, IllegalTransition, MigrationError, OffsetMapInvalid
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, read_ends, read_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -34,6 +35,7 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps
 from airflow_provider_kafka_migration.record.partition_names import partition_name, target_key
 from airflow_provider_kafka_migration.state import State, mirror_name
+from airflow_provider_kafka_migration.topics import topics_gone
 
 PHASE = "hand_over"
 #: ``replication.policy.class`` by ``mirror.naming``.
@@ -132,16 +134,33 @@ def _finished_map(context: PhaseContext) -> OffsetMapDocument:
 
 
 def _check_source(context: PhaseContext, partitions: dict[TopicPartition, CopyPartition], found: HandedOver) -> None:
-    """Note the partitions whose topic on the source is gone, is another one by now, or cannot be described."""
-    topics = context.source.admin.describe_topics(sorted({topic for topic, _ in partitions}))
+    """Note the partitions whose topic on the source is gone, is another one by now, or cannot be described.
+
+    Only what every broker says is a deletion: without a position MirrorMaker 2 copies the topic a second time.
+    """
+    admin, planned = context.source.admin, {item.topic: item.topic_id for item in partitions.values()}
+    topics = admin.describe_topics(sorted(planned))
+    missing = [name for name in sorted(planned) if _is_unknown(topics.get(name))]
+    gone = topics_gone.confirm(admin, planned, missing)
     for key, item in partitions.items():
-        facts = topics[item.topic]
-        if facts.error is not None and facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+        facts = topics.get(item.topic)
+        if facts is None:
+            found.refused[key] = "the source did not answer for its topic"
+        elif _is_unknown(facts) and item.topic in gone and not topics_gone.was_created_again(gone[item.topic]):
             found.gone[key] = "its topic on the source was deleted, so nothing of it is left to copy"
+        elif _is_unknown(facts):
+            found.refused[key] = (
+                "a broker of the source does not know its topic, and not all of them say that it was deleted: try again"
+            )
         elif facts.error is not None:
             found.refused[key] = f"its topic on the source cannot be described: {facts.error}"
         elif item.topic_id and facts.topic_id != item.topic_id:
             found.refused[key] = "its topic on the source was deleted and created again since it was mirrored"
+
+
+def _is_unknown(facts: TopicFacts | None) -> bool:
+    error = None if facts is None else facts.error
+    return error is not None and error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _refused(

@@ -110,6 +110,11 @@ def _reason(planned_id: str, described: Iterable[TopicFacts]) -> str:
     return f"{_Says.ANOTHER.value} (id {', '.join(ids)}, planned {planned_id})" if ids else _Says.DELETED.value
 
 
+def was_created_again(reason: str) -> bool:
+    """Whether a reason of :func:`confirm` says that a topic of the same name is there."""
+    return reason.startswith(_Says.ANOTHER.value)
+
+
 def check_none_gone(record: MigrationRecord) -> None:
     """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
 

@@ -7,6 +7,7 @@ moment, and the next run carries it out.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -34,6 +35,8 @@ PHASE: Final = "mirror"
 JOB: Final = tail_job.PHASE
 #: How often copiers that have ended early are sent to the same stop again, for one request.
 _MAX_ROUNDS = 3
+#: Pauses between the tries of the last sync of groups, in seconds.
+_LAST_SYNC_PAUSES = (1.0, 3.0, 10.0)
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -153,10 +156,25 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     moved = sorted(key for key, end in ends.items() if end > (stop.offset(*key) or 0))
     if moved:
         return _refuse(context, request, _why_moving(context, moved, look))
-    if context.spec.mirror.sync_groups:
-        sync_once(context)
+    problems = _sync_for_the_last_time(context) if context.spec.mirror.sync_groups else []
     write_grants.see(record, source, context.target)
-    return ending.promote(context, request, ends)
+    return ending.promote(context, request, ends, problems)
+
+
+def _sync_for_the_last_time(context: PhaseContext) -> list[str]:
+    """Bring the groups to the end of the copy; return what is left for a person, because no other round follows.
+
+    A failure may pass by itself, such as a coordinator that is loading: it is tried again for some seconds.
+    """
+    for pause in (*_LAST_SYNC_PAUSES, None):
+        result = sync_once(context)
+        if result is None:
+            return []
+        failed = [item for item in result.groups if item.failures]
+        if not failed or pause is None:
+            break
+        time.sleep(pause)
+    return [f"group {item.group}: {item.failures[0].get('what', 'its offsets were not written')}" for item in failed]
 
 
 def _why_moving(context: PhaseContext, moved: list[TopicPartition], look: SourceEnds) -> str:

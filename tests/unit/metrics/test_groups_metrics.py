@@ -10,6 +10,8 @@ from job_snapshots import NOW, entry, snapshot, values
 
 from airflow_provider_kafka_migration.documents.cutover import (
     AHEAD_OF_COPY,
+    COPY_HAS_AN_ERROR,
+    NOTHING_COPIED,
     GroupResult,
     GroupsResult,
     TranslatedOffset,
@@ -58,12 +60,14 @@ def test_groups_are_counted_by_what_became_of_them(local_store: LocalStore) -> N
         group("there"),
         group("set-back", "the target is ahead: it has 12; a group is never set back"),
         group("ahead", f"{AHEAD_OF_COPY}: it is held at the end of the copy, 7"),
+        group("broken", f"{COPY_HAS_AN_ERROR}, so nobody knows how far it is: others write to it"),
+        group("nothing", NOTHING_COPIED),
         group("failed", failures=[{"code": "PERMISSION_MISSING", "what": "refused"}]),
         group("active", f"{AHEAD_OF_COPY}: held", skipped_reason="it has members on the target (state Stable)"),
     )
     assert groups_in(snapshot(local_store, entry("orders", 0, 0))) == {
-        "groups": 5,
-        "groups_behind": 2,
+        "groups": 7,
+        "groups_behind": 4,
         "groups_failed": 1,
         "groups_left_alone": 1,
         "groups_sync_age_seconds": 30,

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from phase_world.admin import UNKNOWN_TOPIC, SimAdmin
 from phase_world.logs import Log
 from phase_world.world import World, Worlds, without_probes
 from test_mirror_phase import ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.errors import BrokerRefused, IllegalTransition, PermissionMissing
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch
 from airflow_provider_kafka_migration.mirror_maker.state_writer import StateMessage
@@ -145,6 +147,22 @@ def test_a_topic_that_was_deleted_on_the_source_holds_up_no_other(ended: World) 
     assert (found.positions, found.refused) == ({ORDERS: 4, CUT: 9}, {})
     assert found.gone.keys() == {STATE}
     assert (key, None) in sent()
+
+
+def test_a_topic_that_one_broker_does_not_know_is_not_deleted(ended: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has just started. Without a position MirrorMaker 2 would copy the topic again, behind the complete copy."""
+    real = SimAdmin.describe_topics
+
+    def by_one_broker(admin: SimAdmin, names: Any = None, **options: Any) -> dict[str, TopicFacts]:
+        found = real(admin, names, **options)
+        return {
+            name: TopicFacts(name, error=UNKNOWN_TOPIC) if name == "state" else item for name, item in found.items()
+        }
+
+    monkeypatch.setattr(SimAdmin, "describe_topics", by_one_broker)
+    found = hand_over(ended.context())
+    assert (found.gone, sent()) == ({}, [])
+    assert "not all of them say that it was deleted" in found.refused[STATE]
 
 
 def test_copiers_are_fenced_before_mirror_maker_begins(ended: World) -> None:

@@ -6,10 +6,11 @@ import functools
 import json
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phase_world.admin import SimAdmin
+from phase_world.admin import BUSY, SimAdmin
 from phase_world.jobs import MIGRATION
 from phase_world.logs import Log
 from phase_world.outside import Killed
@@ -514,6 +515,30 @@ def test_a_partition_that_cannot_be_fenced_is_named_for_good(world: World, monke
     problems = [f"fence: {key[0]}-{key[1]}: it cannot be fenced" for key in world.context().record.partitions()]
     assert result.details["problems"] == problems
     assert Promotion.parse(world.stored("results/promotion.json") or b"").problems == problems
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_the_last_sync_of_groups_is_tried_again_and_what_is_left_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    real = SimAdmin.alter_group_offsets
+    pauses: list[float] = []
+
+    def alter(admin: SimAdmin, group: str, offsets: Any) -> Any:
+        if len(pauses) >= (2 if passes else 99):
+            return real(admin, group, offsets)
+        return dict.fromkeys(offsets, BUSY)
+
+    world.source.group("late", orders_0=4)
+    monkeypatch.setattr(SimAdmin, "alter_group_offsets", alter)
+    monkeypatch.setattr(mirror, "time", SimpleNamespace(sleep=pauses.append))
+    result = mirror_until(world, lambda: ask(world, "promoted"))
+    assert world.state is State.PROMOTED
+    assert pauses == ([1.0, 3.0] if passes else [1.0, 3.0, 10.0])
+    named = [item.split(":")[0] for item in result.details["problems"]]
+    assert ("group late" in named) is not passes
+    if not passes:
+        assert "are NOT done, the first is group" in result.summary
 
 
 def test_a_promotion_that_is_asked_for_again_is_done_already(world: World) -> None:
