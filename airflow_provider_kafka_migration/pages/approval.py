@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalKind
@@ -14,6 +15,24 @@ _MAX_ROWS = 50
 _ACTIONS: dict[ApprovalKind, str] = {"cutover": "the cutover", "client_switch": "the client switch"}
 
 
+def with_each_kind(rows: Sequence[Sequence[str]], limit: int) -> list[Sequence[str]]:
+    """Order rows, whose first column is their kind, so that the first ones have some of each kind.
+
+    Hundreds of groups that are not migrated must not hide the one topic that is not.
+    """
+    kinds = sorted({row[0] for row in rows})
+    by_kind = {kind: [row for row in rows if row[0] == kind] for kind in kinds}
+    shown: dict[str, int] = dict.fromkeys(kinds, 0)
+    left = min(limit, len(rows))
+    while left:
+        for kind in kinds:
+            if left and shown[kind] < len(by_kind[kind]):
+                shown[kind] += 1
+                left -= 1
+    first = [row for kind in kinds for row in by_kind[kind][: shown[kind]]]
+    return first + [row for kind in kinds for row in by_kind[kind][shown[kind] :]]
+
+
 def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, Any]) -> tuple[str, str]:
     """Return subject and body of the approval.
 
@@ -21,7 +40,7 @@ def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, 
     """
     body = render_template(
         f"approval_{kind}.md.j2",
-        **{"way_back": None, **facts},
+        **{"way_back": None, **facts, "left_out": with_each_kind(facts.get("left_out", []), _MAX_ROWS)},
         spec=spec,
         action=_ACTIONS[kind],
         approval_code=code,
