@@ -38,9 +38,10 @@ def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, 
 
     :param facts: what :func:`~.approvals.request.make_facts` collects for this kind of approval.
     """
+    rows = {name: with_each_kind(facts[name], _MAX_ROWS) for name in ("left_out",) if name in facts}
     body = render_template(
         f"approval_{kind}.md.j2",
-        **{"way_back": None, **facts, "left_out": with_each_kind(facts.get("left_out", []), _MAX_ROWS)},
+        **{"way_back": None, **facts, **rows},
         spec=spec,
         action=_ACTIONS[kind],
         approval_code=code,
