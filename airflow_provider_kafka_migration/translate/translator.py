@@ -17,7 +17,6 @@ from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, OffsetMapInvalid, Where
 from airflow_provider_kafka_migration.groups.offsets import read_offsets, translate_below
-from airflow_provider_kafka_migration.groups.sync import confirmed_positions
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -27,7 +26,6 @@ from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, 
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps, only_holes
-from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import MIRROR
@@ -85,8 +83,7 @@ class Translator:
     """Translates offsets, timestamps and the offsets of consumer groups between a migration's clusters.
 
     It reads the offset map when it is opened; :meth:`refresh` reads it again. While the copy goes on it also asks the
-    target for the ends of its logs, so that it can say what has been copied. In a mirror that is what copiers have
-    confirmed, a few seconds old: clients may have written behind it. It makes no claim and writes nothing.
+    target for the ends of its logs, so that it can say what has been copied. It makes no claim and writes nothing.
 
     :param context: a context that only reads, for instance from ``Migration.reading``.
     """
@@ -132,7 +129,6 @@ class Translator:
         record.journal.refresh()
         partitions = record.partitions()
         final = record.offset_map()
-        confirmed: Mapping[TopicPartition, int] | None = None
         if final is not None:
             maps: Mapping[TopicPartition, PartitionMap] = closed_maps(final)
             logs: Mapping[TopicPartition, int] = {}
@@ -144,7 +140,6 @@ class Translator:
             )
         else:
             # The ends first: a map that is read afterwards covers all that lies below them.
-            confirmed = _confirmed(record)
             logs = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
             maps = load_maps(record, self._context.target, partitions)
             record.journal.refresh()
@@ -157,9 +152,6 @@ class Translator:
         for key in sorted(set(partitions) & set(maps)):
             found, target = maps[key], (partitions[key].target_topic, partitions[key].partition)
             source_end, target_end = _ends(found, logs.get(target, 0))
-            if confirmed is not None and not isinstance(found, TransactionalMap):
-                until = max(confirmed.get(key, -1), partitions[key].source_start_offset)
-                source_end, target_end = _held(found, until, (source_end, target_end))
             mapped = final is None and Verdict.MAPPED in (partitions[key].verdict, found.verdict)
             forward[key] = _Side(target[0], found, (source_end, target_end), mapped, partitions[key].adopted)
             back[target] = _Side(key[0], found.inverse(), (target_end, source_end), False, partitions[key].adopted)
@@ -356,29 +348,6 @@ def _ends(found: PartitionMap, log_end_offset: int) -> tuple[int, int]:
     if found.source_end_offset is not None and found.target_end_offset is not None:
         return found.source_end_offset, found.target_end_offset
     return found.source_position(log_end_offset), log_end_offset
-
-
-def _confirmed(record: MigrationRecord) -> dict[TopicPartition, int] | None:
-    """Return how far copiers of a mirror have confirmed, exclusive source offsets; None: it is no mirror.
-
-    The target's log end says nothing there: clients may write to remote topics. A partition whose copy has an error is
-    left out, because nobody knows how far it is.
-    """
-    if record.spec.kind != "mirror":
-        return None
-    confirmed, failing = confirmed_positions(record)
-    return {key: offset for key, offset in confirmed.items() if key not in failing}
-
-
-def _held(found: PartitionMap, until: int, ends: tuple[int, int]) -> tuple[int, int]:
-    """Return the ends of what was copied, but none beyond a source offset.
-
-    A map that knows no place for it has no runs yet, and so no ends beyond its start.
-    """
-    target_offset = found.translate(until).target_offset
-    if target_offset is None or target_offset >= ends[1]:
-        return ends
-    return until, target_offset
 
 
 def _milliseconds(when: datetime | int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -236,28 +235,6 @@ def test_records_of_clients_are_not_taken_for_mirrored_ones(world: World, want: 
     assert translator.offset("orders", 0, 5).is_copied
     assert not translator.offset("orders", 0, 6).is_copied
     assert not translator.offset("orders", 0, 6, "to_source").is_copied
-
-
-def test_records_of_clients_are_not_taken_for_mirrored_ones_while_it_mirrors(world: World) -> None:
-    """Clients have failed over and nobody has promoted the mirror; what goes on at the source has not arrived."""
-    mirror_until(world, lambda: ask(world, "paused"))
-    world.source.log(*ORDERS).write(b"late 1", b"late 2")
-    world.target.log(*ORDERS).write(b"a client's", b"own")
-    world.restart()
-    translator = Translator(world.context())
-    assert translator.last_records()[ORDERS] == (4, 4), "the last record that was mirrored"
-    assert translator.offset("orders", 0, 5).is_copied
-    assert not translator.offset("orders", 0, 6).is_copied
-    assert not translator.offset("orders", 0, 6, "to_source").is_copied
-    # The copier finds them: nobody knows any more what of the partition is a copy.
-    progress = json.loads(world.journal_store.get(f"{MIGRATION}/progress/tail.json") or b"")
-    for row in progress["partitions"]:
-        if row["topic"] == "orders":
-            row["error"] = {"what": "others have written"}
-    world.journal_store.put(f"{MIGRATION}/progress/tail.json", json.dumps(progress).encode())
-    translator.refresh()
-    assert ORDERS not in translator.last_records()
-    assert not translator.offset("orders", 0, 5).is_copied
 
 
 def test_a_mirror_that_ends_while_the_translator_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
