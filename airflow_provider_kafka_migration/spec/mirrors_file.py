@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.load import MigrationSpec, parse_spec, read_yaml
+from airflow_provider_kafka_migration.spec.mirror_rings import endless_way
 from airflow_provider_kafka_migration.spec.sections import ClusterSection, Section, StorageSection
 
 _ARROW = "->"
@@ -99,6 +100,7 @@ def parse_flows(data: Any, *, path: str | None = None) -> tuple[dict[str, Migrat
             mistakes += _mistakes(name, error)
     mistakes += _both_ways(file, enabled, flows, names)
     mistakes += _rounds([name for name in enabled if name in flows], flows)
+    mistakes += _rings([name for name in enabled if name in flows], flows)
     taken: dict[str, str] = {}
     for name in [name for name in enabled if name in flows]:
         migration_id = flows[name].migration_id
@@ -199,6 +201,28 @@ def _why_not(flows: Mapping[str, MigrationSpec]) -> tuple[str, str]:
     if beside.isdisjoint(twice.ways):
         return "max_hops", f"{reason}twice: set max_hops: 1"
     return "two_way", f"{reason}twice: set mirror.two_way: true and max_hops: 1 for both, or give them other topics"
+
+
+def _rings(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[str, str]]:
+    """Take out flows that close a ring in which topics would be copied for ever under new names.
+
+    :param order: the names in ``flows``, in the order of the file.
+    :param flows: changed.
+    :returns: the mistakes of those that were taken out.
+    """
+    accepted: dict[str, MigrationSpec] = {}
+    mistakes: list[dict[str, str]] = []
+    for name in order:
+        accepted[name] = flows[name]
+        way = endless_way(accepted)
+        if way:
+            del accepted[name], flows[name]
+            reason = (
+                f"topics would go round in a ring for ever, each time under another name ({' -> '.join(way)} ...): use "
+                "naming: default with one separator in all flows of the ring, or leave out these names (topics.exclude)"
+            )
+            mistakes.append({"path": f"flows.{name}.mirror.naming", "reason": reason})
+    return mistakes
 
 
 def _targets(flows: Iterable[str]) -> dict[str, list[str]]:
@@ -305,8 +329,11 @@ def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bo
     if wrong:
         # A flow under the aliases of another one would give topics names that lead round in a circle.
         raise SpecInvalid(f"mirror.{wrong[0]} differs from the name of the flow", next_step="remove it from the file")
-    others = sorted(set(file.clusters) - {source, target})
-    mirror = {"known_aliases": others, "two_way": both_ways, **mirror, **aliases}
+    # A topic that comes round through a cluster whose alias is not known would pass for a local one.
+    given = mirror.get("known_aliases", [])
+    if isinstance(given, list) and all(isinstance(alias, str) for alias in given):
+        mirror["known_aliases"] = sorted({*file.clusters, *given} - {source, target})
+    mirror = {"two_way": both_ways, **mirror, **aliases}
     if both_ways and not mirror["two_way"]:
         raise SpecInvalid(
             "mirror.two_way is false, but the opposite flow is there, too", next_step="remove mirror.two_way"

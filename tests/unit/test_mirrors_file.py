@@ -57,6 +57,54 @@ def test_one_error_lists_the_mistakes_of_all_flows() -> None:
     assert "d not in clusters" in failure.value.what
 
 
+def ring(*mirrors: dict[str, Any], names: tuple[str, ...] = ("a->b", "b->c", "c->a"), **topics: Any) -> list[str]:
+    """The mistakes of a ring of all topics; each flow has keys of ``mirror``, and its prefix."""
+    found = {}
+    for name, mirror in zip(names, mirrors, strict=True):
+        section: dict[str, Any] = {"include": [".*"], **topics}
+        if mirror.get("naming") == "rename":
+            section["rename"] = {"prefix": "m-"}
+        found[name] = {"mirror": mirror, "topics": section}
+    _, error = parse_flows(file(defaults={}, flows=found))
+    return [] if error is None else [item["path"] for item in error.details["mistakes"]]
+
+
+_RENAMED = {"naming": "rename"}
+_KEPT = {"naming": "identity"}
+
+
+def test_a_ring_in_which_names_grow_for_ever_is_refused() -> None:
+    last = ["flows.c->a.mirror.naming"]
+    assert ring(_RENAMED, _RENAMED, _RENAMED) == last
+    assert ring(_KEPT, _KEPT, {}) == last
+    assert ring({}, _RENAMED, {}) == last
+    assert ring({"separator": "-"}, {}, {}) == last
+
+
+def test_a_ring_that_comes_to_rest_is_not_refused() -> None:
+    assert ring({}, {}, {}) == []
+    # What it copies, the next one leaves out.
+    assert ring(_RENAMED, _RENAMED, _RENAMED, exclude=["m-.*"]) == []
+    assert ring(_RENAMED, _RENAMED, _RENAMED, include=["orders", "refunds"]) == []
+    # One name in front is enough if it is that of a later target.
+    assert ring(_KEPT, {}, {}) == []
+    assert ring(_RENAMED, _RENAMED, names=("a->b", "b->c")) == []
+
+
+def test_the_reason_names_the_first_steps() -> None:
+    flow = {"mirror": _RENAMED, "topics": {"include": [".*"], "rename": {"prefix": "m-"}}}
+    with pytest.raises(SpecInvalid) as failure:
+        parse_mirrors(file(defaults={}, flows={"a->b": flow, "b->c": flow, "c->a": flow}))
+    assert "(a: x -> b: m-x -> c: m-m-x -> a: m-m-m-x -> b: m-m-m-m-x ...)" in failure.value.what
+
+
+def test_large_meshes_are_read_soon() -> None:
+    aliases = [f"c{number}" for number in range(8)]
+    flows: dict[str, Any] = {f"{one}->{two}": {} for one in aliases for two in aliases if one != two}
+    clusters = {alias: {"conn_id": f"kafka_{alias}"} for alias in aliases}
+    assert len(parse_mirrors(file(clusters=clusters, flows=flows))) == 56
+
+
 def test_a_flow_never_runs_under_the_aliases_of_another_one() -> None:
     defaults = {"mirror": {"source_alias": "a", "target_alias": "b"}}
     assert sorted(parse_mirrors(file(defaults=defaults, flows={"a->b": {}}))) == ["a->b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,14 +78,15 @@ def _document(found: Imported, journal: str, connections: Path | None) -> dict[s
 
     :param connections: folder of the connections' files; None: the clusters refer to Airflow's connections.
     """
-    flows = {flow.name: _without_names(flow.spec) for flow in found.flows}
+    clusters = {
+        flow.spec[role]["name"]: {"conn_id": _connection(flow.spec[role], connections)}
+        for flow in found.flows
+        for role in ("source", "target")
+    }
+    flows = {flow.name: _without_names(flow.spec, clusters) for flow in found.flows}
     shared = _shared(list(flows.values()))
     return {
-        "clusters": {
-            flow.spec[role]["name"]: {"conn_id": _connection(flow.spec[role], connections)}
-            for flow in found.flows
-            for role in ("source", "target")
-        },
+        "clusters": clusters,
         "storage": {"journal": journal},
         "defaults": shared,
         "flows": {
@@ -100,12 +102,19 @@ def _connection(cluster: dict[str, str], folder: Path | None) -> str:
 
 #: Keys of a flow, and of its section ``mirror``, that follow from its name in the file.
 _OF_FILE = ("kind", "migration_id", "source", "target")
-_OF_NAME = ("source_alias", "target_alias", "known_aliases")
+_OF_NAME = ("source_alias", "target_alias")
 
 
-def _without_names(spec: dict[str, Any]) -> dict[str, Any]:
+def _without_names(spec: dict[str, Any], clusters: Collection[str]) -> dict[str, Any]:
+    """Return what a flow has to say itself.
+
+    The aliases of the file's clusters are known without being named. Those of clusters whose flows run elsewhere are
+    not: without them a topic that comes round through such a cluster would pass for a local one.
+    """
     own = {key: value for key, value in spec.items() if key not in _OF_FILE}
-    return {**own, "mirror": {key: value for key, value in own["mirror"].items() if key not in _OF_NAME}}
+    mirror = {key: value for key, value in own["mirror"].items() if key not in _OF_NAME}
+    elsewhere = sorted(set(mirror.pop("known_aliases", ())) - set(clusters))
+    return {**own, "mirror": {**mirror, **({"known_aliases": elsewhere} if elsewhere else {})}}
 
 
 def _shared(flows: list[dict[str, Any]]) -> dict[str, Any]:

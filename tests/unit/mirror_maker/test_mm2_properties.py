@@ -184,6 +184,24 @@ def test_a_reverse_flow_that_is_added_later_has_its_own_aliases(tmp_path: Path) 
     assert back.topics.why_left_out("east.orders"), "it has come from there"
 
 
+def test_aliases_of_clusters_whose_flows_run_elsewhere_stay_known(tmp_path: Path) -> None:
+    """One file for each data centre: topics come round through clusters that no flow of this file names."""
+    file, output = tmp_path / "mm2.properties", tmp_path / "mirrors.yaml"
+    one_way = ACTIVE_ACTIVE.replace("west->east.enabled = true", "west->east.enabled = false")
+    lines = ["clusters = east, west, north" if line.startswith("clusters") else line for line in one_way.splitlines()]
+    file.write_text("\n".join([*lines, "north.bootstrap.servers = n1:9092"]), encoding="utf-8")
+    assert run(file, "--journal", "s3://mirrors/journal", "--output", output).exit_code == ExitCode.OK
+    document = yaml.safe_load(output.read_text())
+    document["clusters"]["south"] = {"conn_id": "kafka_south"}
+    document["flows"]["south->east"] = {}
+    output.write_text(yaml.safe_dump(document), encoding="utf-8")
+    found = load_mirrors(output)
+    assert found["east->west"].mirror.known_aliases == ["north", "south"]
+    assert found["south->east"].mirror.known_aliases == ["north", "west"]
+    names = found["east->west"].mirror.names(found["east->west"].topics.rename)
+    assert names.why_not("north.west.orders").startswith("cycle")
+
+
 def test_the_command_overwrites_nothing(file: Path, tmp_path: Path) -> None:
     output = tmp_path / "mirrors.yaml"
     output.write_text("mine", encoding="utf-8")
