@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from airflow_provider_kafka_migration.approvals import answers
@@ -52,7 +53,7 @@ from airflow_provider_kafka_migration.mirror_table import TABLES
 from airflow_provider_kafka_migration.mirrors.failures import is_repeated
 from airflow_provider_kafka_migration.phase_table import CUTOVER, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import (
     Cluster,
     CopyRunner,
@@ -442,7 +443,7 @@ class Migration:
             raise
 
     def _run(self, row: Phase, options: Mapping[str, Any]) -> PhaseResult:
-        context = self._phase_context(row)
+        context = self._phase_context(row, options)
         done = self._already_done(row, context)
         if done is not None:
             return done
@@ -558,19 +559,19 @@ class Migration:
         joining = next(row for row in CUTOVER if row.joins == "tail")
         return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
-    def _phase_context(self, row: Phase) -> PhaseContext:
+    def _phase_context(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> PhaseContext:
         if not row.needs_journal_only:
             return self.context
         if row.id == "rollback":
             # Check before claiming: a refused rollback must not take the migration from its holder.
-            self._check_rollback()
+            self._check_rollback(str(options.get("code", "")))
             return self.journal_context
         try:
             return self.journal_context
         except (Transient, *CREDENTIALS_REFUSED) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
-    def _check_rollback(self) -> None:
+    def _check_rollback(self, code: str) -> None:
         # Only a rollback needs this module.
         from airflow_provider_kafka_migration.phases import rollback
 
@@ -578,7 +579,7 @@ class Migration:
         ids = Fingerprint.recorded(journal.entries())
         source_id, target_id = ids.get("source_cluster_id", ""), ids.get("target_cluster_id", "")
         journal.check_fingerprint(self._fingerprint_of(source_id, target_id))
-        rollback.check_allowed(self._context_of(journal).record)
+        rollback.check_allowed(self._context_of(journal).record, code)
 
     def _record_failure(self, row: Phase, error: Exception) -> None:
         # If the phase's context could not be opened, nothing has run. Only a freeze may have ended nevertheless.
@@ -601,6 +602,8 @@ class Migration:
             summary = f"the {self.spec.kind} is {tip}"
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)
+        if row.id != "rollback":
+            rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 
     def _enter(self, row: Phase, journal: Journal) -> None:
@@ -644,7 +647,7 @@ class Migration:
             generation=0 if claim is None else claim.generation,
             entries=len(journal.entries()),
             last=journal.tip,
-            resume=journal.resume(),
+            resume=rolling_back.resume(journal, self.spec) or journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
             validation=_reason_of(journal, steps.VALIDATED),

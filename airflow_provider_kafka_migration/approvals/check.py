@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.approvals.request import cannot_fit, make_
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words
-from airflow_provider_kafka_migration.record import handover, steps
+from airflow_provider_kafka_migration.record import handover, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
@@ -27,8 +27,10 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
 
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
+    :raises IllegalTransition: a rollback has begun.
     """
     record = context.record
+    rolling_back.check_not_begun(record.journal, record.spec, f"approve_{answer.kind}")
     answer = answer.model_copy(update={"code": _clean(answer.code)})
     key = answer_key(answer.kind, second=answer.second)
     if answer.decision == "approve":

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.plan import TopicPlan
 from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
 from airflow_provider_kafka_migration.planning import leave_out
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -38,6 +38,11 @@ def _keep_binding(record: MigrationRecord) -> dict[str, Any]:
     }
 
 
+def is_keep_decided(record: MigrationRecord) -> bool:
+    """Whether a person has kept the new cluster with its code: in the approval, or in a *keep* that has begun."""
+    return rolling_back.has_begun(record.journal) or rolling_back.is_kept(record.journal, ("cutover", "cutover/second"))
+
+
 def check_keep(record: MigrationRecord, code: str) -> None:
     """Check the code of a person who wants to keep the new cluster.
 
@@ -48,7 +53,9 @@ def check_keep(record: MigrationRecord, code: str) -> None:
     if given == wanted:
         return
     raise ApprovalRefused(
-        f"the code {given[:20]!r} does not keep the new cluster",
+        f"the code {given[:20]!r} does not keep the new cluster"
+        if given
+        else "a way back ends by keeping the new cluster, which needs its code",
         where=record.where("way_back"),
         next_step="`kafka-migration way-back keep FILE` shows what will be put back, and the code for it",
         details={"given": given[:20]},
@@ -119,9 +126,10 @@ def facts(record: MigrationRecord) -> dict[str, Any]:
     """Return what the approvals of a way back show in addition: which migration it reverses, and both decisions."""
     assert record.spec.adopt is not None
     due = ask_again_at(record)
-    plan = record.plan()
+    # A way back that has failed before its plan was made can be ended, too.
+    planned = record.plan().topics if record.has_plan() else []
     opened = record.journal.find_step(steps.READY_FOR_CLIENT_RETURN)
-    adopted = sum(item.adopted is not None for topic in plan.topics for item in topic.partitions)
+    adopted = sum(item.adopted is not None for topic in planned for item in topic.partitions)
     return {
         "reverses": record.spec.adopt.migration_id,
         "new_cluster": record.spec.source.name or record.spec.source.conn_id,
@@ -130,7 +138,7 @@ def facts(record: MigrationRecord) -> dict[str, Any]:
         "ask_again_at": "" if due is None else iso(due),
         "is_overdue": due is not None and record.now() >= due,
         "adopted_partitions": adopted,
-        "new_partitions": sum(len(topic.partitions) for topic in plan.topics) - adopted,
+        "new_partitions": sum(len(topic.partitions) for topic in planned) - adopted,
         "deny_acls": len(guard.bindings(record.journal)),
         "first_state": _still_running(record),
         "left_out": leave_out.left_out(record),

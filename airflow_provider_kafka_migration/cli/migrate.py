@@ -348,7 +348,8 @@ def rollback(
 ) -> Answer:
     """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
-    Topics and data on the target stay; the report lists them.
+    Topics and data on the target stay; the report lists them. Exit status 1: the migration has ended, but something
+    could not be put back; run it again.
     """
     spec = load_spec(file).check_kind("migration", path=str(file))
     if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
@@ -357,13 +358,21 @@ def rollback(
     end_with_open_freeze(spec, file)
     with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
         result = migration.run("rollback", reason=reason)
+    return rollback_answer(spec, result)
+
+
+def rollback_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
+    """Return the end of a migration as a command's answer; what could not be put back makes it a failure."""
+    problems = result.details.get("problems", [])
     data = {
         "migration_id": spec.migration_id,
         "summary": result.summary,
         "already_done": result.already_done,
         "details": result.details,
     }
-    return Answer(data, [escape(result.summary)])
+    lines = [escape(result.summary)]
+    lines += [escape(f"  {item['part']}: {item['what']}. Next: {item['next_step']}") for item in problems]
+    return Answer(data, lines, code=ExitCode.FAILED if problems else ExitCode.OK)
 
 
 # -- commands split ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.cli.migrate import (
     UntilOption,
     drive,
     make_view,
+    rollback_answer,
     status_answer,
 )
 from airflow_provider_kafka_migration.cli.plan import write_document
@@ -150,9 +151,11 @@ def keep(
 ) -> Answer:
     """Keep the new cluster: end the way back. The old cluster gets its settings and ACLs back and is released.
 
-    Without --approve it shows what will be put back, and the code. Exit status 10: the code is wanted.
+    Without --approve it shows what will be put back, and the code. Exit status 10: the code is wanted. Exit status 1:
+    it has ended, but something could not be put back; run it again.
     """
     from airflow_provider_kafka_migration.approvals import way_back
+    from airflow_provider_kafka_migration.record import rolling_back
 
     spec = _derived(file)
     view = make_view(quiet=json_output)
@@ -160,19 +163,14 @@ def keep(
     opener = MigrationOpener(spec, view, takeover=takeover)
     with view, opener.open() as migration:
         with migration.reading() as context:
-            is_open = way_back.check_can_keep(context.record)
+            is_open = way_back.check_can_keep(context.record) and not rolling_back.has_begun(context.journal)
             if is_open and approve is None:
                 return _ask_to_keep(way_back.facts(context.record), spec)
             if is_open and approve is not None:
                 way_back.check_keep(context.record, approve)
-        result = migration.run("rollback", reason=reason or f"the new cluster is kept ({person()})")
-    data = {
-        "migration_id": spec.migration_id,
-        "summary": result.summary,
-        "already_done": result.already_done,
-        "details": result.details,
-    }
-    return Answer(data, [escape(result.summary)])
+        reason = reason or f"the new cluster is kept ({person()})"
+        result = migration.run("rollback", reason=reason, code=approve or "")
+    return rollback_answer(spec, result)
 
 
 @way_back_app.command("leave-out")
@@ -217,11 +215,16 @@ def _ask_to_leave_out(facts: list[dict[str, Any]], code: str, spec: MigrationSpe
     lines = [f"[bold]Leave {len(facts)} topics out of the way back[/] {escape(spec.migration_id)}:"]
     for topic in facts:
         lines.append(f"  {escape(topic['topic'])} ({escape(topic['old_topic'])} on the old cluster)")
+        lines += [
+            escape(f"    the {side} cluster's topic could not be read: {topic[f'{side}_unread']}")
+            for side in ("new", "old")
+            if topic[f"{side}_unread"]
+        ]
         for item in topic["partitions"]:
             error = item["error"]
             lines.append(
-                f"    partition {item['partition']}: the old cluster ends at {item['old_end_offset']}; offsets "
-                f"{item['from_offset']} to {item['new_end_offset']} of the new one would go back"
+                f"    partition {item['partition']}: the old cluster ends at {_shown(item['old_end_offset'])}; offsets "
+                f"{item['from_offset']} to {_shown(item['new_end_offset'])} of the new one would go back"
                 + (escape(f"; [{error['code']}] {error['what']}") if error else "")
             )
         for item in topic["group_offsets"]:
@@ -241,6 +244,10 @@ def _ask_to_leave_out(facts: list[dict[str, Any]], code: str, spec: MigrationSpe
         "waiting": {"approval": "leave_out", "code": code, "topics": facts},
     }
     return Answer(data, lines, code=ExitCode.WAITS)
+
+
+def _shown(end_offset: int | None) -> str:
+    return "?" if end_offset is None else str(end_offset)
 
 
 def _ask_to_keep(facts: dict[str, Any], spec: MigrationSpec) -> Answer:

@@ -70,7 +70,13 @@ def sync_groups(context: PhaseContext) -> GroupsResult:
 def _without_stale(context: PhaseContext, results: Iterable[GroupResult], written: OwnWrites) -> list[GroupResult]:
     """Take back early offsets where the source has none any more; the results, with those that stay."""
     found = {item.group: item for item in results}
-    stale = {name: places for name in written.groups if (places := _stale_places(found.get(name), name, written))}
+    # What a person has left out of a way back is no longer ours: its offsets stay as they are.
+    left_out = set(context.record.left_out_of_way_back().values())
+    stale = {
+        name: places
+        for name in written.groups
+        if (places := [place for place in _stale_places(found.get(name), name, written) if place[0] not in left_out])
+    }
     kinds = {name: found[name].type if name in found else "classic" for name in stale}
     for name, there in target_states(context.target, kinds).items():
         left = _take_back(context, name, there, stale[name], written)

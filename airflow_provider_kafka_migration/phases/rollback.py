@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
+from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.documents.proof import Outcome
@@ -37,6 +38,11 @@ from airflow_provider_kafka_migration.way_back import guard
 
 PHASE = "rollback"
 _REGISTRY_PARTS: dict[Role, str] = {"source": "source registry", "target": "target registry"}
+_TOPICS = "topics"
+_TOPICS_AGAIN = (
+    "then run the rollback again (after a *keep*: `kafka-migration way-back keep FILE`): it tries these topics again, "
+    "unless somebody has changed their settings in the meantime"
+)
 _RUN_AGAIN = "run the rollback again once the registry answers: it puts back what the journal has open"
 
 
@@ -70,16 +76,20 @@ class RollbackReport(Document):
     clean_up: list[str] = Field(description="commands that would remove all this; they are not run")
 
 
-def check_allowed(record: MigrationRecord) -> State | None:
+def check_allowed(record: MigrationRecord, code: str = "") -> State | None:
     """Return the state to roll back from; ``None`` if the migration is rolled back already.
 
+    :param code: ends a way back (*keep*), unless a person has decided that before.
     :raises IllegalTransition: it is too late to roll back; the error says why.
+    :raises ApprovalRefused: a way back ends by *keep*, which needs its code.
     """
     record.journal.refresh()
     if record.journal.tip_state is State.ROLLED_BACK:
         return None
     state = record.journal.working_state or State.PLANNED
     if state in ROLLBACK_FROM or _can_leave_cutover(record, state):
+        if record.spec.is_way_back and not way_back.is_keep_decided(record):
+            way_back.check_keep(record, code)
         return state
     raise IllegalTransition(
         f"a migration in state {state} cannot be rolled back",
@@ -106,19 +116,22 @@ def _instead(state: State) -> str:
     return "the migration has ended; start a new one with another migration_id"
 
 
-def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
+def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResult:
     """Undo what the migration has set, report what it leaves on the target, and end the migration.
 
     Producers come first: while they are still frozen, nothing else is undone and the migration does not end, since
     nothing would free them after that. The rest is best effort: a part that fails does not stop the others, and is in
-    the report. Idempotent: all parts may be undone twice. The transition to ``rolled_back`` comes last. After that, a
-    run tries again only what could not be put back on the schema registries.
+    the report. Idempotent: all parts may be undone twice. From the step ``rollback_begun`` on no other phase runs. The
+    transition to ``rolled_back`` comes last. After that, a run tries again only what could not be put back on the
+    schema registries, and the settings of topics.
 
+    :param code: the code of *keep*, for a way back that nobody has decided to end before.
     :raises IllegalTransition: it is too late to roll back.
+    :raises ApprovalRefused: a way back ends by *keep*, which needs its code.
     :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do. Run it again.
     """
     record = context.record
-    state = check_allowed(record)
+    state = check_allowed(record, code)
     if state is None:
         return _again(context)
     context.journal.check_holds()
@@ -129,6 +142,10 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need their
     # copy-time settings, whether the rollback or the cutover is run again.
     freed = _unfreeze(context)
+    begun = {"reason": reason, **({"code": code} if code else {})}
+    context.journal.step_once(
+        steps.ROLLBACK_BEGUN, None, begun, reason="the rollback undoes what the migration has set"
+    )
     # Not best effort: once the journal has ended, nothing would know of these ACLs any more. But behind the freeze: a
     # way back holds the producers of the new cluster, and an old cluster that does not answer must not keep them.
     released = guard.remove(context) if record.spec.is_way_back else None
@@ -136,7 +153,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         "freeze": freed,
         "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
         "schemas": _restore_registries(context, problems),
-        "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
+        _TOPICS: _attempt(_TOPICS, problems, lambda: _restore_topics(context)),
     }
     # Topics that were adopted are not the migration's: never advise to delete them.
     created = {str(name) for entry in context.journal.steps(steps.TOPIC_CREATED) for name in entry.details["topics"]}
@@ -214,13 +231,16 @@ def _sign(context: PhaseContext) -> tuple[dict[str, Any], str]:
 
 
 def _again(context: PhaseContext) -> PhaseResult:
-    """Try again to give both registries what could not be put back, since the journal of an ended migration is closed.
+    """Try again what could not be put back, without the journal, which is closed once a migration has ended.
 
-    All other parts were undone, or are in the report of the rollback: a topic's owner may have changed it since.
+    That is what both registries are to get back, and topics that still have what the copy has set.
     """
     entry = context.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
     problems: list[dict[str, Any]] = []
+    former = [item for item in details.get("problems", []) if item.get("part") not in _REGISTRY_PARTS.values()]
+    refused = [item for item in former if item.get("part") == _TOPICS]
+    topics = _attempt(_TOPICS, problems, partial(_restore_topics_after_end, context, refused)) if refused else None
     restored = {
         role: _attempt(_REGISTRY_PARTS[role], problems, partial(_restore_after_end, context, role))
         for role in _REGISTRY_PARTS
@@ -228,10 +248,30 @@ def _again(context: PhaseContext) -> PhaseResult:
     summary = "the migration is rolled back already"
     done = {f"{role}_registry": count for role, count in restored.items() if count}
     summary += f"; modes and levels put back now: {sum(done.values())}" if done else ""
+    summary += f"; topics with their own settings now: {len(topics)}" if topics else ""
     summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
-    before = [item for item in details.get("problems", []) if item.get("part") not in _REGISTRY_PARTS.values()]
-    details |= {"problems": [*before, *problems], **({"restored_now": done} if done else {})}
-    return PhaseResult(PHASE, summary, details, already_done=not done)
+    now = {**done, **({_TOPICS: len(topics)} if topics else {})}
+    before = [item for item in former if item.get("part") != _TOPICS]
+    details |= {"problems": [*before, *problems], **({"restored_now": now} if now else {})}
+    return PhaseResult(PHASE, summary, details, already_done=not now)
+
+
+def _restore_topics(context: PhaseContext) -> PhaseResult:
+    try:
+        return copy_settings.restore_for_rollback(context.record, context.target)
+    except HANDS_OFF:
+        raise
+    except MigrationError as error:
+        error.add_next_step(_TOPICS_AGAIN)
+        raise
+
+
+def _restore_topics_after_end(context: PhaseContext, refused: list[dict[str, Any]]) -> list[str]:
+    """Return the topics that get their own settings now; an error that names no topics concerned all."""
+    named = {name for item in refused for name in item.get("details", {}).get("topics", {})}
+    settings = context.record.copy_settings()
+    names = named or set(settings.topics if settings is not None else ())
+    return copy_settings.restore_after_end(context.record, context.target, names)
 
 
 def _restore_after_end(context: PhaseContext, role: Role) -> int:

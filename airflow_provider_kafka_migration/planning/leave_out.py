@@ -10,21 +10,22 @@ the old cluster, and so does what others wrote. The topic's own settings are put
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan, PlanSupplement, TopicPlan, supplemented
-from airflow_provider_kafka_migration.errors import IllegalTransition, SpecInvalid
+from airflow_provider_kafka_migration.errors import HANDS_OFF, IllegalTransition, MigrationError, SpecInvalid
 from airflow_provider_kafka_migration.groups.written import left_there
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import topics_gone
 
 PHASE = "way_back"
 TAIL = follow.PHASE
@@ -38,6 +39,7 @@ def check_allowed(record: MigrationRecord) -> None:
     :raises IllegalTransition: too early, too late, or the return has begun.
     """
     record.journal.refresh()
+    rolling_back.check_not_begun(record.journal, record.spec, "leave-out")
     tip, working = record.journal.tip_state, record.journal.working_state
     if tip is not State.ROLLED_BACK and working in STATES and not record.is_frozen():
         return
@@ -84,23 +86,27 @@ def named(record: MigrationRecord, names: Iterable[str]) -> list[TopicPlan]:
 def facts(record: MigrationRecord, source: Cluster, target: Cluster, topics: list[TopicPlan]) -> list[dict[str, Any]]:
     """Return what is known of topics that would be left out, by partition. Queries both clusters.
 
+    An end offset is None where it cannot be read; ``new_unread`` and ``old_unread`` of the topic say why. A topic that
+    was deleted is one of the reasons to leave it out.
+
     ``group_offsets`` are those that this way back has written on the old cluster: nobody sets them back afterwards.
     """
     errors = copy_errors(record)
     written = left_there(record)
-    places = [(topic, item.partition) for topic in topics for item in topic.partitions]
-    new_ends = source.wire.list_offsets([(topic.name, number) for topic, number in places], "latest")
-    old_ends = target.wire.list_offsets([(topic.target_name, number) for topic, number in places], "latest")
+    new_ends, new_unread = _ends(source, {topic.name: topic for topic in topics})
+    old_ends, old_unread = _ends(target, {topic.target_name: topic for topic in topics})
     return [
         {
             "topic": topic.name,
             "old_topic": topic.target_name,
+            "new_unread": new_unread.get(topic.name, ""),
+            "old_unread": old_unread.get(topic.target_name, ""),
             "partitions": [
                 {
                     "partition": item.partition,
                     "from_offset": item.source_start_offset,
-                    "new_end_offset": new_ends[topic.name, item.partition],
-                    "old_end_offset": old_ends[topic.target_name, item.partition],
+                    "new_end_offset": new_ends.get((topic.name, item.partition)),
+                    "old_end_offset": old_ends.get((topic.target_name, item.partition)),
                     "error": errors.get((topic.name, item.partition), {}),
                 }
                 for item in topic.partitions
@@ -109,6 +115,24 @@ def facts(record: MigrationRecord, source: Cluster, target: Cluster, topics: lis
         }
         for topic in topics
     ]
+
+
+def _ends(cluster: Cluster, topics: Mapping[str, TopicPlan]) -> tuple[dict[TopicPartition, int], dict[str, str]]:
+    """Return the high watermarks of topics, by their names on a cluster, and why those of others cannot be read."""
+    ends: dict[TopicPartition, int] = {}
+    unread: dict[str, str] = {}
+    for name, topic in sorted(topics.items()):
+        try:
+            gone = topics_gone.find_gone(cluster.admin, {name: ""})
+            if gone:
+                unread[name] = "it does not exist"
+                continue
+            ends |= cluster.wire.list_offsets([(name, item.partition) for item in topic.partitions], "latest")
+        except HANDS_OFF:
+            raise
+        except MigrationError as error:
+            unread[name] = error.what
+    return ends, unread
 
 
 def copy_errors(record: MigrationRecord) -> dict[TopicPartition, dict[str, Any]]:

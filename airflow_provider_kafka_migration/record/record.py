@@ -141,6 +141,18 @@ class MigrationRecord:
             )
         return Plan.parse(data)
 
+    def left_out_of_way_back(self) -> dict[str, str]:
+        """The topics that people have left out of a way back, with their names on the target, ascending.
+
+        :raises DocumentUnreadable: a supplement is missing, or is not what was journaled.
+        """
+        entries = self.journal.steps(steps.PLAN_SUPPLEMENTED)
+        names = {str(name) for entry in entries for name in entry.details.get("left_out", {}).get("topics", [])}
+        if not names:
+            return {}
+        known = [*self._first_plan().topics, *(topic for item in self.supplements() for topic in item.topics)]
+        return dict(sorted({topic.name: topic.target_name for topic in known if topic.name in names}.items()))
+
     def ever_planned(self) -> set[str]:
         """All source topics that the plan or one of its supplements has ever contained, including dropped ones.
 

@@ -172,6 +172,8 @@ VALIDATED: Final = "validated"
 EVIDENCE_UPLOADED: Final = "evidence_uploaded"
 #: A rollback has given the target topics the configs that they had before the migration.
 ROLLBACK_CONFIGS_RESTORED: Final = "rollback_configs_restored"
+#: The producers are free, and a rollback begins to undo the rest; from here on no other phase may run.
+ROLLBACK_BEGUN: Final = "rollback_begun"
 ROLLED_BACK: Final = "rolled_back"
 
 # -- mirrors ----------------------------------------------------------------------------------------------------------

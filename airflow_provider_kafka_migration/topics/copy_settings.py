@@ -180,6 +180,33 @@ def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResul
     return _restore(record, target, wanted, steps.ROLLBACK_CONFIGS_RESTORED, "topic configs are restored")
 
 
+def restore_after_end(record: MigrationRecord, target: Cluster, failed: Collection[str]) -> list[str]:
+    """Try again what a rollback could not put back, since the journal of an ended migration takes no more entries.
+
+    Only a topic that still has all that the copy has set is changed: its owner may have changed it since.
+
+    :param failed: the topics to try again.
+    :returns: the names of the topics that changed.
+    :raises TopologyRefused: the target refused some topics again; the error lists all.
+    """
+    settings = record.copy_settings()
+    if settings is None:
+        return []
+    there = _not_gone(target, {name: settings.topics[name] for name in sorted(failed) if name in settings.topics})
+    present = target.admin.topic_configs(sorted(there))
+    untouched = {
+        name: _own(item)
+        for name, item in there.items()
+        if present[name].error is not None or _is_as_copied(present[name].overrides, item)
+    }
+    return apply_configs(record, target, untouched)
+
+
+def _is_as_copied(present: Mapping[str, str], item: TopicSettings) -> bool:
+    """Whether a topic still has every setting that the copy has changed."""
+    return all(present.get(key) == item.copy_time.get(key) for key in changes(item.copy_time, _own(item)))
+
+
 def _not_gone(target: Cluster, settings: Mapping[str, TopicSettings]) -> dict[str, TopicSettings]:
     """Leave out the topics that somebody has deleted.
 

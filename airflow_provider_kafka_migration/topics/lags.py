@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
-from airflow_provider_kafka_migration.errors import ForeignData, leave_out_of_way_back
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    ForeignData,
+    TargetTopicMissing,
+    leave_out_of_way_back,
+)
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch, TailHealth, check_none_failed
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.partition_names import target_key
@@ -146,18 +152,43 @@ def measure(record: MigrationRecord, source: Cluster, target: Cluster) -> list[P
 
     :raises TopicRecreated: a source topic was deleted or created again: its offsets no longer relate to the copy.
     :raises ForeignData: a target end is beyond the source's end: another client writes there.
+    :raises TargetTopicMissing: a target topic was deleted.
     """
     topics_gone.check_none_gone(record)
     partitions = record.partitions()
     gone = topics_gone.check_ids(record, source, partitions.values())
     partitions = {key: item for key, item in partitions.items() if key[0] not in gone}
     # Read the target first: the source's end only grows, so a race can never look like a target that is ahead.
-    target_ends = target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    target_ends = _target_ends(record, target, partitions.values())
     positions = SourcePositions.load(record, target)
     source_ends = source.wire.list_offsets(list(partitions), "stable")
     lags = [_lag(item, source_ends[key], target_ends[target_key(item)], positions) for key, item in partitions.items()]
     _check_not_ahead(record, lags)
     return lags
+
+
+def _target_ends(
+    record: MigrationRecord, target: Cluster, partitions: Collection[CopyPartition]
+) -> dict[TopicPartition, int]:
+    """Return the log ends on the target.
+
+    :raises TargetTopicMissing: topics were deleted there, so the ends of all cannot be listed in one request.
+    """
+    try:
+        return target.wire.list_offsets([target_key(item) for item in partitions], "log_end")
+    except BrokerBusy as error:
+        sources = {item.target_topic: item.topic for item in partitions}
+        gone = sorted(topics_gone.find_gone(target.admin, dict.fromkeys(sources, "")))
+        if not gone:
+            raise
+        raise TargetTopicMissing(
+            f"{len(gone)} target topics no longer exist: somebody has deleted {', '.join(gone[:10])}",
+            where=record.where(PHASE, cluster="target", topic=gone[0]),
+            next_step=leave_out_of_way_back(sources[gone[0]])
+            if record.spec.is_way_back
+            else "clear tail (or kafka-migration resume FILE): its error says what to do with such a topic",
+            details={"topics": gone},
+        ) from error
 
 
 def _lag(item: CopyPartition, source_end: int, target_end: int, positions: SourcePositions) -> PartitionLag:

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.lanes.slices import claim_key
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase
+from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -80,6 +81,22 @@ def test_in_a_rolled_back_migration_only_the_rollback_runs_again(
     context = make_context(tmp_path, state=State.TAIL)
     context.journal.transition(State.ROLLED_BACK, "abort")
     assert _migration(context, monkeypatch, "tail", _raise(ValueError("it runs"))).run("tail").already_done
+    with pytest.raises(ValueError, match="it runs"):
+        _migration(context, monkeypatch, "rollback", _raise(ValueError("it runs"))).run("rollback")
+
+
+def test_once_a_rollback_has_begun_only_the_rollback_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have died halfway: a copy that goes on would copy to topics that delete again."""
+    context = make_context(tmp_path, state=State.TAIL)
+    context.journal.step(steps.ROLLBACK_BEGUN)
+    for phase in ("plan", "tail", "cutover.freeze"):
+        with pytest.raises(IllegalTransition, match=r"the migration is rolled back since") as refused:
+            _migration(context, monkeypatch, phase, _raise(ValueError("it runs"))).run(phase)
+        assert "`kafka-migration rollback FILE`" in refused.value.next_step
+    assert context.journal.tip_state is State.TAIL, "not a failure of the migration"
+    found = rolling_back.resume(context.journal, context.spec)
+    assert found is not None
+    assert "a rollback has begun" in found.reason
     with pytest.raises(ValueError, match="it runs"):
         _migration(context, monkeypatch, "rollback", _raise(ValueError("it runs"))).run("rollback")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from phase_support import SIGNING_SEED
 from phase_world.outside import Killed
-from phase_world.returning import Returns
+from phase_world.returning import Returns, keep
 from phase_world.world import KEYS, ORDER, SIGNING_KEY, World, Worlds
 from test_killed_anywhere import PHASES, changes_of, kill_everywhere, outcome
 
@@ -110,9 +110,9 @@ def test_keeping_after_any_phase_puts_everything_back(returns: Returns, phase: s
         killed.outside.revive()
         killed.outside.dies_after = number
         with pytest.raises(Killed):
-            killed.run("rollback", reason="kept")
+            keep(killed)
         killed.restart()
-        killed.run("rollback", reason="kept")
+        keep(killed)
         assert outcome(killed) == expected, f"killed after change {number}"
         assert killed.target.acls == acls
         assert killed.steps(steps.OLD_CLUSTER_RELEASED)
@@ -122,14 +122,14 @@ def _keep_everywhere(world: World) -> tuple[int, dict[str, Any]]:
     kept = world.fork()
     kept.context()
     kept.outside.revive()
-    kept.run("rollback", reason="kept")
+    keep(kept)
     assert kept.state is State.ROLLED_BACK
     return len(kept.outside.changes), outcome(kept)
 
 
 def test_keeping_is_signed_and_one_changed_byte_is_noticed(returns: Returns) -> None:
     world = returns.at("drain_ready", way_back=SECTION)
-    result = world.run("rollback", reason="all is well")
+    result = keep(world, "all is well")
     data = world.evidence_store.get(f"{world.migration_id}/evidence.json")
     assert data is not None
     verified = verify_evidence(data)
@@ -155,7 +155,7 @@ def test_keeping_is_signed_and_one_changed_byte_is_noticed(returns: Returns) -> 
 def test_a_report_that_is_not_the_journals_does_not_verify_although_it_is_signed(returns: Returns, part: str) -> None:
     """Whoever holds the key cannot put another report next to the journal either."""
     world = returns.at("drain_ready", way_back=SECTION)
-    world.run("rollback", reason="all is well")
+    keep(world, "all is well")
     data = world.evidence_store.get(f"{world.migration_id}/evidence.json")
     assert data is not None
     bundle = verify_evidence(data).bundle
@@ -173,7 +173,7 @@ def test_without_a_key_the_old_cluster_is_released_all_the_same(
 ) -> None:
     world = returns.at("drain_ready", way_back=SECTION)
     monkeypatch.delenv(SIGNING_KEY)
-    result = world.run("rollback", reason="kept")
+    result = keep(world)
     assert "this is NOT signed" in result.summary
     assert result.details["not_signed"]["code"] == "CONNECTION_INVALID"
     assert world.state is State.ROLLED_BACK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from phase_world.world import ORDER, SIGNING_KEY, World, Worlds, without_probes
 from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.errors import (
     ApprovalRefused,
+    BrokerUnreachable,
     CopyFailed,
     ForeignData,
     IllegalTransition,
     SpecInvalid,
+    TargetTopicMissing,
 )
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.groups.written import left_there
@@ -26,7 +29,7 @@ from airflow_provider_kafka_migration.pages import rendering
 from airflow_provider_kafka_migration.planning import growth, leave_out
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.topics import target_topics
+from airflow_provider_kafka_migration.topics import target_topics, topics_gone
 from airflow_provider_kafka_migration.validation import topics
 from airflow_provider_kafka_migration.way_back import old_groups
 
@@ -223,6 +226,37 @@ def test_what_a_person_is_shown(returns: Returns) -> None:
     )
     assert "1 topics do not go back" in page
     assert "orders: left out of the way back by ann" in page
+
+
+def test_a_topic_that_was_deleted_on_the_old_cluster_can_be_left_out(
+    returns: Returns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _seconds: None))
+    world = returns.at("drain_ready", way_back=SECTION)
+    del world.target.topics["orders"]
+    with pytest.raises(TargetTopicMissing, match="somebody has deleted orders") as stopped:
+        world.run("drain_ready")
+    assert "leave-out FILE orders`" in stopped.value.next_step
+    world.restart()
+    context = world.context()
+    named = leave_out.named(context.record, ["orders"])
+    [shown] = leave_out.facts(context.record, context.source, context.target, named)
+    assert (shown["new_unread"], shown["old_unread"]) == ("", "it does not exist")
+    first = shown["partitions"][0]
+    assert (first["new_end_offset"], first["old_end_offset"]) == (world.source.log("orders").end, None)
+    leave(world, "orders")
+    to_the_end(world, "drain_ready")
+    assert world.state is State.FINALIZED
+
+
+def test_a_cluster_that_does_not_answer_is_named_in_what_a_person_is_shown(returns: Returns) -> None:
+    world = returns.at("drain_ready", way_back=SECTION)
+    context = world.context()
+    named = leave_out.named(context.record, ["orders"])
+    world.outside.fail("target.*", BrokerUnreachable("the old cluster is down"))
+    [shown] = leave_out.facts(context.record, context.source, context.target, named)
+    assert shown["old_unread"] == "the old cluster is down"
+    assert shown["partitions"][0]["old_end_offset"] is None
 
 
 def test_a_person_is_shown_the_groups_that_stay_where_they_were_set(returns: Returns) -> None:

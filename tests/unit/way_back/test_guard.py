@@ -236,7 +236,7 @@ def test_settings_are_refused_by_policy_with_what_would_be_needed(world: World) 
 def test_keeping_removes_the_acls_and_journals_the_release(world: World) -> None:
     context = _way_back(world, freeze_old="acl")
     guard.put(context, context.record.plan())
-    result = rollback.run(context, reason="all is well")
+    result = rollback.run(context, reason="all is well", code=approval_facts.keep_code(context.record))
     assert not _denied(world)
     assert "old_cluster_released" in result.summary
     entry = world.steps(steps.OLD_CLUSTER_RELEASED)[-1]
@@ -253,10 +253,10 @@ def test_nothing_is_released_while_an_acl_cannot_be_removed(world: World, monkey
 
     monkeypatch.setattr(context.target.admin, "delete_acls", refuse)
     with pytest.raises(PermissionMissing, match="could not be removed"):
-        rollback.run(context, reason="all is well")
+        rollback.run(context, reason="all is well", code=approval_facts.keep_code(context.record))
     assert str(world.state) == "planned", "the journal stays open, so that it can be tried again"
     monkeypatch.undo()
-    rollback.run(context, reason="all is well")
+    rollback.run(context, reason="all is well", code=approval_facts.keep_code(context.record))
     assert not _denied(world)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from phase_support import SIGNING_SEED
 from phase_world.outside import Killed
-from phase_world.returning import Returns
+from phase_world.returning import Returns, keep
 from phase_world.world import ORDER, SIGNING_KEY, World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.documents.way_back import WrittenGroups
@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.groups.sync import HeldTranslator
 from airflow_provider_kafka_migration.groups.written import left_there
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import rollback, tail
+from airflow_provider_kafka_migration.planning import leave_out
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.validation import topics
 from airflow_provider_kafka_migration.way_back import old_groups
@@ -208,7 +209,7 @@ def test_killed_after_any_change_the_groups_follow_and_the_return_is_exact(all_r
 def test_keeping_leaves_the_offsets_and_reports_each_with_the_former_one(world: World) -> None:
     move(world, 4)
     follow(world)
-    world.run("rollback", reason="kept")
+    keep(world)
     assert old_offset(world) == 4
     report = world.evidence_store.get(f"{world.migration_id}/rollback-report.json")
     assert report is not None
@@ -230,9 +231,24 @@ def test_nothing_is_written_once_keeping_has_begun(world: World, monkeypatch: py
         return real(context)
 
     monkeypatch.setattr(rollback, "_sign", meet)
-    world.run("rollback", reason="kept")
+    keep(world)
     assert passes == [None]
     assert old_offset(world) == 3
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_the_return_leaves_the_groups_of_topics_that_were_left_out(world: World, is_used: bool) -> None:
+    """A person was shown that they stay, and sets them back by hand where they are to be used."""
+    move(world, 4)
+    follow(world)
+    context = world.context()
+    named = leave_out.named(context.record, ["orders"])
+    leave_out.leave_out(context, named, by="ann", code="c")
+    world.restart()
+    if not is_used:
+        del world.source.groups["billing"]
+    to_the_end(world)
+    assert old_offset(world) == 4
 
 
 def test_a_document_that_is_missing_is_no_proof_that_nothing_was_written(world: World) -> None:

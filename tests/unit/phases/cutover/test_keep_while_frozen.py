@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from phase_world.outside import Killed
-from phase_world.returning import Returns
+from phase_world.returning import Returns, keep
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PermissionMissing
@@ -42,13 +42,13 @@ def test_producers_are_freed_although_the_old_cluster_keeps_its_acls(world: Worl
         refused = ItemError(31, "CLUSTER_AUTHORIZATION_FAILED")
         world.outside.fail("target.admin.delete_acls", lambda answers: dict.fromkeys(answers, refused))
     with pytest.raises(BrokerUnreachable if is_down else PermissionMissing):
-        world.run("rollback", reason="kept")
+        keep(world)
     assert not world.denied, "the producers of the new cluster write again"
     assert world.steps(steps.FREEZE_LIFTED)
     assert world.state is State.TAIL, "the journal stays open for what is left"
     assert not world.steps(steps.OLD_CLUSTER_RELEASED)
     world.outside.heal()
-    world.run("rollback", reason="kept")
+    keep(world)
     assert world.state is State.ROLLED_BACK
     assert world.steps(steps.OLD_CLUSTER_RELEASED)[-1].details["deny_acls_removed"]
     assert _old_denied(world) == {"User:shop"}, "by the freeze of the first migration"
@@ -58,16 +58,16 @@ def test_killed_anywhere_it_ends_with_all_producers_free(world: World) -> None:
     whole = world.fork()
     whole.context()
     whole.outside.revive()
-    whole.run("rollback", reason="kept")
+    keep(whole)
     for number in range(len(whole.outside.changes)):
         killed = world.fork()
         killed.context()
         killed.outside.revive()
         killed.outside.dies_after = number
         with pytest.raises((Killed, MigrationError)):
-            killed.run("rollback", reason="kept")
+            keep(killed)
         killed.restart()
-        killed.run("rollback", reason="kept")
+        keep(killed)
         assert killed.state is State.ROLLED_BACK, number
         assert not killed.denied, number
         assert _old_denied(killed) == {"User:shop"}, number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_kafka_migration.approvals.way_back import keep_code
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.way_back.derived_spec import derive
@@ -57,3 +58,8 @@ class Returns(Worlds):
             assert acls is not None
             acls.add(Acl("TOPIC", "state", "LITERAL", "User:app", "*", "WRITE", "ALLOW"))
         return Returning(first, dict(sections.get("way_back", {})))
+
+
+def keep(world: World, reason: str = "kept") -> Any:
+    """End a way back by *keep*, with its code."""
+    return world.run("rollback", reason=reason, code=keep_code(world.context().record))

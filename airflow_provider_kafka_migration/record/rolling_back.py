@@ -1,0 +1,65 @@
+"""A rollback that has begun to undo things: only the rollback itself may run from there on.
+
+It may die halfway, with some settings put back and the producers of a way back let in again. A copy that went on from
+there would copy to topics that delete again, and clients would be told to use a cluster to which others write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
+from airflow_provider_kafka_migration.errors import IllegalTransition, Where
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.state import Resume, ResumeAction
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.journal.journal import Journal
+
+
+def has_begun(journal: Journal) -> bool:
+    """Whether a rollback has freed the producers and begun to undo the rest; it may have ended, too."""
+    return journal.find_step(steps.ROLLBACK_BEGUN) is not None
+
+
+def next_step(spec: MigrationSpec) -> str:
+    """Return how to end a rollback that has begun."""
+    if spec.is_way_back:
+        return "end it: `kafka-migration way-back keep FILE`, without a code (in Airflow: clear the task rollback)"
+    return "end it: `kafka-migration rollback FILE` (in Airflow: clear the task rollback)"
+
+
+def resume(journal: Journal, spec: MigrationSpec) -> Resume | None:
+    """Return what to do with a rollback that has begun and not ended; None: there is none."""
+    journal.refresh()
+    tip = journal.tip_state
+    if tip is None or tip.is_terminal or not has_begun(journal):
+        return None
+    return Resume(ResumeAction.REENTER, tip, f"a rollback has begun: {next_step(spec)}")
+
+
+def check_not_begun(journal: Journal, spec: MigrationSpec, phase: str) -> None:
+    """Check that nothing was undone yet.
+
+    :raises IllegalTransition: a rollback has begun; the error says how to end it.
+    """
+    entry = journal.find_step(steps.ROLLBACK_BEGUN)
+    if entry is None:
+        return
+    what = "the way back is ended by *keep*" if spec.is_way_back else "the migration is rolled back"
+    raise IllegalTransition(
+        f"{phase} cannot run: {what} since {entry.at}, and that has not come to its end",
+        where=Where(migration_id=spec.migration_id, phase=phase),
+        next_step=next_step(spec),
+    )
+
+
+def is_kept(journal: Journal, answers: Collection[str]) -> bool:
+    """Whether the last answer to one of these approvals is to end the way back; its code was checked.
+
+    :param answers: keys of the answers in the journal.
+    """
+    found = [journal.find_step(steps.APPROVAL, key) for key in sorted(answers)]
+    return any(entry and ApprovalAnswer.model_validate(entry.details).decision == "abort" for entry in found)

@@ -1,0 +1,177 @@
+"""*Keep*: only with its code, alone once it has begun, and tried again where the old cluster did not take it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from phase_support import SIGNING_SEED
+from phase_world.admin import BUSY, REFUSED, SimAdmin
+from phase_world.outside import Killed
+from phase_world.returning import Returns, keep
+from phase_world.world import ORDER, SIGNING_KEY, World, Worlds, without_probes
+
+from airflow_provider_kafka_migration.approvals import way_back
+from airflow_provider_kafka_migration.approvals.check import check_approval
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, Responder
+from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
+from airflow_provider_kafka_migration.planning import leave_out
+from airflow_provider_kafka_migration.record import rolling_back, steps
+from airflow_provider_kafka_migration.state import State
+
+SECTION: dict[str, Any] = {"freeze_old": "acl"}
+
+
+@pytest.fixture(scope="module")
+def shared_returns() -> Returns:
+    """Ways back that the tests of this file share."""
+    return Returns(Worlds())
+
+
+@pytest.fixture
+def returns(shared_returns: Returns, monkeypatch: pytest.MonkeyPatch) -> Returns:
+    """Copies of ways back at the beginning of any phase."""
+    monkeypatch.setenv(SIGNING_KEY, SIGNING_SEED)
+    without_probes(monkeypatch)
+    return shared_returns
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[ItemError | None], None]:
+    """Let the old cluster refuse new settings of ``orders``; None: it takes them again."""
+    real, errors = SimAdmin.alter_topic_configs, dict[str, ItemError | None]()
+
+    def alter(self: SimAdmin, changes: Mapping[str, Any], **options: Any) -> dict[str, ItemError | None]:
+        taken = {name: change for name, change in changes.items() if not errors.get(name)}
+        return real(self, taken, **options) | {name: errors[name] for name in changes.keys() - taken.keys()}
+
+    monkeypatch.setattr(SimAdmin, "alter_topic_configs", alter)
+    return lambda error: errors.update(orders=error)
+
+
+def _alive(world: World) -> World:
+    world.context()
+    world.outside.revive()
+    return world
+
+
+def _answer(world: World, decision: Any, code: str = "") -> None:
+    check_approval(
+        world.context(),
+        ApprovalAnswer(
+            migration_id=world.migration_id,
+            kind="cutover",
+            decision=decision,
+            code=code,
+            responders=[Responder(user_id="ann", user_name="ann")],
+            answered_at=world.clock.now().isoformat(),
+            body_shown="",
+            facts_digest="",
+        ),
+    )
+
+
+@pytest.mark.parametrize("code", ["", "00000000"])
+def test_a_way_back_does_not_end_without_the_code(returns: Returns, code: str) -> None:
+    """``rollback`` and its DAG know nothing of *keep*, and must not end what a person has to decide."""
+    world = _alive(returns.at("drain_ready", way_back=SECTION))
+    with pytest.raises(ApprovalRefused) as refused:
+        world.run("rollback", code=code)
+    assert "way-back keep FILE` shows" in refused.value.next_step
+    assert world.outside.changes == []
+    assert not rolling_back.has_begun(world.context().journal)
+
+
+def test_the_answer_of_the_approval_is_a_decision_until_another_one(returns: Returns) -> None:
+    world = returns.at("approve_cutover", way_back=SECTION)
+    _answer(world, "abort", way_back.keep_code(world.context().record))
+    _answer(world, "not_yet")
+    with pytest.raises(ApprovalRefused):
+        world.run("rollback")
+    _answer(world, "abort", way_back.keep_code(world.context().record))
+    world.run("rollback")
+    assert world.state is State.ROLLED_BACK
+
+
+def test_once_it_has_begun_nothing_else_runs(returns: Returns) -> None:
+    world = _alive(returns.at("drain_ready", way_back=SECTION))
+    world.outside.dies_after = 2
+    with pytest.raises(Killed):
+        keep(world)
+    world.restart()
+    record = world.context().record
+    assert rolling_back.has_begun(record.journal)
+    for act in (
+        lambda: rolling_back.check_not_begun(record.journal, record.spec, "tail"),
+        lambda: _answer(world, "approve", "12345678"),
+        lambda: leave_out.check_allowed(record),
+    ):
+        with pytest.raises(IllegalTransition, match=r"is ended by \*keep\* since") as refused:
+            act()
+        assert "way-back keep FILE`, without a code" in refused.value.next_step
+    world.run("rollback")
+    assert world.state is State.ROLLED_BACK
+
+
+def test_it_can_end_before_there_is_a_plan(returns: Returns) -> None:
+    world = returns.at(ORDER[0], way_back=SECTION)
+    record = world.context().record
+    assert not record.has_plan()
+    shown = way_back.facts(record)
+    assert (shown["adopted_partitions"], shown["new_partitions"]) == (0, 0)
+    world.run("rollback", code=shown["keep_code"])
+    assert world.state is State.ROLLED_BACK
+
+
+@pytest.mark.parametrize("error", [BUSY, REFUSED], ids=["busy", "refused"])
+def test_settings_that_the_old_cluster_did_not_take_are_tried_again(
+    returns: Returns, refuse: Callable[[ItemError | None], None], error: ItemError
+) -> None:
+    configs = {name: dict(topic.configs) for name, topic in returns.at(ORDER[0]).target.topics.items()}
+    world = returns.at("drain_ready", way_back=SECTION)
+    refuse(error)
+    result = keep(world)
+    assert [item["part"] for item in result.details["problems"]] == ["topics"]
+    assert "tries these topics again" in result.details["problems"][0]["next_step"]
+    assert world.state is State.ROLLED_BACK
+    world.restart()
+    again = world.run("rollback")
+    assert [item["part"] for item in again.details["problems"]] == ["topics"], "still refused"
+    assert "1 parts could NOT be restored" in again.summary
+    refuse(None)
+    again = world.run("rollback")
+    assert again.details["restored_now"] == {"topics": 1}
+    assert again.details["problems"] == []
+    assert world.target.topics["orders"].configs == configs["orders"]
+    assert world.run("rollback").already_done
+
+
+def test_settings_that_an_owner_has_changed_since_are_left_alone(
+    returns: Returns, refuse: Callable[[ItemError | None], None]
+) -> None:
+    world = returns.at("drain_ready", way_back=SECTION)
+    refuse(REFUSED)
+    keep(world)
+    refuse(None)
+    world.target.topics["orders"].configs["retention.ms"] = "12345"
+    own = dict(world.target.topics["orders"].configs)
+    assert world.run("rollback").already_done
+    assert world.target.topics["orders"].configs == own
+
+
+def test_the_report_has_what_could_not_be_put_back(
+    returns: Returns, refuse: Callable[[ItemError | None], None]
+) -> None:
+    world = returns.at("drain_ready", way_back=SECTION)
+    refuse(REFUSED)
+    keep(world)
+    data = world.evidence_store.get(f"{world.migration_id}/rollback-report.json")
+    assert data is not None
+    [problem] = json.loads(data)["problems"]
+    assert list(problem["details"]["topics"]) == ["orders"]
+    released = world.steps(steps.OLD_CLUSTER_RELEASED)[-1].details
+    assert [item["part"] for item in released["problems"]] == ["topics"]
+    assert released["reason"] == "kept"
