@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, Gr
 from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.mirrors.copy_ends import ends_so_far
 from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
 from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, TranslatedPosition
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
@@ -83,7 +84,9 @@ class Translator:
     """Translates offsets, timestamps and the offsets of consumer groups between a migration's clusters.
 
     It reads the offset map when it is opened; :meth:`refresh` reads it again. While the copy goes on it also asks the
-    target for the ends of its logs, so that it can say what has been copied. It makes no claim and writes nothing.
+    target for the ends of its logs, so that it can say what has been copied. In a mirror clients may have written
+    there, so it asks what copiers have confirmed and looks at the batches behind that. It makes no claim and writes
+    nothing.
 
     :param context: a context that only reads, for instance from ``Migration.reading``.
     """
@@ -147,11 +150,12 @@ class Translator:
                 # It ended meanwhile: clients may have written below the ends that were read.
                 self.refresh()
                 return
+        copied = self._copied_ends(maps, logs) if final is None else {}
         forward: dict[TopicPartition, _Side] = {}
         back: dict[TopicPartition, _Side] = {}
         for key in sorted(set(partitions) & set(maps)):
             found, target = maps[key], (partitions[key].target_topic, partitions[key].partition)
-            source_end, target_end = _ends(found, logs.get(target, 0))
+            source_end, target_end = _ends(found, min(logs.get(target, 0), copied.get(key, logs.get(target, 0))))
             mapped = final is None and Verdict.MAPPED in (partitions[key].verdict, found.verdict)
             forward[key] = _Side(target[0], found, (source_end, target_end), mapped, partitions[key].adopted)
             back[target] = _Side(key[0], found.inverse(), (target_end, source_end), False, partitions[key].adopted)
@@ -172,6 +176,19 @@ class Translator:
 
         there = [key for key in wanted if not is_missing(*key)]
         return wire.list_offsets(there, "latest") if there else {}
+
+    def _copied_ends(
+        self, maps: Mapping[TopicPartition, PartitionMap], logs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Where each copy ends, if that need not be the log's end: clients may write to the target of a mirror."""
+        record = self._context.record
+        if record.spec.kind != "mirror":
+            return {}
+        known = {key: found for key, found in maps.items() if not isinstance(found, TransactionalMap)}
+        ends = ends_so_far(record, self._context.target, known, logs)
+        # What is not known yet is not copied.
+        partitions = record.partitions()
+        return {key: ends.get(key, partitions[key].target_start_offset) for key in known}
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

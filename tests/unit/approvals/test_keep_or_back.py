@@ -48,7 +48,7 @@ def test_keeping_needs_its_own_code(context: PhaseContext) -> None:
     back = code_of(request.make_binding(context.record, context.source, "cutover"))
     assert keep != back
     for wrong in ("", "00000000", back):
-        with pytest.raises(ApprovalRefused, match="keep(ing)? the new cluster"):
+        with pytest.raises(ApprovalRefused, match=r"keep(ing)? the new cluster"):
             _abort(context, wrong)
     assert len(context.journal.steps(steps.APPROVAL_REFUSED)) == 3
     with pytest.raises(ApprovalRefused):

@@ -237,6 +237,31 @@ def test_records_of_clients_are_not_taken_for_mirrored_ones(world: World, want: 
     assert not translator.offset("orders", 0, 6, "to_source").is_copied
 
 
+def test_records_of_clients_are_not_taken_for_mirrored_ones_while_it_mirrors(world: World) -> None:
+    """Clients have failed over and nobody has promoted the mirror; what goes on at the source has not arrived."""
+    mirror_until(world, lambda: ask(world, "paused"))
+    world.source.log(*ORDERS).write(b"late 1", b"late 2")
+    world.target.log(*ORDERS).write(b"a client's", b"own")
+    world.restart()
+    translator = Translator(world.context())
+    assert translator.last_records()[ORDERS] == (4, 4), "the last record that was mirrored"
+    assert translator.offset("orders", 0, 5).is_copied
+    assert not translator.offset("orders", 0, 6).is_copied
+    assert not translator.offset("orders", 0, 6, "to_source").is_copied
+
+
+def test_what_copiers_have_not_confirmed_yet_counts_by_the_producer_of_its_batches(world: World) -> None:
+    mirror_until(world, lambda: ask(world, "paused"))
+    world.source.log(*ORDERS).write(b"late 1", b"late 2", b"late 3")
+    own = world.context().record.producer_ids().data_producer_id
+    world.target.log(*ORDERS).write(b"late 1", b"late 2", producer_id=own)
+    world.target.log(*ORDERS).write(b"a client's")
+    world.restart()
+    translator = Translator(world.context())
+    assert translator.offset("orders", 0, 7).is_copied
+    assert not translator.offset("orders", 0, 8).is_copied
+
+
 def test_a_mirror_that_ends_while_the_translator_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror_until(world, lambda: ask(world, "paused"))
     real = Translator._target_ends
