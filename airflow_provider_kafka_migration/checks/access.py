@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
+from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
+from airflow_provider_kafka_migration.way_back import guard
+from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
 #: Parts of the plan that must be readable unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
@@ -37,6 +40,33 @@ def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     yield from _source_topics(context.spec, context.source, plan)
     yield from _target_topics(context.target, plan)
     yield from _groups(context.target, plan, context.spec)
+
+
+def check_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Check that ACLs can stop producers where the spec wants that, as long as nobody waits for them to be stopped."""
+    spec = context.spec
+    if spec.kind != "migration":
+        return
+    if spec.cutover.freeze == "acl":
+        names = sorted(topic.name for topic in plan.topics)
+        yield from _denials(spec, context.source, names, "use cutover.freeze: webhook or manual", lambda e: e.next_step)
+    if spec.is_way_back and section_of(spec).freeze_old == "acl":
+        names = sorted(topic.target_name for topic in plan.topics)
+        yield from _denials(spec, context.target, names, "set way_back.freeze_old: none", guard.old_cluster_advice)
+
+
+def _denials(
+    spec: MigrationSpec, cluster: Cluster, topics: list[str], without: str, advice: Callable[[FreezeFailed], str]
+) -> Iterator[Finding]:
+    listing = cluster.admin.describe_acls()
+    if not listing.authorizer:
+        seen = f"the {cluster.role} has no authorizer"
+        yield finding("B042", seen, subject=cluster.role, fix=f"configure one, or {without}")
+        return
+    try:
+        deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
+    except FreezeFailed as error:
+        yield finding("B042", error.what, subject=cluster.role, fix=advice(error))
 
 
 def _cluster_permissions(

@@ -47,6 +47,7 @@ from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
 # -- freeze webhook ---------------------------------------------------------------------------------------------------
@@ -424,17 +425,18 @@ def _matches(acl: Acl, topic: str) -> bool:
     return acl.resource_name in (topic, "*")
 
 
-def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str | None) -> list[Acl]:
+def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own: OwnPrincipal) -> list[Acl]:
     """Return the missing DENY WRITE bindings for each principal that may write to these topics, except the migration's.
 
     One binding per principal and topic: a DENY for ``User:*`` would override the migration's own ALLOW, too.
 
-    :raises FreezeFailed: everyone may write to a topic, and no list of principals can stop that.
+    :raises FreezeFailed: everyone may write to a topic, and no list of principals can stop that; or one of the
+        principals may be the migration's own, which has to write there.
     """
     wanted: set[Acl] = set()
     open_topics: list[str] = []
     for topic in topics:
-        for principal in writing_principals(acls, topic) - {own_principal}:
+        for principal in writing_principals(acls, topic) - {own.name}:
             if principal == EVERYBODY:
                 open_topics.append(topic)
             else:
@@ -446,13 +448,36 @@ def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str |
             next_step="use cutover.freeze: webhook or manual, or name the producers in the source's ACLs",
             details={"topics": open_topics},
         )
-    return sorted(wanted - set(acls))
+    missing = sorted(wanted - set(acls))
+    if missing and own.name is None and own.writes:
+        raise FreezeFailed(
+            f"the migration's own principal on the {own.role} is not known, so that a DENY could stop the migration "
+            f"itself; {missing[0].principal} would be denied on {missing[0].resource_name}",
+            next_step=f"set {own.role}.principal in the spec to the principal of the migration as the ACLs name it "
+            f"(DENY overrides ALLOW; for a super user, any name that no ACL has)",
+            details={"principals": sorted({acl.principal for acl in missing})},
+        )
+    return missing
 
 
-def own_principal(source: Cluster) -> str | None:
-    """Return the migration's principal on the source, if the connection has a username."""
-    username = source.config.username
-    return f"User:{username}" if username else None
+@dataclass(frozen=True)
+class OwnPrincipal:
+    """The migration's own principal on a cluster.
+
+    :param name: as ACLs name it; None: neither the spec nor the connection tells it.
+    :param writes: whether the migration writes to topics of the cluster while producers are stopped there.
+    """
+
+    role: Literal["source", "target"]
+    name: str | None
+    writes: bool
+
+    @classmethod
+    def of(cls, spec: MigrationSpec, cluster: Cluster) -> OwnPrincipal:
+        """Return that of a cluster, by the spec or else by the connection's user name."""
+        section, username = getattr(spec, cluster.role), cluster.config.username
+        name = section.principal or (f"User:{username}" if username else None)
+        return cls(cluster.role, name, cluster.role == "target" or spec.cutover.sentinel == "record")
 
 
 def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
@@ -466,7 +491,7 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
                 next_step="use cutover.freeze: webhook or manual",
             )
         topics = sorted({topic for topic, _ in record.partitions()})
-        bindings = deny_bindings(listing.acls, topics, own_principal(source))
+        bindings = deny_bindings(listing.acls, topics, OwnPrincipal.of(record.spec, source))
         # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
         entry = record.journal.step(
             steps.FREEZE_ACLS, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]}

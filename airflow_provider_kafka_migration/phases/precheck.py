@@ -180,6 +180,7 @@ CHECKS: dict[str, Check] = {
     "signing key": target.check_signing,
     "freeze webhook": target.check_receiver,
     "permissions": access.check_permissions,
+    "producers that ACLs stop": access.check_denials,
     "topics on the target": topics.check_present,
     "topics with the records of both clusters": merged.check_merged,
     "adopted partitions": adoption.check_adoption,

@@ -23,9 +23,10 @@ def run(context: PhaseContext) -> PhaseResult:
     growth.check_is_of(context.record, plan)
     guard.check_settings(context.record, context.target, plan)
     context.journal.check_holds()
+    plan = growth.follow(context, plan)
     # Before the first append to the old cluster: what its own producers write there would be in the way.
     guarded = guard.put(context, plan)
-    topics = copy_topics(context)
+    topics = bring.bring(context, plan)
     access = apply.run(context)
     return PhaseResult(
         PHASE,
@@ -37,9 +38,3 @@ def run(context: PhaseContext) -> PhaseResult:
         },
         already_done=topics.already_done and access.already_done,
     )
-
-
-def copy_topics(context: PhaseContext) -> PhaseResult:
-    """Run the first part: create the topics. The errors are those of :func:`run`."""
-    context.journal.check_holds()
-    return bring.bring(context, growth.follow(context, context.record.plan()))

@@ -38,6 +38,7 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
 from airflow_provider_kafka_migration.topics.topics_gone import check_none_gone, confirm, mirrored_again, why_suspect
+from airflow_provider_kafka_migration.way_back import guard
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +211,8 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
+        # The old cluster's producers are kept out of what joins a way back later, too.
+        guard.put(context, plan)
         make_new_partitions(context, plan, set(missing))
     if not missing and known <= planned.keys():
         return []

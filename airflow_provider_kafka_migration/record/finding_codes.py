@@ -115,6 +115,11 @@ _ALL = (
         "make what cutover.producer_freeze_webhook and cutover.webhook_secret refer to available to every process that "
         "may freeze or free producers: the workers of precheck, cutover.* and rollback, and the command line",
     ),
+    Code(
+        "B042",
+        "ACLs cannot stop the producers",
+        "see the reason; or use cutover.freeze: webhook or manual, or way_back.freeze_old: none",
+    ),
     # -- transactions on the source
     Code("W050", "open transactions", "they have to end before the cutover"),
     Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),

@@ -45,6 +45,12 @@ class ClusterSection(Section):
         "or file:PATH with the same JSON.",
     )
     name: str | None = Field(None, description="Name shown to people; default: the connection's id.")
+    principal: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z]+:.+$",
+        description="The migration's own principal as the cluster's ACLs name it, for instance `User:CN=migrator`; "
+        "default: `User:` and the connection's sasl.username. It is not denied where ACLs stop producers.",
+    )
 
 
 class StorageSection(Section):

@@ -14,9 +14,9 @@ from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.freeze.frozen import (
     FreezeWebhook,
+    OwnPrincipal,
     all_planned_acls,
     deny_bindings,
-    own_principal,
     taken,
     webhook_receiver,
 )
@@ -54,14 +54,13 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             next_step=f"configure one, {_WITHOUT}",
         )
     try:
-        missing = deny_bindings(
-            listing.acls, sorted(topic.target_name for topic in plan.topics), own_principal(context.target)
-        )
+        names = sorted(topic.target_name for topic in plan.topics)
+        missing = deny_bindings(listing.acls, names, OwnPrincipal.of(record.spec, context.target))
     except FreezeFailed as error:
         raise TopologyRefused(
             error.what,
             where=where,
-            next_step=f"name the producers in the old cluster's ACLs, {_WITHOUT}",
+            next_step=old_cluster_advice(error),
             details=error.details,
         ) from error
     if missing:
@@ -71,6 +70,19 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
         )
         _check(record, context.target.admin.create_acls(missing), "created")
     return {"deny_acls": len(bindings(record.journal))}
+
+
+def old_cluster_advice(error: FreezeFailed) -> str:
+    """Return the next step for producers of the old cluster that ACLs cannot keep out.
+
+    ``source`` and ``target`` are those of the way back; the spec that people write is that of the first migration.
+    """
+    if "principals" in error.details:
+        return (
+            "set source.principal in the first migration's spec to the principal of the migration on the old cluster "
+            f"as its ACLs name it (DENY overrides ALLOW), {_WITHOUT}"
+        )
+    return f"name the producers in the old cluster's ACLs, {_WITHOUT}"
 
 
 def bindings(journal: Journal) -> set[Acl]:
@@ -156,8 +168,8 @@ def first_migration(record: MigrationRecord) -> MigrationRecord:
 
 def _remove(context: PhaseContext, wanted: set[Acl]) -> dict[str, Any]:
     if wanted:
-        there = set(context.target.admin.describe_acls().acls)
-        _check(context.record, context.target.admin.delete_acls(sorted(wanted & there)), "removed")
+        # All of them: a listing that lacks one, as that of a broker that is behind, is no proof that it is gone.
+        _check(context.record, context.target.admin.delete_acls(sorted(wanted)), "removed")
     return {"deny_acls_removed": len(wanted), "principals": sorted({acl.principal for acl in wanted})}
 
 

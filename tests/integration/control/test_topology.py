@@ -8,10 +8,10 @@ import pytest
 
 from airflow_provider_kafka_migration.errors import ForeignData, Terminal, TopicRecreated, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, NewTopic
-from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.topics import copy_settings, target_topics
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.topics import bring, copy_settings, target_topics
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
@@ -27,13 +27,18 @@ SOURCE_CONFIGS = {
 }
 
 
+def copy_topics(context: PhaseContext) -> PhaseResult:
+    """The part of ``topology_copy`` that creates topics."""
+    return bring.bring(context, growth.follow(context, context.record.plan()))
+
+
 def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(control: Control) -> None:
     name = f"{control.prefix}orders"
     control.source_cluster.create_topic(name, 3, SOURCE_CONFIGS)
     context, plan = control.planned()
     assert plan.topic(name).target_configs == SOURCE_CONFIGS
 
-    result = topology_copy.copy_topics(context)
+    result = copy_topics(context)
     assert result.details["created"] == 1
     facts = context.target.admin.describe_topics([name])[name]
     assert [item.partition for item in facts.partitions] == [0, 1, 2]
@@ -42,7 +47,7 @@ def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(con
     assert copying["message.timestamp.after.max.ms"] == LONG_MAX
     assert "min.compaction.lag.ms" not in copying
 
-    again = topology_copy.copy_topics(control.context())
+    again = copy_topics(control.context())
     assert again.already_done
     assert again.details["summary"] == result.details["summary"]
 
@@ -71,12 +76,12 @@ def test_log_starts_are_filled_and_cut(control: Control) -> None:
     context.source.wire.delete_records({(name, 0): 120, (name, 1): 5})
     context, plan = control.planned()
     assert [item.target_start_offset for item in plan.topic(name).partitions] == [120, 5]
-    result = topology_copy.copy_topics(context)
+    result = copy_topics(context)
     assert result.details["log_starts_filled"] == {"partitions": 2, "offsets": 125}
     keys = [(name, 0), (name, 1)]
     assert context.target.wire.list_offsets(keys, "earliest") == {(name, 0): 120, (name, 1): 5}
     assert context.target.wire.list_offsets(keys, "log_end") == {(name, 0): 120, (name, 1): 5}
-    assert topology_copy.copy_topics(control.context()).already_done
+    assert copy_topics(control.context()).already_done
 
 
 def test_foreign_data_is_refused_and_nothing_is_touched(control: Control) -> None:
@@ -87,7 +92,7 @@ def test_foreign_data_is_refused_and_nothing_is_touched(control: Control) -> Non
     control.produce(names[1], 3, cluster=control.target_cluster)
     context, _ = control.planned()
     with pytest.raises(ForeignData) as caught:
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert caught.value.details["topics"] == {names[1]: {"0": 3}}
     described = context.target.admin.describe_topics(names)
     assert [name for name in names if described[name].error is None] == [names[1]]
@@ -101,7 +106,7 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     context, plan = control.planned()
     drift = {item["config"]: (item["target"], item["planned"]) for item in plan.topic(name).drift}
     assert drift == {"retention.ms": ("1000000", "7200000"), "segment.ms": ("3600000", None)}
-    result = topology_copy.copy_topics(context)
+    result = copy_topics(context)
     assert result.details["adopted"] == 1
     assert result.details["widened"] == 1
     assert len(context.target.admin.describe_topics([name])[name].partitions) == 4
@@ -109,7 +114,7 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     assert settings is not None
     assert settings.topics[name].before == {"segment.ms": "3600000", "retention.ms": "1000000"}
     # What is written down at the second run must not be our own settings.
-    topology_copy.copy_topics(control.context())
+    copy_topics(control.context())
     assert control.context().record.copy_settings() == settings
     control.on_target(copy_settings.restore_for_rollback)
     assert control.overrides(name) == {"segment.ms": "3600000", "retention.ms": "1000000"}
@@ -121,7 +126,7 @@ def test_a_wider_topic_is_refused(control: Control) -> None:
     control.target_cluster.create_topic(name, 3)
     context, _ = control.planned()
     with pytest.raises(TopologyRefused, match="more partitions"):
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert control.overrides(name) == {}
 
 
@@ -132,7 +137,7 @@ def test_drift_is_refused_by_policy(make_control: Callable[..., Control]) -> Non
     control.target_cluster.create_topic(name, 1, {"retention.ms": "1000000"})
     context, _ = control.planned()
     with pytest.raises(TopologyRefused) as caught:
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert list(caught.value.details["topics"]) == [name]
 
 
@@ -149,12 +154,12 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
 
     monkeypatch.setattr(context.target.admin, "create_topics", create_and_die)
     with pytest.raises(KeyboardInterrupt):
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     other = control.context()
-    result = topology_copy.copy_topics(other)
+    result = copy_topics(other)
     assert result.details["created"] == 0
     assert result.details["adopted"] == 2
-    assert topology_copy.copy_topics(control.context()).already_done
+    assert copy_topics(control.context()).already_done
     # They were ours by intention, so a rollback puts the plan's configs on them, not what was found.
     settings = other.record.copy_settings()
     assert settings is not None
@@ -178,7 +183,7 @@ def test_a_lost_answer_to_a_creation_is_no_foreign_topic(control: Control, monke
     admin = control.context().target.admin
     monkeypatch.setattr(context.target.admin, "create_topics", create_twice)
     with pytest.raises(ForeignData) as caught:
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert list(caught.value.details["topics"]) == [names[2]], "only what really is somebody else's"
     journaled = target_topics.journaled_ids(control.context().record)
     facts = admin.describe_topics(names)
@@ -196,7 +201,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     assert admin.create_partitions({names[0]: 4}) == {names[0]: None}
     control.produce(names[0], 30, 3)
     admin.wire.delete_records({(names[0], 3): 7})
-    result = topology_copy.copy_topics(context)
+    result = copy_topics(context)
     assert result.details["log_starts_filled"] == {"partitions": 1, "offsets": 7}
     amended = context.record.plan()
     assert [item.partition for item in amended.topic(names[0]).partitions] == [0, 1, 2, 3]
@@ -212,10 +217,10 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     assert followed.details["digest"] == amended.digest()
     assert context.journal_store.get(context.key(f"plans/{plan.digest()[:16]}.json")) == plan.canonical()
     assert len(context.target.admin.describe_topics(names)[names[0]].partitions) == 4
-    assert topology_copy.copy_topics(control.context()).already_done
+    assert copy_topics(control.context()).already_done
     # It may grow again between two attempts; what is there is widened.
     assert admin.create_partitions({names[1]: 3}) == {names[1]: None}
-    assert topology_copy.copy_topics(control.context()).details["widened"] == 1
+    assert copy_topics(control.context()).details["widened"] == 1
     assert len(context.target.admin.describe_topics(names)[names[1]].partitions) == 3
 
 
@@ -226,7 +231,7 @@ def test_growth_is_refused_where_the_spec_does_not_want_to_follow(make_control: 
     context, plan = control.planned()
     assert context.source.admin.create_partitions({name: 2}) == {name: None}
     with pytest.raises(TopologyRefused, match="more partitions than the plan") as caught:
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert caught.value.details["topics"] == {name: [1, 2]}
     assert context.record.plan().digest() == plan.digest()
     assert context.target.admin.describe_topics([name])[name].error is not None
@@ -245,7 +250,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
 
     wait_for("the topic is gone, and there again", created_again, 30)
     with pytest.raises(TopicRecreated, match="deleted and created again"):
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert context.target.admin.describe_topics(names)[names[0]].error is not None
     other = control.context()
     control.source_cluster.delete_topics([names[1]])
@@ -268,7 +273,7 @@ def test_excluded_configs_keep_the_target_s_and_the_others_follow_the_source(
     target = {"delete.retention.ms": "7000", "retention.bytes": "5000000", "flush.messages": "9"}
     control.target_cluster.create_topic(name, 1, target)
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     control.on_target(copy_settings.restore_producer_visible)
     control.on_target(copy_settings.restore_deleting)
     assert control.overrides(name) == {"delete.retention.ms": "7000", "retention.bytes": "1000000"}
@@ -284,7 +289,7 @@ def test_defaults_come_from_the_side_that_is_asked_for(
     control.source_cluster.create_topic(name, 1)
     context, plan = control.planned()
     assert {item["config"] for item in plan.defaults_drift} >= {"message.timestamp.after.max.ms"}
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     control.on_target(copy_settings.restore_producer_visible)
     control.on_target(copy_settings.restore_deleting)
     assert control.overrides(name).get("message.timestamp.after.max.ms") == expected

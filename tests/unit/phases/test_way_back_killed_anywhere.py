@@ -16,6 +16,8 @@ from airflow_provider_kafka_migration.documents.evidence import parse_seed, sign
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, IllegalTransition
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
 
@@ -92,6 +94,22 @@ def test_producers_of_the_old_cluster_are_denied_from_the_first_change_to_the_re
     after = returns.at("approve_switch", way_back=SECTION)
     assert _denied(after) == set()
     assert after.steps(steps.READY_FOR_CLIENT_RETURN)[-1].details["returns_to"] == "m1"
+
+
+def test_producers_are_denied_on_topics_that_join_later(returns: Returns) -> None:
+    world = returns.at("tail", way_back=SECTION)
+    world.run("tail")
+    world.source.create("late", 1).logs[0].write(b"new")
+    assert world.target.acls is not None
+    world.target.acls.add(Acl("TOPIC", "la", "PREFIXED", "User:app", "*", "WRITE", "ALLOW"))
+    topology = world.context().spec.topology.model_copy(update={"follow_new": True})
+    world.change_spec(spec=world.spec.model_copy(update={"topology": topology}))
+    assert follow.follow(world.context()) == [("late", 0)]
+    denied = Acl("TOPIC", "late", "LITERAL", "User:app", "*", "WRITE", "DENY")
+    assert "late" in world.target.topics
+    assert denied in world.target.acls
+    keep(world)
+    assert denied not in world.target.acls
 
 
 @pytest.mark.parametrize("phase", ["topology_copy", "seed", "drain_ready", "approve_cutover"])

@@ -9,10 +9,11 @@ import pytest
 from phase_world.world import World, new_world
 
 from airflow_provider_kafka_migration.approvals import way_back as approval_facts
+from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.phases import rollback
 from airflow_provider_kafka_migration.record import steps
@@ -82,6 +83,69 @@ def test_a_principal_that_comes_later_is_denied_by_the_next_pass(world: World) -
     world.target.acls.add(replace(SHOP, principal="User:late"))
     assert guard.put(context, context.record.plan()) == {"deny_acls": 2}
     assert _denied(world) == {"User:shop", "User:late"}
+
+
+def _known_as(context: PhaseContext, principal: str | None) -> PhaseContext:
+    """A way back whose connection to the old cluster has no user name: mTLS, Kerberos, a token."""
+    context.target.config = replace(context.target.config, username=None)
+    target = context.spec.target.model_copy(update={"principal": principal})
+    return replace(context, spec=context.spec.model_copy(update={"target": target}))
+
+
+def test_a_migration_that_does_not_know_its_own_principal_denies_nobody(world: World) -> None:
+    """One of those that may write may be its own, and DENY overrides ALLOW."""
+    context = _known_as(_way_back(world, freeze_old="acl"), None)
+    with pytest.raises(TopologyRefused, match="own principal on the target is not known") as refused:
+        guard.put(context, context.record.plan())
+    assert "set source.principal in the first migration's spec" in str(refused.value.next_step)
+    assert not world.steps(steps.OLD_CLUSTER_GUARDED)
+    assert not _denied(world)
+    assert world.target.acls is not None
+    world.target.acls.discard(SHOP)
+    writers = {acl for acl in world.target.acls if acl.operation in ("WRITE", "ALL") and acl.resource_type == "TOPIC"}
+    world.target.acls -= writers
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 0}, "nobody is denied, so nobody is in doubt"
+
+
+def test_the_spec_names_its_own_principal(world: World) -> None:
+    assert world.target.acls is not None
+    world.target.acls.add(replace(SHOP, principal="User:CN=migrator,O=Example"))
+    context = _known_as(_way_back(world, freeze_old="acl"), "User:CN=migrator,O=Example")
+    guard.put(context, context.record.plan())
+    assert "User:CN=migrator,O=Example" not in _denied(world)
+    assert "User:shop" in _denied(world)
+
+
+def test_the_precheck_of_a_way_back_says_so_before_anything_is_touched(world: World) -> None:
+    context = _way_back(world, freeze_old="acl")
+    assert not list(access.check_denials(context, context.record.plan()))
+    context = _known_as(context, None)
+    [found] = access.check_denials(context, context.record.plan())
+    assert (found.code, found.subject) == ("B042", "target")
+    assert "source.principal in the first migration's spec" in found.fix
+    world.target.acls = None
+    [found] = access.check_denials(context, context.record.plan())
+    assert "no authorizer" in found.seen
+
+
+@pytest.mark.parametrize(("sentinel", "count"), [("record", 1), ("end_offsets", 0)])
+def test_a_frozen_source_that_is_only_read_needs_no_principal(world: World, sentinel: str, count: int) -> None:
+    context = world.context()
+    assert world.source.acls is not None
+    world.source.acls.add(SHOP)
+    context.source.config = replace(context.source.config, username=None)
+    cutover = context.spec.cutover.model_copy(update={"freeze": "acl", "sentinel": sentinel})
+    context = replace(context, spec=context.spec.model_copy(update={"cutover": cutover}))
+    assert len(list(access.check_denials(context, context.record.plan()))) == count
+
+
+def test_a_broker_that_is_behind_hides_no_denial(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the listing lacks is removed all the same."""
+    context = _way_back(world, freeze_old="acl")
+    guard.put(context, context.record.plan())
+    monkeypatch.setattr(context.target.admin, "describe_acls", lambda: AclListing(authorizer=True))
+    guard.remove(context)
+    assert not _denied(world)
 
 
 @pytest.mark.parametrize("section", [{"freeze_old": "none"}, {}])
