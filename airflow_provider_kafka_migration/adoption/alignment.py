@@ -105,7 +105,8 @@ class Alignment:
     :param compared_records: target records before the boundary that were found on the source, or shown as cleaned.
     :param ranges: map of the compared records, ascending by target offset. A source offset can be in several ranges:
         the last one counts.
-    :param duplicates: target records that are there more than once, among those compared.
+    :param duplicates: target records that are there more than once, among those compared, or will be: an earlier life
+        of the tool may have come further than its last one.
     :param aborted: target records that belong to aborted transactions of the source, among those compared.
     :param missing: source records below ``source_offset`` that the target lacks, among those compared.
     :param older: target records that the source does not have any more.
@@ -339,8 +340,12 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
     while at >= 0:
         first = runs.blocks[-1].source_index
         if first == 0 and not runs.wants_more():
-            break
-        if first == 0 and not rules.source_whole:
+            # A life that began at the source's log start: what an earlier one has copied is there twice.
+            below = runs.pass_over_deleted(at) if rules.source_whole else -1
+            if below < 0:
+                break
+            at = below
+        elif first == 0 and not rules.source_whole:
             return NeedsOlder(source=True)  # the run may go on below what was read
         block = _earlier_run(source, target, at, first)
         if block is None:
@@ -355,9 +360,10 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
             break
     # What the target has from its first record on, the source may have before; a record that is seen there is missing.
     may_lack_first = at < 0 and not rules.source_whole and rules.target_start_offset == 0
+    looks_below = rules.source_whole and len(runs.blocks) == 1 and runs.blocks[0].source_index == 0
     older = NeedsOlder(
         source=may_lack_first and (rules.everything or runs.blocks[-1].source_index == 0),
-        target=at < 0 and not rules.target_whole and runs.wants_more(),
+        target=at < 0 and not rules.target_whole and (runs.wants_more() or looks_below),
     )
     if older.source or older.target:
         return older
@@ -406,6 +412,15 @@ class _Runs:
             "copier's isolation.level is another one"
         )
 
+    def pass_over_deleted(self, at: int) -> int:
+        """Pass over the target records that the source does not have any more; the index of the one below, or -1."""
+        if self.rules.source_start_offset > 0:
+            left = set(self.source.bodies)
+            while at >= 0 and self.target.bodies[at] not in left:
+                self.older += 1
+                at -= 1
+        return at
+
     def wants_more(self) -> bool:
         """Whether more target records must be found on the source."""
         rules = self.rules
@@ -422,12 +437,14 @@ class _Runs:
             lowest = 0
         missing = self.covered.count(0, lowest, self.boundary + 1)
         matched = sum(block.length for block in self.blocks)
+        # Of an earlier life that came further than the last one: the migration copies these records again.
+        copied_again = self.covered.count(1, self.boundary + 1)
         return Alignment(
             self.source.offsets[self.boundary] + 1,
             proof,
             self.compared,
             ranges_of(self.source, self.target, self.blocks),
-            duplicates=matched - self.covered.count(1),
+            duplicates=matched - self.covered.count(1) + copied_again,
             aborted=sum(
                 self.source.is_aborted(index)
                 for block in self.blocks
@@ -557,12 +574,23 @@ def _cleaned_position(
     if pairs and pairs[0][1] == len(target) - 1:
         return max(found, -1 if rules.committed is None else rules.committed) + 1, "content"
     known = [] if rules.committed is None else [rules.committed]
-    newest = next((sync for sync in reversed(rules.syncs) if sync.target_offset <= target.offsets[-1]), None)
+    possible = (sync for sync in reversed(rules.syncs) if sync.target_offset <= target.offsets[-1])
+    newest = next((sync for sync in possible if not _is_of_others(source, target, sync)), None)
     if newest is not None:
         known.append(newest.source_offset)
         if newest.target_offset <= place:
             known.append(found)
     return max(known, default=-2) + 1, "offset_sync"
+
+
+def _is_of_others(source: Contents, target: Contents, sync: OffsetSync) -> bool:
+    """Whether the records of an offset sync differ: it is that of a former topic of the same name."""
+    here, there = source.index_of(sync.source_offset), target.index_of(sync.target_offset)
+    if here >= len(source) or source.offsets[here] != sync.source_offset:
+        return False
+    if there >= len(target) or target.offsets[there] != sync.target_offset:
+        return False
+    return source.bodies[here] != target.bodies[there]
 
 
 def _looked_up(target: Contents, places: dict[int, list[int]]) -> tuple[list[tuple[int, int]], list[int]]:

@@ -360,13 +360,37 @@ class _Partition:
         }
         named = [f"{count} records {text}" for text, count in flaws.items() if count]
         if not named:
-            return ""
+            return self._why_not_compared(outcome)
         what = f"the target has flaws below source offset {outcome.source_offset}: {', '.join(named)}"
         if self.adopt.on_duplicates == "refuse":
             return f"{what} (adopt.on_duplicates: refuse). To take it over as it is: report"
         return (
             f"{what} (adopt.on_duplicates: afresh). Give the topic {self.candidate.topic} a new name in "
             "topics.rename.topics and plan again: it is then copied from its start"
+        )
+
+    def _why_not_compared(self, outcome: Alignment) -> str:
+        """Return that records may be there twice where nobody has compared; empty if the target has had no more."""
+        extra = self._extra(outcome)
+        if not extra:
+            return ""
+        return (
+            f"{self._has_more(outcome, extra)} (adopt.on_duplicates: {self.adopt.on_duplicates}). adopt.compare: all "
+            "counts them; to take it over as it is, set adopt.on_duplicates: report"
+        )
+
+    def _extra(self, outcome: Alignment) -> int:
+        """Return how many more offsets the target has used than the source below the boundary, if not all was compared.
+
+        A copy of each record once needs no more of them, whatever was deleted on either side since.
+        """
+        return 0 if outcome.whole else max(self.target_end.log_end_offset - outcome.source_offset, 0)
+
+    def _has_more(self, outcome: Alignment, extra: int) -> str:
+        return (
+            f"only the newest records were compared, and the target has used {extra} more offsets than the source "
+            f"below source offset {outcome.source_offset}: records are on it twice, others have written, or the copier "
+            "wrote in transactions"
         )
 
     def _add(self, found: FoundStarts, outcome: Alignment) -> None:
@@ -394,6 +418,9 @@ class _Partition:
         committed = self.recorded.committed
         beyond = outcome.source_offset - 1 - (-1 if committed is None else committed)
         notes = [text for text in (outcome.note, outcome.doubt) if text]
+        extra = self._extra(outcome)
+        if extra and not (outcome.duplicates or outcome.aborted):
+            notes.append(self._has_more(outcome, extra))
         if committed is not None and beyond > 0:
             notes.append(f"the copier committed source offset {committed}, {beyond} below its last record")
         return "; ".join(notes)

@@ -15,7 +15,7 @@ Layouts (``connect-mirror`` of Kafka 2.4 to 4.3):
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from airflow_provider_kafka_migration.adoption.alignment import OffsetSync
 from airflow_provider_kafka_migration.adoption.by_content import PHASE, Recorded, find_by_content
@@ -42,10 +42,7 @@ def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candi
     named = {key: item for key, item in candidates.items() if item.target_topic == target_name(mirror, item.topic)}
     committed = read_positions(context, mirror)
     syncs = read_syncs(context, adopt)
-    recorded = {
-        key: Recorded(committed.get(key, -1), tuple(sorted(syncs.get(key, ()), key=lambda sync: sync.target_offset)))
-        for key in named
-    }
+    recorded = {key: Recorded(committed.get(key, -1), of_last_topic(syncs.get(key, ()))) for key in named}
     found = find_by_content(context, named, recorded, copies_aborted=mirror.isolation_level == "read_uncommitted")
     for key in candidates.keys() - named.keys():
         item = candidates[key]
@@ -136,6 +133,19 @@ def read_syncs(context: PhaseContext, adopt: AdoptSection) -> dict[TopicPartitio
             raise
         return {}
     return found
+
+
+def of_last_topic(syncs: Sequence[OffsetSync]) -> tuple[OffsetSync, ...]:
+    """Return the offset syncs of the present target topic, ascending; those of a deleted one of that name come before.
+
+    :param syncs: of one partition, in the order in which they were written. Target offsets only grow in a topic's life.
+    """
+    found: list[OffsetSync] = []
+    for sync in reversed(syncs):
+        if found and sync.target_offset >= found[-1].target_offset:
+            break
+        found.append(sync)
+    return tuple(reversed(found))
 
 
 def last_positions(positions: Iterable[SourcePosition]) -> dict[TopicPartition, int]:

@@ -150,6 +150,40 @@ def test_one_look_below_the_last_run_shows_duplicates() -> None:
     assert (got.source_offset, got.duplicates) == (1_200, 500)
 
 
+@pytest.mark.parametrize("window", [64, 5_000])
+def test_a_life_that_began_at_the_log_start_again_shows_duplicates(window: int) -> None:
+    """The tool has lost its positions: everything is on the target twice, although the last run alone is evidence."""
+    world = World(plain(300))
+    world.live(250, None)
+    world.live(200, None)
+    got = found(by_windows(world, window, min_records=64))
+    assert (got.source_offset, got.missing) == (200, 0)
+    assert 200 < got.duplicates <= 250, "200 of them twice, and 50 are copied again, as far as they were read"
+
+
+def test_older_records_below_a_life_from_the_log_start_are_no_duplicates() -> None:
+    source = plain(200, start=1_000)
+    older = [Item(offset, 1_000 + offset) for offset in range(900, 1_000)]
+    got = found(aligned(source, older + source, committed=-1, source_start_offset=1_000))
+    assert (got.source_offset, got.duplicates, got.older) == (1_200, 0, 100)
+
+
+def test_what_an_earlier_life_has_copied_above_the_position_is_there_twice_soon() -> None:
+    source = plain(500)
+    got = found(aligned(source, source[:400] + source[:300], committed=-1, everything=True))
+    assert (got.source_offset, got.duplicates) == (300, 400)
+
+
+def test_a_sync_of_a_former_topic_is_no_position() -> None:
+    """Compacted: what follows the newest pair is gone from the source, so that the sync decides; its records differ."""
+    source = [Item(offset, 1_000 + offset, key=offset) for offset in range(60)]
+    gone = [Item(60, 5_000, key=3), Item(61, 5_001, key=4)]
+    later = [Item(62, 6_000, key=3), Item(63, 6_001, key=4)]
+    syncs = [OffsetSync(0, 0), OffsetSync(50, 20)]
+    got = found(aligned([*source, *later], source[:40] + gone, committed=-1, syncs=syncs, source_cleaned=True))
+    assert got.source_offset == 40, "not behind the sync, whose records are others"
+
+
 def test_identical_records_are_decided_by_the_offset_sync() -> None:
     source = [Item(offset, 7) for offset in range(100)]
     target = source[:60]
@@ -368,7 +402,8 @@ def test_different_records_give_the_true_position(world: World, everything: bool
     check_map(world, got)
     if everything:
         assert got.whole
-        assert got.duplicates == len(world.target) - len({item.offset for item in world.target})
+        again = {item.offset for item in world.target if item.offset >= world.position}
+        assert got.duplicates == len(world.target) - len({item.offset for item in world.target}) + len(again)
         assert got.aborted == sum(item.aborted for item in world.target)
 
 

@@ -96,6 +96,24 @@ def test_only_the_newest_records_are_read_if_they_decide(monkeypatch: pytest.Mon
     assert source.read_records < 11_000
 
 
+@pytest.mark.parametrize("policy", ["refuse", "afresh"])
+def test_a_target_that_has_had_more_records_than_the_source_is_not_taken_for_a_clean_one(
+    monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """The tool began again at the log start and has committed since: the newest records alone show no flaw."""
+    source = Log(plain(10_000))
+    target = copied(source, range(9_000), range(9_500))
+    refused = find(monkeypatch, source, target, Recorded(9_499), on_duplicates=policy).refused[KEY]
+    assert "the target has used 9000 more offsets than the source below source offset 9500" in refused
+    assert "adopt.compare: all counts them" in refused
+    assert target.read_records < 1_000
+    start = find(monkeypatch, source, target, Recorded(9_499), on_duplicates="report").starts[KEY]
+    assert start.earlier.duplicates == -1
+    assert "used 9000 more offsets" in start.note
+    exact = find(monkeypatch, source, target, Recorded(9_499), on_duplicates="report", compare="all").starts[KEY]
+    assert exact.earlier.duplicates == 9_000
+
+
 def test_everything_is_compared_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Log(plain(3_000))
     target = copied(source, range(2_000), range(1_500, 2_500))

@@ -7,6 +7,7 @@ import pytest
 from airflow_provider_kafka_migration.adoption.alignment import OffsetSync
 from airflow_provider_kafka_migration.adoption.mirror_maker import (
     last_positions,
+    of_last_topic,
     offset_syncs_topics,
     offsets_topic,
     parse_sync,
@@ -85,6 +86,15 @@ def test_an_offset_sync() -> None:
 )
 def test_what_is_not_an_offset_sync(key: str, value: str | None) -> None:
     assert parse_sync(record(bytes.fromhex(key), None if value is None else bytes.fromhex(value))) is None
+
+
+def test_offset_syncs_of_a_deleted_topic_do_not_count() -> None:
+    """The target topic was created again: its offsets began at 0 again, and the log of syncs keeps the old ones."""
+    former = [OffsetSync(0, 0), OffsetSync(50, 40), OffsetSync(9_000, 8_000)]
+    present = [OffsetSync(0, 0), OffsetSync(30, 20), OffsetSync(20, 60)]
+    assert of_last_topic([*former, *present]) == tuple(present)
+    assert of_last_topic(former) == tuple(former)
+    assert of_last_topic([]) == ()
 
 
 @pytest.mark.parametrize(
