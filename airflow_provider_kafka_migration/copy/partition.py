@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.errors import (
     TopicRecreated,
     Transient,
     Where,
+    leave_out_of_way_back,
 )
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.logs import topic_missing
@@ -693,6 +694,19 @@ def topic_gone(job: CopyJob, spec: CopyPartition, cluster: str | None) -> Migrat
             topic=spec.target_topic,
             partition=spec.partition,
         ),
-        next_step=f"to copy it again from the start, clear {job.name} (or kafka-migration resume FILE): the migration "
-        "creates the topic again first if the source still has it; otherwise leave the topic out of the migration",
+        next_step=_after_missing_target(job, spec.topic),
+    )
+
+
+def _after_missing_target(job: CopyJob, topic: str) -> str:
+    if job.way_back:
+        return leave_out_of_way_back(topic)
+    if job.mirror:
+        return (
+            "to mirror it again from the source's log start, pause and resume the mirror (kafka-migration mirror pause "
+            "FILE, then mirror resume FILE): it creates the topic again first. All other topics go on meanwhile"
+        )
+    return (
+        f"to copy it again from the start, clear {job.name} (or kafka-migration resume FILE): the migration creates "
+        "the topic again first if the source still has it; otherwise leave the topic out of the migration"
     )

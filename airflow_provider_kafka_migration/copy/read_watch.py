@@ -516,7 +516,8 @@ def overtaken_error(migration_id: str, document: OvertakenTombstones) -> Tombsto
         next_step="first raise delete.retention.ms on the source until the cutover; then set "
         "offsets.on_overtaken_tombstones to warn (the migration then compares the whole partition again, and a key "
         "that lives on is a difference) or to recopy (it deletes the target topic, creates it again, and copies it "
-        "from the source's log start; not in a seed through S3); then clear the task",
+        "from the source's log start; not in a seed through S3); then clear the task. A mirror never deletes a topic "
+        "by itself: delete it on the target once its consumers agree, then pause and resume the mirror",
         details={
             "from_offset": document.from_offset,
             "until_offset": document.until_offset,

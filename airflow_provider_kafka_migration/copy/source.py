@@ -89,7 +89,8 @@ def truncated(
         where=where,
         next_step="find out from the source's brokers what was lost (an unclean leader election, or a broker that came "
         "back without its disk): the target may still have these records while the source has others in their place; "
-        "to copy the topic again, set offsets.on_source_truncation: recopy and clear the task; or leave the topic out",
+        "to copy the topic again, set offsets.on_source_truncation: recopy and clear the task; or leave the topic out. "
+        "In a mirror, delete the remote topic on the target once its consumers agree, then pause and resume the mirror",
         details={
             "truncated_offset": offset,
             "source_offset": read.source_offset,

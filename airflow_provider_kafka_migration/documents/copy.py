@@ -148,7 +148,7 @@ class ProvenanceSettings(Part):
 class CopyJob(Document):
     """What to copy, from where, to where, and within which limits."""
 
-    LATER_FIELDS = ("schema_ids", "metrics", "target_deletes", "target_compacts", "provenance", "way_back")
+    LATER_FIELDS = ("schema_ids", "metrics", "target_deletes", "target_compacts", "provenance", "way_back", "mirror")
 
     version: int = 1
     migration_id: str
@@ -188,6 +188,7 @@ class CopyJob(Document):
         description="the opposite flow copies the same topics under the same names; None: records stay as they are",
     )
     way_back: bool = Field(False, description="the target is the old cluster of a migration after its client switch")
+    mirror: bool = Field(False, description="the copy goes on until a person ends it (kind: mirror)")
     stop_key: str | None = Field(
         None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )
@@ -232,11 +233,14 @@ def halves(lanes: Sequence[CopyLane]) -> list[CopyLane]:
 class StopAt(Document):
     """Where a tail stops: exclusive source offsets per ``topic-partition``."""
 
+    LATER_FIELDS = ("request",)
+
     version: int = 1
     migration_id: str
     offsets: dict[str, int] = Field(
         description='"topic-partition" to exclusive source offset; empty: withdrawn, nothing stops'
     )
+    request: int = Field(0, description="number of the request to a mirror that the stop is for; 0: none, or unknown")
 
     @classmethod
     def in_force(cls, data: bytes | None) -> StopAt | None:

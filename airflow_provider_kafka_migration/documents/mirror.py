@@ -62,8 +62,10 @@ class MissingGroups(Document):
     groups: list[MissingGroup] = Field(default_factory=list)
 
 
-class PromotedPartition(Part):
+class PromotedPartition(GrownPart):
     """How far one partition was mirrored when its mirror was promoted."""
+
+    LATER_FIELDS = ("log_end_offset",)
 
     topic: str
     partition: int
@@ -74,6 +76,14 @@ class PromotedPartition(Part):
         description="exclusive source offset; of a source that is gone, the last one that a copier has seen; "
         "-1: never seen"
     )
+    log_end_offset: int = Field(
+        -1, description="log end on the target then; what lies behind the copy was written by others. -1: not read"
+    )
+
+    @property
+    def of_others(self) -> int:
+        """Number of target offsets behind the copy that others have used already."""
+        return max(self.log_end_offset - self.target_end_offset, 0)
 
     @property
     def possibly_lost(self) -> int:

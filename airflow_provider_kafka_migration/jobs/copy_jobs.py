@@ -106,6 +106,7 @@ def build_job(
         metrics=metrics_settings(spec),
         target_deletes=spec.kind == "mirror",
         way_back=spec.is_way_back,
+        mirror=spec.kind == "mirror",
         target_compacts=target_compacts(spec, record.plan(), former),
         provenance=provenance_settings(spec, record.plan()),
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.jobs import copy_jobs
@@ -171,10 +172,13 @@ def _promote(
     summary = f"promoted by {request.requested_by}{_why(request)}: {len(partitions)} partitions"
     if request.source_gone:
         summary += f", {lost} source offsets are known to be missing, and what the source got after {seen_at}"
+    others = sum(item.of_others for item in partitions)
+    summary += f", {others} offsets behind the copy are of others, who write to the target already" if others else ""
     summary += _problems_text(problems)
     details = {
         "state": "promoted",
         "promotion": key,
+        "of_others": others,
         "possibly_lost": lost,
         "problems": problems,
         keys.FINAL_OFFSET_MAP: offset_map,
@@ -298,21 +302,24 @@ def _partitions(
 ) -> list[PromotedPartition]:
     """Read how far each partition is mirrored.
 
+    The copy ends where copiers have confirmed it, or where their own records end: others may have written behind it.
+
     :param is_complete: everything below ``source_ends`` was copied: behind the last record there are only holes.
-        Otherwise the copy ends where copiers have confirmed it, or where their own records end.
     """
     record, target = context.record, context.target
     found = record.partitions()
     places = [target_key(item) for item in found.values()]
     ends = target.wire.list_offsets(places, "log_end")
     positions = SourcePositions.load(record, target)
-    # Without a complete copy the log end says nothing about it: others may have written there.
-    copied = (
-        {} if is_complete else copy_ends(record, target, positions, ends, target.wire.list_offsets(places, "earliest"))
-    )
+    copied = copy_ends(record, target, positions, ends, target.wire.list_offsets(places, "earliest"))
     rows = []
     for key, item in found.items():
-        end = copied.get(key, ends[target_key(item)])
+        log_end = ends[target_key(item)]
+        end = copied.get(key, log_end)
+        if is_complete and key in copied and item.verdict is not Verdict.MAPPED and not positions.is_mapped(key):
+            # Every offset has its place, also holes at the end, whose markers the target may not tell from others.
+            place = positions.maps[key].translate(source_ends[key]).target_offset
+            end = max(end, min(end if place is None else place, log_end))
         rows.append(
             PromotedPartition(
                 topic=item.topic,
@@ -321,6 +328,8 @@ def _partitions(
                 mirrored_until=max(positions.of(item, end), source_ends.get(key, -1) if is_complete else -1),
                 target_end_offset=positions.target_end(item, end),
                 source_end_offset=source_ends.get(key, -1),
+                # Whoever copies in transactions shares the topic with others anyway.
+                log_end_offset=log_end if key in copied else -1,
             )
         )
     return rows

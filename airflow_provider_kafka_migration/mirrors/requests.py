@@ -112,14 +112,19 @@ def stop_where_they_are(record: MigrationRecord) -> None:
     _put_stop(record, {partition_name(key): 0 for key in record.partitions()})
 
 
-def stop_at_the_end(record: MigrationRecord, source: Cluster) -> None:
-    """Stop the copiers at the source's present ends. A partition that has its stop keeps it."""
+def stop_at_the_end(record: MigrationRecord, source: Cluster, request: int) -> None:
+    """Stop the copiers at the source's present ends. A partition keeps the stop that it has for the same request.
+
+    That of an earlier request says nothing: the mirror may have gone on since, and so have producers.
+
+    :param request: the number of the request.
+    """
     partitions = record.partitions()
     former = record.tail_stop()
-    known = dict(former.offsets) if former is not None else {}
+    known = dict(former.offsets) if former is not None and former.request == request else {}
     missing = [key for key in partitions if not known.get(partition_name(key))]
     ends = source.wire.list_offsets(missing, "stable") if missing else {}
-    _put_stop(record, {**known, **{partition_name(key): end for key, end in ends.items()}})
+    _put_stop(record, {**known, **{partition_name(key): end for key, end in ends.items()}}, request)
 
 
 def withdraw_stop(record: MigrationRecord) -> None:
@@ -128,9 +133,9 @@ def withdraw_stop(record: MigrationRecord) -> None:
         _put_stop(record, {})
 
 
-def _put_stop(record: MigrationRecord, offsets: dict[str, int]) -> None:
+def _put_stop(record: MigrationRecord, offsets: dict[str, int], request: int = 0) -> None:
     key = record.key(keys.TAIL_STOP)
-    data = StopAt(migration_id=record.migration_id, offsets=offsets).canonical()
+    data = StopAt(migration_id=record.migration_id, offsets=offsets, request=request).canonical()
     if record.journal_store.get(key) == data:
         return
     record.journal.check_holds()
@@ -144,7 +149,7 @@ def stop_if_asked(record: MigrationRecord, source: Cluster) -> MirrorRequest:
     """
     request = read(record.journal_store, record.migration_id)
     if request.want == "promoted" and not request.source_gone:
-        stop_at_the_end(record, source)
+        stop_at_the_end(record, source, request.number)
     elif request.want != "run":
         stop_where_they_are(record)
     return request

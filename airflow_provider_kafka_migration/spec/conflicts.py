@@ -64,6 +64,7 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
     rules = (
         *(
             _mirror,
+            _mirror_and_copy,
             _merge,
             _deletion,
             _early_sync,
@@ -322,6 +323,20 @@ def _adopt_prefix(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield "adopt.mirrormaker2.prefix", "replication_policy: prefix needs it"
     if mirror.replication_policy != "prefix" and mirror.prefix:
         yield "adopt.mirrormaker2.prefix", f"has no effect with replication_policy: {mirror.replication_policy}"
+
+
+def _mirror_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find ways of copying that would delete a mirror's remote topics, which consumers read, without an approval."""
+    if _section(sections, "kind") != "mirror":
+        return
+    offsets = _section(sections, "offsets")
+    for key in ("on_overtaken_tombstones", "on_source_truncation"):
+        if getattr(offsets, key) == "recopy":
+            yield (
+                f"offsets.{key}",
+                "recopy deletes target topics: a mirror never does that by itself. Delete the remote topic once its "
+                "consumers agree, then pause and resume the mirror: it copies the topic again",
+            )
 
 
 def _adopt_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -45,6 +45,12 @@ def test_default_names() -> None:
     assert spec.topics.rename.prefix == "A.", "prefixed ACLs follow the names"
 
 
+@pytest.mark.parametrize("key", ["on_source_truncation", "on_overtaken_tombstones"])
+def test_a_mirror_deletes_no_remote_topic_by_itself(key: str) -> None:
+    with pytest.raises(SpecInvalid, match=rf"offsets\.{key}: recopy deletes target topics"):
+        _mirror(offsets={key: "recopy"})
+
+
 @pytest.mark.parametrize("unset", [True, False])
 def test_a_spec_stays_the_same_on_its_way_through_a_dag(unset: bool) -> None:
     spec = _mirror()

@@ -140,7 +140,7 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
     record, source = context.record, context.source
     # The copiers may have ended at the stop of an earlier request, such as a pause that nobody has answered.
-    requests.stop_at_the_end(record, source)
+    requests.stop_at_the_end(record, source, request.number)
     stop, job = record.tail_stop(), record.job(JOB)
     assert stop is not None
     assert job is not None

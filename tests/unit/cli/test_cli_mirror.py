@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.documents.mirror import (
     VerifiedPartition,
 )
 from airflow_provider_kafka_migration.documents.proof import ContentDifference
+from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
@@ -44,6 +45,12 @@ _TROUBLES = [
     },
     {"topic": "refunds", "partition": 0, "state": "stuck", "seconds": 7.0, "code": "BROKER_BUSY", "what": "no answer"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def _one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copier that does not run is looked at twice, since a clock may be wrong; here without the pause."""
+    monkeypatch.setattr(tail_health, "_LOOK_AGAIN_SECONDS", 0.0)
 
 
 @pytest.fixture

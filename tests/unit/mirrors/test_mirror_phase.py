@@ -106,6 +106,42 @@ def test_it_is_promoted_when_everything_is_copied(world: World) -> None:
         world.context().journal.transition(State.TAIL, "again", from_states={State.PROMOTED})
 
 
+def test_what_clients_have_written_before_the_promotion_is_not_mirrored(world: World) -> None:
+    """They have switched early, after the last record was copied: a mirror back must copy their records."""
+
+    def act() -> None:
+        ask(world, "promoted")
+        world.target.log(*ORDERS).write(b"a client's", b"own")
+
+    result = mirror_until(world, act)
+    assert world.state is State.PROMOTED
+    found = Promotion.parse(world.stored("results/promotion.json") or b"")
+    rows = {(item.topic, item.partition): item for item in found.partitions}
+    first = rows[ORDERS]
+    assert (first.mirrored_until, first.target_end_offset, first.source_end_offset) == (5, 5, 5)
+    assert (first.log_end_offset, first.of_others) == (7, 2)
+    assert rows["orders", 1].of_others == 0
+    assert result.details["of_others"] == 2
+    assert "2 offsets behind the copy are of others" in result.summary
+
+
+def test_a_stop_of_an_earlier_promotion_does_not_count_for_the_next(world: World) -> None:
+    """It was withdrawn before its copiers had stopped, and producers have gone on since, and stopped."""
+
+    def act() -> None:
+        ask(world, "promoted")
+        requests.stop_if_asked(world.context().record, world.context().source)
+        ask(world, "run")
+        requests.stop_if_asked(world.context().record, world.context().source)
+        world.source.log(*ORDERS).write(b"new")
+        ask(world, "promoted")
+
+    mirror_until(world, act)
+    assert world.state is State.PROMOTED
+    assert world.target.log(*ORDERS).values() == world.source.log(*ORDERS).values()
+    assert not world.steps(steps.REQUEST_REFUSED)
+
+
 def test_a_source_that_still_moves_is_not_promoted(world: World) -> None:
     """Records that come after the stop: it is refused, and the mirror goes on."""
     asked = []

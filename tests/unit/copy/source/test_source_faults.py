@@ -12,6 +12,7 @@ from simulated.small import KEY, SMALL_FETCHES, error_code, plain, trouble_code,
 from simulated.topics import fill_source
 from simulated.worlds import Worlds
 
+from airflow_provider_kafka_migration.copy.partition import topic_gone
 from airflow_provider_kafka_migration.documents.copy import SourceGapRecord, TombstoneSettings
 from airflow_provider_kafka_migration.kafka import error_codes
 
@@ -238,6 +239,23 @@ def test_a_topic_that_was_deleted(worlds: Worlds, side: str, expected: str) -> N
     getattr(copy, side).delete("t")
     result = copy.slice(job, seconds=6)["t"]
     assert error_code(result) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ({}, "clear tail (or kafka-migration resume FILE)"),
+        ({"mirror": True}, "kafka-migration mirror pause FILE, then mirror resume FILE"),
+        ({"way_back": True}, "leave-out FILE t`"),
+    ],
+)
+def test_the_advice_for_a_deleted_target_topic_can_be_followed(
+    worlds: Worlds, kind: dict[str, bool], advice: str
+) -> None:
+    copy = worlds.copy(plain)
+    job = copy.job().model_copy(update={**kind, "name": "tail"})
+    error = topic_gone(job, job.partitions[0], "target")
+    assert advice in error.next_step
 
 
 def test_a_topic_that_comes_back_was_not_deleted(worlds: Worlds) -> None:
