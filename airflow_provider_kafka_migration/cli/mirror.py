@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.cli.mirrors.import_properties import impor
 from airflow_provider_kafka_migration.cli.mirrors.verify import verify
 from airflow_provider_kafka_migration.cli.plan import plan
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
+from airflow_provider_kafka_migration.cli.translate import translate_app
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     RequestRefused,
@@ -50,6 +51,7 @@ mirror_app.command("import")(import_properties)
 mirror_app.command("fail-back")(fail_back)
 mirror_app.command("hand-over")(hand_over)
 mirror_app.command("verify")(verify)
+mirror_app.add_typer(translate_app, name="translate")
 
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal.")]

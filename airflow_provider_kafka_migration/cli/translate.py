@@ -117,12 +117,25 @@ def translate_group(
 def publish(
     file: SpecArgument,
     source_alias: Annotated[
-        str, typer.Option("--source-alias", help="The source in MirrorMaker 2's words.", show_default=False)
-    ],
+        str | None,
+        typer.Option(
+            "--source-alias", help="The source in MirrorMaker 2's words; default: the mirror's.", show_default=False
+        ),
+    ] = None,
     target_alias: Annotated[
-        str, typer.Option("--target-alias", help="The target in MirrorMaker 2's words.", show_default=False)
-    ],
-    separator: Annotated[str, typer.Option("--separator", help="replication.policy.separator of the clients.")] = ".",
+        str | None,
+        typer.Option(
+            "--target-alias", help="The target in MirrorMaker 2's words; default: the mirror's.", show_default=False
+        ),
+    ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            "--separator",
+            help="replication.policy.separator of the clients; default: the mirror's, or a dot.",
+            show_default=False,
+        ),
+    ] = None,
     internal_separator: Annotated[
         str | None,
         typer.Option(
@@ -140,10 +153,8 @@ def publish(
     RemoteClusterUtils and MirrorClient of Kafka then answer from the exact offset map. Only one such command may run
     for an alias. It creates the topics that are missing, and changes nothing else.
     """
-    from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
-
     spec = read_spec(file)
-    topics = StateTopics(source_alias, target_alias, separator, internal_separator or separator)
+    topics = _state_topics(spec, source_alias, target_alias, separator, internal_separator)
     try:
         pause = parse_duration(interval).total_seconds()
     except ValueError as error:
@@ -170,6 +181,25 @@ def publish(
         data={"migration_id": spec.migration_id, "topics": topics.names(), **written},
         text=[f"{topics.checkpoints}: {written['checkpoints']} checkpoints written"],
     )
+
+
+def _state_topics(
+    spec: MigrationSpec,
+    source_alias: str | None,
+    target_alias: str | None,
+    separator: str | None,
+    internal_separator: str | None,
+) -> StateTopics:
+    """Name the state topics; a mirror's spec has what its command line does not say."""
+    from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
+
+    known = spec.mirror if spec.kind == "mirror" else None
+    source = source_alias or (known.source_alias if known else "")
+    target = target_alias or (known.target_alias if known else "")
+    if not source or not target:
+        raise typer.BadParameter("--source-alias and --target-alias are needed: only the spec of a mirror has aliases")
+    between = separator or (known.separator if known else ".")
+    return StateTopics(source, target, between, internal_separator or between)
 
 
 @contextmanager

@@ -206,6 +206,21 @@ def test_publish_once_says_what_it_wrote(
     assert pauses == []
 
 
+@pytest.mark.parametrize(("more", "first"), [((), "A-checkpoints"), (("--source-alias", "X"), "X-checkpoints")])
+def test_publish_takes_the_aliases_of_a_mirror(
+    publishing: Callable[..., list[float]], invoke: Invoke, tmp_path: Path, more: tuple[str, ...], first: str
+) -> None:
+    publishing(Written(1))
+    spec = tmp_path / "mirror.yaml"
+    spec.write_text(
+        "kind: mirror\nmigration_id: a-to-b\nsource: {conn_id: env:A}\ntarget: {conn_id: env:B}\n"
+        f"storage: {{journal: 'file://{tmp_path}/journal'}}\n"
+        "mirror: {source_alias: A, target_alias: B, separator: '-'}\n"
+    )
+    found = invoke("mirror", "translate", "publish", spec, *more, "--once", "--json")
+    assert json.loads(found.stdout)["topics"][0] == f"{first}-internal"
+
+
 def test_publish_goes_on_after_a_round_that_may_succeed_later(
     publishing: Callable[..., list[float]], invoke: Invoke, spec_file: Path
 ) -> None:
@@ -231,6 +246,7 @@ def test_publish_ends_with_an_error_that_a_person_has_to_correct(
     [
         (("--source-alias", "my.src", "--target-alias", "new"), "separator"),
         (("--source-alias", "old", "--target-alias", "old"), "same alias"),
+        (("--source-alias", "old"), "only the spec of a mirror has aliases"),
         ((*ALIASES, "--interval", "soon"), "a duration is a number"),
     ],
 )
