@@ -57,9 +57,9 @@ def check_not_begun(journal: Journal, spec: MigrationSpec, phase: str) -> None:
 
 
 def is_kept(journal: Journal, answers: Collection[str]) -> bool:
-    """Whether the last answer to one of these approvals is to end the way back; its code was checked.
+    """Whether the last answer to these approvals is to end the way back; its code was checked.
 
     :param answers: keys of the answers in the journal.
     """
-    found = [journal.find_step(steps.APPROVAL, key) for key in sorted(answers)]
-    return any(entry and ApprovalAnswer.model_validate(entry.details).decision == "abort" for entry in found)
+    given = [entry for entry in journal.steps(steps.APPROVAL) if entry.step_key in answers]
+    return bool(given) and ApprovalAnswer.model_validate(given[-1].details).decision == "abort"

@@ -97,8 +97,9 @@ def test_once_a_rollback_has_begun_only_the_rollback_runs(tmp_path: Path, monkey
     found = rolling_back.resume(context.journal, context.spec)
     assert found is not None
     assert "a rollback has begun" in found.reason
-    with pytest.raises(ValueError, match="it runs"):
-        _migration(context, monkeypatch, "rollback", _raise(ValueError("it runs"))).run("rollback")
+    for phase in ("rollback", "cutover.freeze_limit"):
+        with pytest.raises(ValueError, match="it runs"):
+            _migration(context, monkeypatch, phase, _raise(ValueError("it runs"))).run(phase)
 
 
 def test_after_a_lifted_freeze_it_failed_in_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
