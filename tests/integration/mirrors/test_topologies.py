@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -118,3 +121,99 @@ def test_a_chain(
             f"B.A.{topic}": ["B", "A"]
         }
     compare(source_cluster.client_config(), third_cluster.client_config(), {topic: f"B.A.{topic}"}).check()
+
+
+class _KeptRunning:
+    """The mirror of a flow, which somebody starts again whenever it is dead."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._process: subprocess.Popen[str] | None = None
+
+    def look(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._process, _ = self._flow.begin()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.soak
+def test_a_chain_with_producers_everywhere_that_is_killed_and_healed(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    third_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """A -> B -> C while A, B and C are written to: mirrors and brokers are killed, and every record is there once."""
+    seed = int(os.environ.get("CHAIN_SEED", "0")) or random.SystemRandom().randrange(2**31)
+    print(f"CHAIN_SEED={seed}")
+    chance = random.Random(seed)
+    name = unique_name("killed")
+    topic = f"{name}.orders"
+    clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
+    plain = name.lower().replace("_", "-")
+    mirrors = {
+        "".join(pair): _KeptRunning(
+            Flow(
+                clusters[pair[0]],
+                clusters[pair[1]],
+                tmp_path,
+                f"{plain}-{''.join(pair).lower()}",
+                f"{name}.",
+                pair,
+                {"mirror": {"known_aliases": list(clusters)}},
+            )
+        )
+        for pair in (("A", "B"), ("B", "C"))
+    }
+    with ExitStack() as opened:
+        producers = []
+        for number, cluster in enumerate(clusters.values()):
+            cluster.create_topics({topic: (2, {})})
+            config = cluster.client_config()
+            producers.append(
+                opened.enter_context(LiveProducer(config, {topic: [0, 1]}, records_per_second=60, seed=number))
+            )
+        for mirror in mirrors.values():
+            opened.callback(mirror.kill)
+        copied = {("B", f"A.{topic}"): "A", ("C", f"B.A.{topic}"): "A", ("C", f"B.{topic}"): "B"}
+        for step in range(8):
+            before = [producer.count() for producer in producers]
+            victim = chance.choice([*mirrors, *clusters])
+            print(f"step {step}: SIGKILL of {victim}")
+            if victim in mirrors:
+                mirrors[victim].kill()
+            else:
+                clusters[victim].kill(0)
+                for mirror in mirrors.values():
+                    mirror.look()
+                clusters[victim].restart(0)
+
+            def written(before: list[int] = before) -> bool:
+                for mirror in mirrors.values():
+                    mirror.look()
+                return all(now.count() > count + 200 for now, count in zip(producers, before, strict=True))
+
+            eventually(written, "all producers write on")
+        for producer in producers:
+            producer.freeze()
+        ends = {alias: _ends(cluster, topic) for alias, cluster in clusters.items()}
+
+        def arrived() -> bool:
+            for mirror in mirrors.values():
+                mirror.look()
+            return all(_have_ends(clusters[there], {remote: ends[alias]}) for (there, remote), alias in copied.items())
+
+        eventually(arrived, "all clusters have everything")
+    for (there, remote), alias in copied.items():
+        compare(clusters[alias].client_config(), clusters[there].client_config(), {topic: remote}).check()
+    for producer, (alias, cluster) in zip(producers, clusters.items(), strict=True):
+        assert sum(_ends(cluster, topic).values()) >= producer.count(), f"what {alias} has acknowledged is there"
+    assert _topics(source_cluster, name) == {topic}, "no cycle"
+    assert _topics(target_cluster, name) == {topic, f"A.{topic}"}
+    assert _topics(third_cluster, name) == {topic, f"B.{topic}", f"B.A.{topic}"}

@@ -57,7 +57,8 @@ def objects(copy: SimulatedCopy) -> Counter[str]:
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-def test_objects_and_memory_do_not_grow(worlds: Worlds) -> None:
+@pytest.mark.parametrize("slices", [50, pytest.param(5_000, marks=pytest.mark.soak, id="a month of slices")])
+def test_objects_and_memory_do_not_grow(worlds: Worlds, slices: int) -> None:
     chance = random.Random(16)
     copy = mirror(worlds)
     live(copy, 12, chance)
@@ -67,7 +68,7 @@ def test_objects_and_memory_do_not_grow(worlds: Worlds) -> None:
     live(copy, 12, chance)
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
-    live(copy, 50, chance)
+    live(copy, slices, chance)
     gc.collect()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
@@ -75,4 +76,4 @@ def test_objects_and_memory_do_not_grow(worlds: Worlds) -> None:
     assert objects(copy) == few
     assert few["leases"] <= 2 * (KEPT_LEASES + 1)
     assert sum(info.size_bytes for info in copy.store.list()) < 2 * size
-    assert after - before < 400_000, "50 slices keep no memory"
+    assert after - before < 400_000, "slices keep no memory"
