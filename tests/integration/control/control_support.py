@@ -14,16 +14,24 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
+from airflow_provider_kafka_migration.topics import bring
 from harness.brokers import KafkaCluster
 
 T = TypeVar("T")
+
+
+def copy_topics(context: PhaseContext) -> PhaseResult:
+    """Run the part of ``topology_copy`` that creates topics."""
+    context.journal.check_holds()
+    return bring.bring(context, growth.follow(context, context.record.plan()))
 
 
 class Control:

@@ -21,10 +21,9 @@ from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from harness.brokers import KafkaCluster
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +85,7 @@ def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., C
     ]
     assert set(context.source.admin.create_acls([*bindings, *filtered]).values()) == {None}
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     target = _user(control.target_cluster, user)
     assert _may(target, topic) == frozenset()
     result = apply.run(context)
@@ -113,7 +112,7 @@ def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Cont
     ]
     assert set(context.source.admin.create_acls(bindings).values()) == {None}
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     assert apply.run(context).details["deferred"] == 2
     assert _may(_user(control.target_cluster, writer), topic) == {"DESCRIBE"}
     assert _may(_user(control.target_cluster, owner), topic) == {"READ", "DESCRIBE"}
@@ -284,7 +283,7 @@ def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem
     write = Acl("TOPIC", f"{stem}.", "PREFIXED", f"User:{user}", "*", "WRITE", "ALLOW")
     assert set(context.source.admin.create_acls([read, write]).values()) == {None}
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     apply.run(context)
     mine = {acl for acl in context.target.admin.describe_acls().acls if acl.principal == f"User:{user}"}
     assert mine == {
@@ -359,7 +358,7 @@ def test_clients_are_refused_before_and_work_after(make_control: Callable[..., C
     source, target, tx, group = control.source_cluster, control.target_cluster, f"{stem}-tx", f"{stem}-group"
     assert _write(source, writer, topic, tx) == ""
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     control.produce(topic, 3, cluster=target)
     assert _write(target, writer, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert _read(target, reader, topic, group) in ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED")
@@ -384,7 +383,7 @@ def _configured_group(cluster: KafkaCluster, control: Control, group: str) -> Ph
     assert set(admin.alter_group_offsets(group, {(topic, 0): GroupOffset(0)}).values()) == {None}
     assert admin.alter_configs(ConfigResource.GROUP, {group: GROUP_CONFIGS}) == {group: None}
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     return context
 
 

@@ -11,14 +11,14 @@ from airflow_provider_kafka_migration.documents.plan import Finding, Severity
 from airflow_provider_kafka_migration.errors import PrecheckBlocked
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import configs, copy_settings
 from airflow_provider_kafka_migration.topics.probe import scratch_topic
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -180,7 +180,7 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         context, plan = control.planned()
         refused = [item for item in precheck.find_all(context, plan) if item.code == "B019"]
         assert refused == []
-        topology_copy.copy_topics(context)
+        copy_topics(context)
         copy_settings.restore_producer_visible(context.record, context.target)
         copy_settings.restore_deleting(context.record, context.target)
         assert control.overrides(name) == {"cleanup.policy": "compact"}

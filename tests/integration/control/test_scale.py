@@ -14,13 +14,13 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
-from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.planning.make import make_plan
 from airflow_provider_kafka_migration.topics import copy_settings
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.conftest import USERS
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -92,11 +92,11 @@ def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
     seconds["precheck"] = time.monotonic() - started
     assert not [item for item in findings if item.code == "B019"]
     started = time.monotonic()
-    result = topology_copy.copy_topics(context)
+    result = copy_topics(context)
     seconds["topology"] = time.monotonic() - started
     assert result.details["created"] == TOPICS
     started = time.monotonic()
-    assert topology_copy.copy_topics(control.context()).already_done
+    assert copy_topics(control.context()).already_done
     seconds["topology again"] = time.monotonic() - started
     for name, restore in (
         ("first step back", copy_settings.restore_producer_visible),
@@ -126,11 +126,11 @@ def test_one_bad_topic_does_not_stop_the_others(control: Control) -> None:
     ]
     context.journal_store.put(context.key("plan.json"), plan.model_copy(update={"topics": topics}).canonical())
     with pytest.raises(TopologyRefused) as caught:
-        topology_copy.copy_topics(context)
+        copy_topics(context)
     assert list(caught.value.details["topics"]) == [names[1]]
     described = context.target.admin.describe_topics(names)
     assert [name for name in names if described[name].error is None] == [names[0], names[2]]
     # Corrected and run again, it goes on.
     context.journal_store.put(context.key("plan.json"), make_plan(control.context()).canonical())
-    assert topology_copy.copy_topics(control.context()).details["created"] == 1
+    assert copy_topics(control.context()).details["created"] == 1
     assert control.context().record.stored_result("topology")["created"] == [names[1]]

@@ -13,7 +13,6 @@ from airflow_provider_kafka_migration.drift import source_drift, take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
-from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.planning import follow, tail_job
 from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -21,7 +20,7 @@ from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.validation import source_drift as validated_drift
 from harness.processes import wait_for
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +55,7 @@ def begin(make_control: Callable[..., Control], stem: str) -> Callable[..., tupl
 def to_tail(control: Control) -> PhaseContext:
     """Plan, topology, access; the migration stands in ``tail``."""
     context, _ = control.planned()
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     apply.run(context)
     for state in (State.SEED, State.TAIL):
         context.journal.transition(state, "test")

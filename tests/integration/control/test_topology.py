@@ -10,11 +10,10 @@ from airflow_provider_kafka_migration.errors import ForeignData, Terminal, Topic
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, NewTopic
 from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.topics import bring, copy_settings, target_topics
+from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -25,11 +24,6 @@ SOURCE_CONFIGS = {
     "segment.bytes": "2097152",
     "max.message.bytes": "2000000",
 }
-
-
-def copy_topics(context: PhaseContext) -> PhaseResult:
-    """The part of ``topology_copy`` that creates topics."""
-    return bring.bring(context, growth.follow(context, context.record.plan()))
 
 
 def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(control: Control) -> None:

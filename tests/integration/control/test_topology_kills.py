@@ -11,12 +11,11 @@ import pytest
 from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential
-from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, log_starts
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +108,7 @@ def _check(control: Control, names: dict[str, str]) -> None:
     assert settings.topics[names["new"]].before is None
     (taken,) = context.journal.steps(steps.PRODUCER_IDS)
     assert ProducerIds.model_validate(dict(taken.details)).data_producer_id >= 0
-    assert topology_copy.copy_topics(control.context()).already_done
+    assert copy_topics(control.context()).already_done
 
 
 @pytest.mark.soak
@@ -124,10 +123,10 @@ def test_killed_at_each_write_it_goes_on(make_control: Callable[..., Control], *
         context = control.context()
         try:
             with killer.watching(context):
-                topology_copy.copy_topics(context)
+                copy_topics(context)
         except KilledError:
             killed += 1
-            topology_copy.copy_topics(control.context())
+            copy_topics(control.context())
         _check(control, names)
         if not killer.fired:
             break
@@ -141,7 +140,7 @@ def test_killed_again_and_again_in_one_migration_it_ends_the_same(control: Contr
         context, killer = control.context(), Killer(at, after=bool(at % 2))
         try:
             with killer.watching(context):
-                topology_copy.copy_topics(context)
+                copy_topics(context)
         except KilledError:
             continue
         break
@@ -152,14 +151,14 @@ def test_killed_again_and_again_in_one_migration_it_ends_the_same(control: Contr
 
 def test_ten_runs_change_nothing_more(control: Control) -> None:
     names = _prepare(control)
-    topology_copy.copy_topics(control.context())
+    copy_topics(control.context())
     context = control.context()
     entries, configs = len(context.journal.entries()), {name: control.overrides(name) for name in names.values()}
     for _ in range(10):
         watched = control.context()
         killer = Killer(1, after=False)
         with killer.watching(watched):
-            assert topology_copy.copy_topics(watched).already_done
+            assert copy_topics(watched).already_done
         assert not killer.fired
     context.journal.refresh()
     assert len(context.journal.entries()) == entries
@@ -168,7 +167,7 @@ def test_ten_runs_change_nothing_more(control: Control) -> None:
 
 def test_killed_in_the_middle_of_a_rollback_it_is_put_back_by_the_next(control: Control) -> None:
     names = _prepare(control)
-    topology_copy.copy_topics(control.context())
+    copy_topics(control.context())
     dying, killer = control.context(), Killer(1, after=True)
     with pytest.raises(KilledError), killer.watching(dying):
         copy_settings.restore_for_rollback(dying.record, dying.target)

@@ -9,11 +9,11 @@ import pytest
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, probe, target_topics
-from tests.integration.control.control_support import Control
+from tests.integration.control.control_support import Control, copy_topics
 
 pytestmark = pytest.mark.integration
 
@@ -50,14 +50,14 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
     assert codes["W028"].subject == shared
     assert not {"B010", "B013", "B026"} & codes.keys()
 
-    topology_copy.copy_topics(context)
+    copy_topics(context)
     assert [entry.details["topics"].keys() for entry in context.journal.steps("topic_shared")] == [{shared}]
     assert shared not in target_topics.journaled_ids(context.record)
     assert _configs(context, shared)["cleanup.policy"] == "delete"
     # A plan that is made again says the same: the copy-time settings are not taken for the topic's own.
     plan_phase.run(context)
     assert context.record.plan().topic(shared) == plan.topic(shared)
-    assert topology_copy.copy_topics(context).already_done
+    assert copy_topics(context).already_done
     copy_settings.restore_producer_visible(context.record, context.target)
     copy_settings.restore_deleting(context.record, context.target)
     assert _configs(context, shared) == before
@@ -72,7 +72,7 @@ def test_a_topic_of_others_is_never_widened(make_control: Callable[..., Control]
     context, plan = control.planned()
     assert "B029" in {item.code for item in precheck.find_all(context, plan)}
     with pytest.raises(TopologyRefused, match="fewer partitions"):
-        topology_copy.copy_topics(context)
+        copy_topics(context)
 
 
 def test_the_spec_may_ask_for_transactions_everywhere(make_control: Callable[..., Control]) -> None:

@@ -16,9 +16,11 @@ from airflow_provider_kafka_migration.errors import IllegalTransition
 from airflow_provider_kafka_migration.migration import done_before
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import FORWARD, State
+from airflow_provider_kafka_migration.topics import bring
 
 
 @pytest.mark.parametrize("state", [State.PLANNED, State.PRECHECK])
@@ -61,7 +63,8 @@ def test_a_precheck_never_looks_at_the_plan_of_another_spec(
 
 def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
-    monkeypatch.setattr(topology_copy, "copy_topics", lambda _: done.append(1) or PhaseResult("t", "", {}))
+    monkeypatch.setattr(growth, "follow", lambda _, plan: plan)
+    monkeypatch.setattr(bring, "bring", lambda *_: done.append(1) or PhaseResult("t", "", {}))
     monkeypatch.setattr(apply, "run", lambda *_: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     with pytest.raises(IllegalTransition, match="newer than its precheck"):
@@ -80,7 +83,8 @@ def test_a_plan_that_topology_copy_itself_has_amended_is_a_checked_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after it took up new partitions: the journal leads from the present plan back to the checked one."""
-    monkeypatch.setattr(topology_copy, "copy_topics", lambda *_: PhaseResult("t", "", {}))
+    monkeypatch.setattr(growth, "follow", lambda _, plan: plan)
+    monkeypatch.setattr(bring, "bring", lambda *_: PhaseResult("t", "", {}))
     monkeypatch.setattr(apply, "run", lambda *_: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     plans = [make_plan({"orders": count}) for count in (1, 2, 3)]
