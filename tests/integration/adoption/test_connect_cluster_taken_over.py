@@ -16,7 +16,7 @@ from harness.load import load
 from harness.processes import wait_for
 from tests.integration.adoption.taken_support import Taken, check_taken_over, live_and_die, loads, write_spec
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 _ALIASES = "main", "branch"
 _PACKAGE = "org.apache.kafka.connect.mirror"

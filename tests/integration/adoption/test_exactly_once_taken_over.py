@@ -18,7 +18,7 @@ from harness.load import load
 from harness.processes import LOOPBACK, free_port, release_ports, wait_for
 from tests.integration.adoption.taken_support import Taken, check_taken_over, copied, loads, write_spec
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 _ALIASES = "exact", "copy"
 #: Of its tasks: the group of its node, the connector, the task.

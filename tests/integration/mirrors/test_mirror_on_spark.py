@@ -17,7 +17,8 @@ from harness.processes import HarnessError, wait_for
 from tests.integration.mirrors.mirror_support import Flow
 from tests.integration.spark.spark_runs import command_of
 
-pytestmark = pytest.mark.integration
+# The DAG of a mirror runs its jobs on Spark in `make test` (tests/e2e/test_mirror_in_airflow.py).
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 _LAUNCHER = "org.apache.spark.launcher.Main"
 _DAEMON = "pyspark.daemon"

@@ -134,6 +134,7 @@ def test_a_machine_lost_in_the_middle_of_a_seed_costs_no_record(
     world.check_no_secret_leaked()
 
 
+@pytest.mark.soak
 def test_a_machine_cut_off_beyond_its_slice_is_no_second_owner_when_it_is_back(
     world: World, spark: SparkCluster, tmp_path: Path
 ) -> None:
