@@ -185,6 +185,8 @@ def read_behind(
     :param after: what drew the boundary, for people.
     """
     try:
+        # The log end first: a high watermark that is read later and has reached it leaves nothing out.
+        log_ends = source.wire.list_offsets(sorted(boundary), "log_end")
         ends = source.wire.list_offsets(sorted(boundary), "latest")
     except HANDS_OFF:
         raise
@@ -204,8 +206,15 @@ def read_behind(
                 f"the source ends at offset {found}, before the boundary {end}: its log was truncated, or the topic "
                 "was created again"
             )
-        elif found > end:
-            records += _read_partition(source, key, end, found, late, unchecked, after)
+        else:
+            if found > end:
+                records += _read_partition(source, key, end, found, late, unchecked, after)
+            if log_ends.get(key, found) > found:
+                unchecked.setdefault(
+                    partition_name(key),
+                    f"offsets {found} to {log_ends[key] - 1} are not on all in-sync replicas of the source yet, so "
+                    "they cannot be read",
+                )
     return BehindBoundary(len(boundary), late, records, unchecked)
 
 

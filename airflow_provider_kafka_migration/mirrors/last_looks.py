@@ -101,6 +101,14 @@ def _why_moving(source: Cluster, look: SourceEnds, stop: StopAt) -> str:
             f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
             "stop them, then promote again"
         )
+    if look.unreplicated:
+        key = look.unreplicated[0]
+        return (
+            f"the last records of {len(look.unreplicated)} partitions of the source are not on all in-sync replicas "
+            f"yet, so they cannot be copied: {', '.join(map(partition_name, look.unreplicated[:5]))}; the first has "
+            f"offsets {look.high_watermark[key]} to {look.log_end[key] - 1}. Bring its replicas back "
+            "(kafka-topics.sh --describe --under-replicated-partitions); then promote again"
+        )
     return ""
 
 

@@ -113,6 +113,25 @@ def test_the_ends_stand_still_for_the_whole_window(world: World, window: Clock) 
     assert (found.late_writes, found.not_checked, bool(found.source_checked_at)) == ({}, {}, True)
 
 
+def test_records_that_are_not_replicated_yet(world: World) -> None:
+    """They lie above the high watermark, so no copier sees them; they come to light when the replicas are back."""
+    for key in (ORDERS, ("state", 0)):
+        world.source.log(*key).write(b"acknowledged by the leader")
+        world.source.log(*key).lagging = 1
+    why = refused(world)
+    assert (
+        "the last records of 2 partitions of the source are not on all in-sync replicas yet, so they cannot be copied: "
+        "orders-0, state-0; the first has offsets 5 to 5"
+    ) in why
+    for key in (ORDERS, ("state", 0)):
+        world.source.log(*key).lagging = 0
+    ask(world, "run")
+    world.restart()
+    mirror_until(world, lambda: ask(world, "promoted"))
+    assert world.state is State.PROMOTED
+    assert world.target.log(*ORDERS).values() == world.source.log(*ORDERS).values()
+
+
 def test_a_partition_that_appears_within_the_window(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real = last_looks.SourceWatch._until_still
 
@@ -184,6 +203,17 @@ def test_what_cannot_be_read_then_is_not_nothing(world: World, monkeypatch: pyte
     ]
     assert "the source could NOT be checked for records that came meanwhile" in result.summary
     assert promotion(world).not_checked == result.details["not_checked"]
+
+
+def test_what_is_not_replicated_then_is_not_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def act() -> None:
+        write(world)
+        world.source.log(*ORDERS).lagging = 1
+
+    result = promoted_late(world, monkeypatch, act)
+    assert list(result.details["not_checked"]) == ["orders-0"]
+    assert "offsets 5 to 5 are not on all in-sync replicas" in result.details["not_checked"]["orders-0"]
+    assert "1 partitions of the source could NOT be checked" in result.summary
 
 
 def test_a_log_that_was_cut_is_not_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
