@@ -113,8 +113,8 @@ class Promotion(Document):
     )
     late_writes: dict[str, str] = Field(
         default_factory=dict,
-        description="by source partition (orders-1): what it got behind the copy while the mirror was promoted, and the "
-        "target does not have",
+        description="by source partition (orders-1): what it got behind the copy while the mirror was promoted; the "
+        "target does not have it",
     )
     not_checked: dict[str, str] = Field(
         default_factory=dict,

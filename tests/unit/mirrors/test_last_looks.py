@@ -1,4 +1,4 @@
-"""What a source gets while its mirror is promoted as planned: refused as long as that is possible, and named after it."""
+"""What a source gets while its mirror is promoted: refused as long as that is possible, and named after it."""
 
 from __future__ import annotations
 
