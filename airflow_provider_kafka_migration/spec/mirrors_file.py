@@ -194,9 +194,10 @@ def _why_not(flows: Mapping[str, MigrationSpec]) -> tuple[str, str]:
     both = _both_into_one(flows)
     if both is not None:
         reason = (
-            f"with naming: identity {both[0]} and {both[1]} may write to the same topics of {both[0].split(_ARROW)[1]}, "
-            "and in one log the records of two clusters cannot keep their offsets: give them topics.include that no "
-            "name matches twice, use naming: default, or offsets.mode: transactional for both"
+            f"with naming: identity {both[0]} and {both[1]} may write to the same topics of "
+            f"{both[0].split(_ARROW)[1]}, and in one log the records of two clusters cannot keep their offsets: give "
+            "them topics.include that no name matches twice, use naming: default, or offsets.mode: transactional for "
+            "both"
         )
         return "topics.include", reason
     # A flow with equal offsets finds what another one has written to its topic, and stops.
@@ -204,12 +205,11 @@ def _why_not(flows: Mapping[str, MigrationSpec]) -> tuple[str, str]:
     twice = _twice({name: flow for name, flow in flows.items() if name in marked or name in beside})
     if twice is None:
         return "", ""
-    reason = (
-        f"records of {twice.first} would reach {twice.target} by {twice.ways[0]} and {twice.ways[1]}, and be there "
-    )
+    ways = " and ".join(twice.ways)
+    reason = f"records of {twice.first} would reach {twice.target} by {ways}, and be there twice: "
     if beside.isdisjoint(twice.ways):
-        return "mirror.max_hops", f"{reason}twice: set max_hops: 1"
-    return "mirror.two_way", f"{reason}twice: set mirror.two_way: true and max_hops: 1 for both, or give them other topics"
+        return "mirror.max_hops", f"{reason}set max_hops: 1"
+    return "mirror.two_way", f"{reason}set mirror.two_way: true and max_hops: 1 for both, or give them other topics"
 
 
 def _rings(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[str, str]]:
