@@ -136,6 +136,13 @@ def _go_on(context: PhaseContext) -> JobRef:
     return job_ref(context.record, JOB)
 
 
+def _as_asked_since(context: PhaseContext) -> JobRef:
+    """Let the copiers do what somebody has asked for while a promotion was prepared."""
+    if requests.stop_if_asked(context.record, context.source).want == "run":
+        requests.withdraw_stop(context.record)
+    return job_ref(context.record, JOB)
+
+
 def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
     record, source = context.record, context.source
@@ -156,6 +163,8 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
         ends = watch.wait()
     except SourceMovedError as error:
         return _refuse(context, request, str(error))
+    if requests.read(context.journal_store, context.migration_id).number != request.number:
+        return _as_asked_since(context)
     return ending.promote(context, request, ends, problems)
 
 

@@ -145,6 +145,33 @@ def test_a_partition_that_appears_within_the_window(world: World, monkeypatch: p
     assert "1 partitions that migrated topics have gained" in refused(world)
 
 
+@pytest.mark.parametrize("want", ["run", "paused", "promoted"])
+def test_a_promotion_that_is_called_off_meanwhile(world: World, monkeypatch: pytest.MonkeyPatch, want: str) -> None:
+    """Somebody asks for something else while the groups are synced or the window passes."""
+    went_on: list[int] = []
+
+    def act() -> None:
+        ask(world, "promoted")
+        requests.stop_if_asked(world.context().record, world.context().source)
+        world.copiers.then = later
+
+    def later() -> None:
+        went_on.append(world.target.log(*ORDERS).end)
+        if want == "run":
+            assert world.context().record.tail_stop() is None
+            ask(world, "paused")
+
+    def change() -> None:
+        ask(world, want)
+
+    before(monkeypatch, last_looks.SourceWatch, "wait", change)
+    world.copiers.then = act
+    mirror.run(world.context())
+    assert world.state is (State.PROMOTED if want == "promoted" else State.PAUSED)
+    assert len(world.steps(steps.PROMOTED)) == (want == "promoted")
+    assert went_on == [5], "the copiers ran once more, and did what was asked for last"
+
+
 # -- after the fence --------------------------------------------------------------------------------------------------
 
 
