@@ -174,11 +174,14 @@ def publish(
                     written[name] += count
                 changed = f"{found.checkpoints} checkpoints, {found.offset_syncs} offset syncs"
                 error_console().print(f"round {written['rounds']}: {changed}")
+                for name, error in sorted(publisher.unread.items()):
+                    error_console().print(f"[yellow]group {escape(name)} was left out[/]: {escape(str(error))}")
             if once:
+                left_out = {name: error.what for name, error in sorted(publisher.unread.items())}
                 break
             time.sleep(pause)
     return Answer(
-        data={"migration_id": spec.migration_id, "topics": topics.names(), **written},
+        data={"migration_id": spec.migration_id, "topics": topics.names(), **written, "unread_groups": left_out},
         text=[f"{topics.checkpoints}: {written['checkpoints']} checkpoints written"],
     )
 

@@ -94,6 +94,8 @@ class PromotedPartition(GrownPart):
 class Promotion(Document):
     """``results/promotion.json``: the end of a mirror whose target is used on its own from now on."""
 
+    LATER_FIELDS = ("late_writes", "not_checked", "source_checked_at")
+
     version: int = 1
     migration_id: str
     source_gone: bool
@@ -105,7 +107,21 @@ class Promotion(Document):
         "", description="when copiers last reported the source's ends; what it got after that is unknown"
     )
     problems: list[str] = Field(
-        default_factory=list, description="what could not be put back on the target, fenced or granted there"
+        default_factory=list,
+        description="what is left for a person: what could not be put back on the target, fenced or granted there, and "
+        "what the source got meanwhile",
+    )
+    late_writes: dict[str, str] = Field(
+        default_factory=dict,
+        description="by source partition (orders-1): what it got behind the copy while the mirror was promoted; the "
+        "target does not have it",
+    )
+    not_checked: dict[str, str] = Field(
+        default_factory=dict,
+        description="by source partition, or `source`: why it is not known whether it got anything meanwhile",
+    )
+    source_checked_at: str = Field(
+        "", description="when the source was read for that, after the copiers were fenced; empty: its source was gone"
     )
 
 

@@ -1,9 +1,9 @@
-"""Records that were written to the source after the cutover's boundary: the target does not have them."""
+"""Records that were written to the source after the boundary of a cutover or a promotion: the target lacks them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,6 +31,7 @@ class LateWrites:
     :param producer_ids: ids of the idempotent and transactional producers that wrote them.
     :param is_open: an open transaction hides everything from its first record on.
     :param deleted_offsets: offsets beyond the boundary that the source has deleted already.
+    :param after: what drew the boundary, for people.
     """
 
     records: int
@@ -38,13 +39,14 @@ class LateWrites:
     producer_ids: tuple[int, ...] = ()
     is_open: bool = False
     deleted_offsets: int = 0
+    after: str = "the cutover"
 
     def __bool__(self) -> bool:
         return self.records > 0 or self.is_open or self.deleted_offsets > 0
 
     def __str__(self) -> str:
         more = "at least " if self.records >= MAX_COUNTED else ""
-        text = f"{more}{self.records} records were written to the source after the cutover and are not on the target"
+        text = f"{more}{self.records} records were written to the source after {self.after} and are not on the target"
         text += f" (the first at {self.first_at})" if self.first_at else ""
         if self.producer_ids:
             text += f", by producer ids {', '.join(map(str, self.producer_ids[:5]))}"
@@ -167,13 +169,31 @@ def read(record: MigrationRecord, source: Cluster) -> BehindBoundary:
     """
     try:
         boundary = _boundary(record)
+    except HANDS_OFF:
+        raise
+    except MigrationError as error:
+        return BehindBoundary(0, unchecked={"source": error.what})
+    return read_behind(source, boundary)
+
+
+def read_behind(
+    source: Cluster, boundary: Mapping[TopicPartition, int | None], *, after: str = "the cutover"
+) -> BehindBoundary:
+    """Do the same for any boundary.
+
+    :param boundary: exclusive source end by partition; None: it is not known.
+    :param after: what drew the boundary, for people.
+    """
+    try:
+        # The log end first: a high watermark that is read later and has reached it leaves nothing out.
+        log_ends = source.wire.list_offsets(sorted(boundary), "log_end")
         ends = source.wire.list_offsets(sorted(boundary), "latest")
     except HANDS_OFF:
         raise
     except MigrationError as error:
         return BehindBoundary(0, unchecked={"source": error.what})
     if not boundary:
-        return BehindBoundary(0, unchecked={"source": "no boundary of the cutover is known"})
+        return BehindBoundary(0, unchecked={"source": f"no boundary of {after} is known"})
     late: dict[str, str] = {}
     unchecked: dict[str, str] = {}
     records = 0
@@ -186,8 +206,15 @@ def read(record: MigrationRecord, source: Cluster) -> BehindBoundary:
                 f"the source ends at offset {found}, before the boundary {end}: its log was truncated, or the topic "
                 "was created again"
             )
-        elif found > end:
-            records += _read_partition(source, key, end, found, late, unchecked)
+        else:
+            if found > end:
+                records += _read_partition(source, key, end, found, late, unchecked, after)
+            if log_ends.get(key, found) > found:
+                unchecked.setdefault(
+                    partition_name(key),
+                    f"offsets {found} to {log_ends[key] - 1} are not on all in-sync replicas of the source yet, so "
+                    "they cannot be read",
+                )
     return BehindBoundary(len(boundary), late, records, unchecked)
 
 
@@ -201,7 +228,13 @@ def _boundary(record: MigrationRecord) -> dict[TopicPartition, int | None]:
 
 
 def _read_partition(
-    source: Cluster, key: TopicPartition, boundary: int, end: int, late: dict[str, str], unchecked: dict[str, str]
+    source: Cluster,
+    key: TopicPartition,
+    boundary: int,
+    end: int,
+    late: dict[str, str],
+    unchecked: dict[str, str],
+    after: str,
 ) -> int:
     """Read what lies beyond the boundary of one partition; return how many records it counted."""
     try:
@@ -211,7 +244,7 @@ def _read_partition(
         return 0
     if found is None:
         return 0
-    late[partition_name(key)] = str(found)
+    late[partition_name(key)] = str(replace(found, after=after))
     return found.records
 
 

@@ -39,7 +39,7 @@ from airflow_provider_kafka_migration.kafka.admin.groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import OffsetTranslator
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -131,7 +131,7 @@ class GroupTranslator:
     """Partitions and offset maps at one moment."""
 
     partitions: Mapping[TopicPartition, CopyPartition]
-    maps: Mapping[TopicPartition, PartitionMap]
+    maps: Mapping[TopicPartition, OffsetTranslator]
     below: Mapping[TopicPartition, BelowTranslator] = field(default_factory=dict)
     #: partitions to which nothing is copied by decision, with the reason
     left_out: Mapping[TopicPartition, str] = field(default_factory=dict)
@@ -140,14 +140,21 @@ class GroupTranslator:
     def final(cls, record: MigrationRecord, target: Cluster) -> GroupTranslator:
         """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
         document = record.offset_map()
+        maps: Mapping[TopicPartition, OffsetTranslator]
         maps = closed_maps(document) if document is not None else load_maps(record, target)
         return cls(record.partitions(), maps, _below(record), _left_out(record))
 
     @classmethod
-    def live(cls, record: MigrationRecord, target: Cluster) -> GroupTranslator:
-        """With the open maps of the run log: for previews while the tail runs."""
+    def live(
+        cls, record: MigrationRecord, target: Cluster, maps: Mapping[TopicPartition, OffsetTranslator] | None = None
+    ) -> GroupTranslator:
+        """With the open maps of the run log, while the tail runs.
+
+        :param maps: maps that are loaded already; None: load all of them.
+        """
         partitions = record.partitions()
-        return cls(partitions, load_maps(record, target, partitions), _below(record), _left_out(record))
+        maps = load_maps(record, target, partitions) if maps is None else maps
+        return cls(partitions, maps, _below(record), _left_out(record))
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
         """Translate all offsets of a group."""

@@ -33,7 +33,7 @@ from airflow_provider_kafka_migration.kafka.admin.groups import (
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.below import BelowTranslator
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import OffsetTranslator
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -194,7 +194,7 @@ def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, Group
 def translate_offset(
     committed: CommittedOffset,
     partitions: Mapping[TopicPartition, CopyPartition],
-    maps: Mapping[TopicPartition, PartitionMap],
+    maps: Mapping[TopicPartition, OffsetTranslator],
     below: Mapping[TopicPartition, BelowTranslator] = NOTHING_BELOW,
 ) -> TranslatedOffset:
     """Translate one offset; skipped with a reason if there is nothing to translate to.
@@ -250,7 +250,7 @@ def translate_below(source_offset: int, below: BelowTranslator | None) -> tuple[
 def translate_group(
     group: GroupSnapshot,
     partitions: Mapping[TopicPartition, CopyPartition],
-    maps: Mapping[TopicPartition, PartitionMap],
+    maps: Mapping[TopicPartition, OffsetTranslator],
     below: Mapping[TopicPartition, BelowTranslator] = NOTHING_BELOW,
 ) -> list[TranslatedOffset]:
     """All offsets of a group, ascending by topic and partition."""

@@ -39,9 +39,10 @@ from airflow_provider_kafka_migration.groups.commit import (
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.figures import is_same_topic
 from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
+from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.offset_maps import committed_positions
+from airflow_provider_kafka_migration.record.offset_maps import committed_positions, live_translators
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -61,8 +62,12 @@ class HeldTranslator(GroupTranslator):
     failing: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @classmethod
-    def live(cls, record: MigrationRecord, target: Cluster) -> HeldTranslator:
+    def live(  # type: ignore[override]
+        cls, record: MigrationRecord, target: Cluster, kept: KeptMaps | None = None
+    ) -> HeldTranslator:
         """With the open maps of the run log. Read the groups first, so that what was copied meanwhile counts.
+
+        :param kept: what an earlier pass has read of maps of copies in transactions.
 
         Progress and the target's ends are read before the maps: a map that is read afterwards covers all below them.
         """
@@ -70,7 +75,7 @@ class HeldTranslator(GroupTranslator):
         copied, failing = confirmed_positions(record)
         highest = target.wire.list_offsets([target_key(item) for item in partitions.values()], "latest")
         in_transactions = committed_positions(record, target, partitions)
-        live = GroupTranslator.live(record, target)
+        live = GroupTranslator.live(record, target, live_translators(record, target, in_transactions, kept))
         ends = {}
         for key, item in partitions.items():
             if key in in_transactions:
@@ -159,18 +164,24 @@ def check_in_time(
 
 
 def sync_groups_once(
-    context: PhaseContext, result_key: str, check: Callable[[], None], own_writes: Callable[[], WriteLog | None]
+    context: PhaseContext,
+    result_key: str,
+    check: Callable[[], None],
+    own_writes: Callable[[], WriteLog | None],
+    *,
+    kept: KeptMaps | None = None,
 ) -> GroupsResult | None:
     """Bring the groups on the target up to date; None: it is too late to write any. Failures are in the result.
 
     :param result_key: the result that is written, for instance ``keys.GROUPS``.
     :param check: called directly before each group is written; it raises :class:`TooLate`.
     :param own_writes: opens the record of what the pass writes, once the groups of the source are read.
+    :param kept: what earlier passes have read of maps of copies in transactions.
     """
     record = context.record
     try:
         snapshots = read_groups(record, context.source)
-        translator = HeldTranslator.live(record, context.target)
+        translator = HeldTranslator.live(record, context.target, kept)
         results = commit(context, snapshots, translator, own_writes(), before_each=check, reads_again=True)
     except TooLate:
         return None

@@ -350,6 +350,13 @@ def _mirror(source: str, target: str, aliases: Iterable[str], values: Mapping[st
         yield "sync_interval", f"{values['sync.group.offsets.interval.seconds']}s"
 
 
+def _replication_factor(text: str) -> int | str:
+    """Return the spec's value. What is no number stays as it is: the check of the spec names it."""
+    if text == "-1":
+        return "target_default"
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else text
+
+
 def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     """Yield the spec's keys in MirrorMaker 2's meaning: without a property, its default."""
     yield "topics.include", _names(values.get("topics", ".*"))
@@ -358,7 +365,7 @@ def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     yield "groups.include", _names(values.get("groups", ".*"))
     yield "groups.exclude", _names(values.get("groups.exclude", "console-consumer-.*, connect-.*, __.*"))
     # It never looks at the source's replication factor.
-    yield "topology.replication_factor", int(values.get("replication.factor", "2"))
+    yield "topology.replication_factor", _replication_factor(values.get("replication.factor", "2"))
     yield "topology.config_exclude", _names(values.get("config.properties.exclude", _CONFIG_EXCLUDE))
     if "use.defaults.from" in values:
         yield "topology.use_defaults_from", values["use.defaults.from"]

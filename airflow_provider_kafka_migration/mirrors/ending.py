@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.jobs import copy_jobs
-from airflow_provider_kafka_migration.mirrors import requests
+from airflow_provider_kafka_migration.mirrors import last_looks, requests
 from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -222,26 +222,39 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
         f"write grant: {item['acl']}: {item['error']['message'] or item['error']['name']}; create it by hand"
         for item in granted["failures"]
     ]
-    _name_problems(context.record, problems)
-    details = {
-        **details,
-        "fence": fenced["summary"],
-        "write_grants": granted["granted"],
-        "problems": [*details["problems"], *problems],
-    }
+    details = {**details, "fence": fenced["summary"], "write_grants": granted["granted"]}
+    details["problems"] = [*details["problems"], *problems]
     summary = f"{summary}; {fenced['summary']}" + _granted_text(granted)
+    if details["source_gone"]:
+        _write_promotion(context, details["problems"])
+    else:
+        # Last of all, and again after a kill: nothing else sees what producers have written since the copy has ended.
+        meanwhile = last_looks.read_meanwhile(context.record, context.source, _stored_promotion(context.record))
+        details["problems"] += meanwhile.problems
+        details |= {"late_writes": meanwhile.late, "not_checked": meanwhile.unchecked}
+        summary += meanwhile.summary
+        _write_promotion(
+            context,
+            details["problems"],
+            late_writes=meanwhile.late,
+            not_checked=meanwhile.unchecked,
+            source_checked_at=iso(context.now()),
+        )
     context.journal.transition(State.PROMOTED, summary, details, from_states=MIRROR.endings[State.PROMOTED])
     return PhaseResult(PHASE, summary, details)
 
 
-def _name_problems(record: MigrationRecord, problems: list[str]) -> None:
-    """Add what could not be completed to ``results/promotion.json``; repeated after a kill."""
+def _stored_promotion(record: MigrationRecord) -> Promotion | None:
     data = record.result(keys.PROMOTION)
-    if data is None or not problems:
-        return
-    document = Promotion.parse(data)
-    new = [item for item in problems if item not in document.problems]
-    record.put_result(keys.PROMOTION, document.model_copy(update={"problems": [*document.problems, *new]}))
+    return None if data is None else Promotion.parse(data)
+
+
+def _write_promotion(context: PhaseContext, problems: list[str], **fields: Any) -> None:
+    """Complete ``results/promotion.json``; repeated after a kill."""
+    document = _stored_promotion(context.record)
+    if document is not None:
+        update = {"problems": problems, **fields}
+        context.record.put_result(keys.PROMOTION, document.model_copy(update=update))
 
 
 def _granted_text(granted: dict[str, Any]) -> str:

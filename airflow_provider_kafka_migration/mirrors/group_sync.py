@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.documents.cutover import GroupsResult
 from airflow_provider_kafka_migration.groups.sync import PeriodicSync, TooLate, never, sync_groups_once
 from airflow_provider_kafka_migration.groups.written import OwnWrites
 from airflow_provider_kafka_migration.mirrors import group_deletions
+from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
@@ -21,22 +22,27 @@ PHASE = "mirror"
 _REASON = "offsets of groups follow on the target of the mirror"
 
 
-def sync_once(context: PhaseContext, is_over: Callable[[], bool] = never) -> GroupsResult | None:
+def sync_once(
+    context: PhaseContext, is_over: Callable[[], bool] = never, kept: KeptMaps | None = None
+) -> GroupsResult | None:
     """Bring the groups on the target up to date, and write ``results/groups.json``. Failures are in the result.
 
     :param is_over: asked before each group; once it is True, no more groups are written.
+    :param kept: what earlier passes have read of the offset maps.
     :returns: None if nothing is mirrored any more: clients write to a promoted target, and commit there.
     :raises ClaimLost: another owner has taken over.
     """
     if is_over() or not _is_mirroring(context):
         return None
     check = partial(_check, context, is_over)
-    return sync_groups_once(context, keys.GROUPS, check, partial(_own_writes, context, check))
+    return sync_groups_once(context, keys.GROUPS, check, partial(_own_writes, context, check), kept=kept)
 
 
-def sync_and_delete(context: PhaseContext, is_over: Callable[[], bool] = never) -> GroupsResult | None:
+def sync_and_delete(
+    context: PhaseContext, is_over: Callable[[], bool] = never, kept: KeptMaps | None = None
+) -> GroupsResult | None:
     """Do the same, and then delete groups that were deleted on the source, if the policy is to do that."""
-    result = sync_once(context, is_over)
+    result = sync_once(context, is_over, kept)
     check = partial(_check, context, is_over)
     written = _own_writes(context, check)
     if result is not None and written is not None:
@@ -76,4 +82,4 @@ class GroupSync(PeriodicSync):
         section = context.spec.mirror
         is_on = context.spec.kind == "mirror" and section.sync_groups
         interval = section.sync_interval if is_on else None
-        super().__init__(context, sync_and_delete, interval, phase=PHASE)
+        super().__init__(context, partial(sync_and_delete, kept=KeptMaps()), interval, phase=PHASE)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -59,6 +59,17 @@ class TranslatedPosition(NamedTuple):
 
     target_offset: int | None
     how: How
+
+
+class OffsetTranslator(Protocol):
+    """Whatever translates the offsets of one partition."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What kind of offsets the partition has; None: unknown."""
+
+    def translate(self, source_offset: int) -> TranslatedPosition:
+        """Return where a consumer that committed ``source_offset`` continues."""
 
 
 class PartitionMap:

@@ -12,7 +12,7 @@ import hashlib
 import json
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -500,10 +500,20 @@ class MapPages:
     """The pages of one partition.
 
     :param topic: source topic.
+    :param get: reads the object of a page; None: from the store.
     """
 
-    def __init__(self, store: ObjectStore, migration_id: str, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        migration_id: str,
+        topic: str,
+        partition: int,
+        *,
+        get: Callable[[str], bytes | None] | None = None,
+    ) -> None:
         self._store = store
+        self._get = get or store.get
         self._migration_id = migration_id
         self._topic = topic
         self._partition = partition
@@ -555,13 +565,17 @@ class MapPages:
     def _chain(self, name: str) -> Iterator[MapPage]:
         """Yield the pages, the newest first."""
         while name:
-            page = self._read(name)
+            page = self.read(name)
             yield page
             name = page.previous
 
-    def _read(self, name: str) -> MapPage:
+    def read(self, name: str) -> MapPage:
+        """Read one page. It never changes.
+
+        :raises OffsetMapInvalid: it is missing, or was changed.
+        """
         key = f"{self.prefix}{name}.json"
-        data = self._store.get(key)
+        data = self._get(key)
         if data is None:
             raise self._invalid(key, "it is missing")
         if hashlib.sha256(data).hexdigest()[:24] != name.split("-", 1)[1]:

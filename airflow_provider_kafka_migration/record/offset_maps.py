@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer
@@ -15,9 +16,11 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.recent import KeptMaps, RecentMap
 from airflow_provider_kafka_migration.offset_map.runs import (
     MapEntry,
     OffsetRange,
+    OffsetTranslator,
     PartitionMap,
     build_offset_map_document,
     topic_of_key,
@@ -82,6 +85,31 @@ def _load_transactional(
         else:
             maps[key] = MapPages(record.journal_store, record.migration_id, *key).load(position)
     return maps
+
+
+def live_translators(
+    record: MigrationRecord,
+    target: Cluster,
+    positions: Mapping[TopicPartition, Position | None],
+    kept: KeptMaps | None = None,
+) -> dict[TopicPartition, OffsetTranslator]:
+    """Return what translates offsets while the copy goes on; of a copy in transactions as little as possible is read.
+
+    :param positions: the :func:`committed_positions`.
+    :param kept: what an earlier look has read.
+    """
+    partitions = record.partitions()
+    store, kept = record.journal_store, kept or KeptMaps()
+    others = {key: item for key, item in partitions.items() if key not in positions}
+    found: dict[TopicPartition, OffsetTranslator] = {**load_maps(record, target, others)}
+    for key, position in positions.items():
+        item = partitions[key]
+        if position is None:
+            found[key] = TransactionalMap(OffsetRange(item.source_start_offset, 0))
+        else:
+            pages = MapPages(store, record.migration_id, *key, get=partial(kept.page, fetch=store.get))
+            found[key] = RecentMap(pages, position, kept, item.topic_id)
+    return found
 
 
 def committed_positions(
@@ -193,9 +221,20 @@ def build_document(
     return build_offset_map_document(record.migration_id, entries)
 
 
-def open_document(record: MigrationRecord, target: Cluster) -> OffsetMapDocument:
-    """Build ``offset-map.json`` while the copy continues: all runs so far, without ends."""
+def _of_open_map(record: MigrationRecord) -> dict[TopicPartition, CopyPartition]:
     partitions = record.partitions()
+    if record.spec.kind != "mirror":
+        return partitions
+    return {key: item for key, item in partitions.items() if item.verdict is not Verdict.TRANSACTIONAL}
+
+
+def open_document(record: MigrationRecord, target: Cluster) -> OffsetMapDocument:
+    """Build ``offset-map.json`` while the copy continues: all runs so far, without ends.
+
+    Without partitions that a mirror copies in transactions: their maps grow for years, and each look would read all of
+    them. The end of the mirror writes theirs.
+    """
+    partitions = _of_open_map(record)
     maps = load_maps(record, target, partitions)
     entries = (
         MapEntry(item.topic, item.partition, maps[key], target_topic=item.target_topic, topic_id=item.topic_id)
@@ -250,6 +289,8 @@ def write_open_map(record: MigrationRecord, target: Cluster) -> bool:
     if record.is_frozen():
         return False
     if record.freeze() is None and record.offset_map() is not None:
+        return False
+    if not _of_open_map(record):
         return False
     key = record.key(keys.OFFSET_MAP)
     data = open_document(record, target).canonical()

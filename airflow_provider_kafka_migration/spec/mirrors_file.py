@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +172,7 @@ def _rounds(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[
         key, reason = _why_not(accepted)
         if reason:
             del accepted[name], flows[name]
-            mistakes.append({"path": f"flows.{name}.mirror.{key}", "reason": reason})
+            mistakes.append({"path": f"flows.{name}.{key}", "reason": reason})
     return mistakes
 
 
@@ -180,7 +181,7 @@ def _why_not(flows: Mapping[str, MigrationSpec]) -> tuple[str, str]:
     marked = {name: flow for name, flow in flows.items() if flow.mirror.merges}
     headers = sorted({flow.mirror.provenance_header for flow in marked.values()})
     if len(headers) > 1:
-        return "provenance_header", f"flows with naming: identity need one header, not {' and '.join(headers)}"
+        return "mirror.provenance_header", f"flows with naming: identity need one header, not {' and '.join(headers)}"
     targets = _targets(flows)
     for name in sorted(flows.keys() - marked.keys()):
         source, target = name.split(_ARROW)
@@ -189,18 +190,26 @@ def _why_not(flows: Mapping[str, MigrationSpec]) -> tuple[str, str]:
                 f"with naming: identity records would go round by {name} for ever: set mirror.two_way: true in "
                 "defaults, so that all flows mark what they copy, or use naming: default"
             )
-            return "two_way", reason
+            return "mirror.two_way", reason
+    both = _both_into_one(flows)
+    if both is not None:
+        reason = (
+            f"with naming: identity {both[0]} and {both[1]} may write to the same topics of "
+            f"{both[0].split(_ARROW)[1]}, and in one log the records of two clusters cannot keep their offsets: give "
+            "them topics.include that no name matches twice, use naming: default, or offsets.mode: transactional for "
+            "both"
+        )
+        return "topics.include", reason
     # A flow with equal offsets finds what another one has written to its topic, and stops.
     beside = {name for name, flow in flows.items() if flow.offsets.mode == "transactional"} - marked.keys()
     twice = _twice({name: flow for name, flow in flows.items() if name in marked or name in beside})
     if twice is None:
         return "", ""
-    reason = (
-        f"records of {twice.first} would reach {twice.target} by {twice.ways[0]} and {twice.ways[1]}, and be there "
-    )
+    ways = " and ".join(twice.ways)
+    reason = f"records of {twice.first} would reach {twice.target} by {ways}, and be there twice: "
     if beside.isdisjoint(twice.ways):
-        return "max_hops", f"{reason}twice: set max_hops: 1"
-    return "two_way", f"{reason}twice: set mirror.two_way: true and max_hops: 1 for both, or give them other topics"
+        return "mirror.max_hops", f"{reason}set max_hops: 1"
+    return "mirror.two_way", f"{reason}set mirror.two_way: true and max_hops: 1 for both, or give them other topics"
 
 
 def _rings(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[str, str]]:
@@ -223,6 +232,17 @@ def _rings(order: Sequence[str], flows: dict[str, MigrationSpec]) -> list[dict[s
             )
             mistakes.append({"path": f"flows.{name}.mirror.naming", "reason": reason})
     return mistakes
+
+
+def _both_into_one(flows: Mapping[str, MigrationSpec]) -> tuple[str, str] | None:
+    """Return two flows into one topic of a cluster, of which at least one keeps offsets; None: there are none."""
+    for one, other in combinations(sorted(flows), 2):
+        are_apart = one.split(_ARROW)[1] != other.split(_ARROW)[1]
+        if are_apart or {flows[one].offsets.mode, flows[other].offsets.mode} == {"transactional"}:
+            continue
+        if _share_topics(flows[one], flows[other]):
+            return one, other
+    return None
 
 
 def _targets(flows: Iterable[str]) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_provider_kafka_migration.documents.cutover import Translation
+from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.mirror_maker import state_topics
 from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
 from airflow_provider_kafka_migration.mirror_maker.state_writer import GroupPosition, StateWriter, Written
@@ -25,12 +26,16 @@ class StatePublisher:
 
     def __init__(self, context: PhaseContext, topics: StateTopics) -> None:
         self._context = context
+        #: groups whose offsets the last round could not read, and so has left as they were
+        self.unread: dict[str, MigrationError] = {}
         self._translator = Translator(context)
         self.created = state_topics.create(context.target.admin, topics.names())
         self._writer = StateWriter(context.target.config, context.target.wire, topics)
 
     def publish(self) -> Written:
         """Read the groups and the offset map again, and write what has changed.
+
+        A group whose offsets cannot be read holds up no other one: it is in :attr:`unread`.
 
         :raises MigrationError: the groups cannot be read, or the target has not taken a record. Nothing is lost: the
             next round writes it.
@@ -40,7 +45,8 @@ class StatePublisher:
 
     def _positions(self) -> Iterator[GroupPosition]:
         last = self._translator.last_records()
-        for group, positions in self._translator.selected_groups(self._context.spec.groups.selects).items():
+        selects, self.unread = self._context.spec.groups.selects, {}
+        for group, positions in self._translator.selected_groups(selects, unread=self.unread).items():
             for item in positions:
                 if item.to_offset is None or not item.is_copied:
                     continue

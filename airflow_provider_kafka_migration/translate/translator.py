@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import BrokerBusy, NotInMigration, OffsetMapInvalid, Where
+from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, NotInMigration, OffsetMapInvalid, Where
 from airflow_provider_kafka_migration.groups.offsets import read_offsets, translate_below
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -302,19 +302,33 @@ class Translator:
         )
 
     def selected_groups(
-        self, selects: Callable[[str], bool], direction: Direction = "to_target"
+        self,
+        selects: Callable[[str], bool],
+        direction: Direction = "to_target",
+        *,
+        unread: dict[str, MigrationError] | None = None,
     ) -> dict[str, list[Translated]]:
         """Translate the offsets of the groups whose name a function accepts; only theirs are read.
 
         Errors as those of :meth:`group`.
+
+        :param unread: receives the groups whose offsets could not be read, with the reason, and they are missing in the
+            answer; None: the first one is an error.
         """
         cluster = self._asked(direction)
         listings = {name: item for name, item in cluster.admin.list_groups().items() if selects(name)}
         offsets = read_offsets(cluster.admin, listings) if listings else {}
-        return {
-            name: self._translated(self._read(name, listings[name], offsets.get(name), cluster.role), direction)
-            for name in sorted(listings)
-        }
+        answers = {}
+        for name in sorted(listings):
+            try:
+                committed = self._read(name, listings[name], offsets.get(name), cluster.role)
+            except MigrationError as error:
+                if unread is None:
+                    raise
+                unread[name] = error
+                continue
+            answers[name] = self._translated(committed, direction)
+        return answers
 
     def _read(
         self, name: str, listing: GroupListing, found: GroupOffsets | None, role: str

@@ -323,6 +323,51 @@ def test_flows_that_copy_different_topics_bring_nothing_twice(one: list[str], ot
     assert len(found) == len(flows) - refused
 
 
+_FAN_IN: dict[str, Any] = {"a->c": {}, "b->c": {}}
+_SAME_NAMES: dict[str, Any] = {"mirror": {"naming": "identity"}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "refused"),
+    [
+        (["orders"], ["payments"], []),
+        ([r"orders\..*"], [r"payments\..*", "invoices"], []),
+        (["orders"], ["orders"], ["b->c"]),
+        ([".*"], ["payments"], ["b->c"]),
+        (["orders.*"], ["orders-eu"], ["b->c"]),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "equal", "mapped"])
+def test_two_clusters_have_no_equal_offsets_in_one_topic(
+    one: list[str], other: list[str], refused: list[str], mode: str
+) -> None:
+    """Whichever flow comes second into a partition finds records of others there, and stops."""
+    flows = {"a->c": {"topics": {"include": one}}, "b->c": {"topics": {"include": other}}}
+    found, error = parse_flows(file(defaults={**_SAME_NAMES, "offsets": {"mode": mode}}, flows=flows))
+    assert sorted(flows.keys() - found.keys()) == refused
+    mistakes = [] if error is None else error.details["mistakes"]
+    assert [item["path"] for item in mistakes] == [f"flows.{name}.topics.include" for name in refused]
+    assert all("a->c and b->c may write to the same topics of c" in item["reason"] for item in mistakes)
+
+
+def test_one_of_two_flows_into_a_topic_that_keeps_offsets_is_enough() -> None:
+    in_transactions = {"offsets": {"mode": "transactional"}}
+    for mixed in ({**_FAN_IN, "a->c": in_transactions}, {**_FAN_IN, "b->c": in_transactions}):
+        found, error = parse_flows(file(defaults=_SAME_NAMES, flows=mixed))
+        assert list(found) == ["a->c"]
+        assert error is not None
+    both = {**_SAME_NAMES, **in_transactions}
+    assert list(parse_mirrors(file(defaults=both, flows=_FAN_IN))) == ["a->c", "b->c"]
+
+
+def test_flows_that_bring_their_names_or_go_elsewhere_share_no_topic() -> None:
+    assert len(parse_mirrors(file(defaults={}, flows=_FAN_IN))) == 2
+    assert len(parse_mirrors(file(defaults=_SAME_NAMES, flows={"a->b": {}, "a->c": {}}))) == 2
+    assert len(parse_mirrors(file(defaults=_SAME_NAMES, flows={"a->b": {}, "b->c": {}}))) == 2
+    left_out = {**_FAN_IN, "b->c": {"enabled": False}}
+    assert list(parse_mirrors(file(defaults=_SAME_NAMES, flows=left_out))) == ["a->c"]
+
+
 def test_all_flows_that_mark_records_need_one_header() -> None:
     chain: dict[str, Any] = {name: {} for name in list(_MESH)[:4]}
     other = {"mirror": {"provenance_header": "x"}}

@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
-from airflow_provider_kafka_migration.errors import CopyFailed, FreezeFailed, IllegalTransition, TopicRecreated
-from airflow_provider_kafka_migration.freeze.stand_still import Holders, SourceEnds
+from airflow_provider_kafka_migration.errors import CopyFailed, IllegalTransition
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.mirrors import deletions, ending, missed_tombstones, requests
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync, sync_once
+from airflow_provider_kafka_migration.mirrors.last_looks import SourceMovedError, SourceWatch
 from airflow_provider_kafka_migration.mirrors.retention import TargetRetention
-from airflow_provider_kafka_migration.planning import follow, late_ids, tail_job
+from airflow_provider_kafka_migration.planning import late_ids, tail_job
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import partition_name
@@ -136,6 +136,13 @@ def _go_on(context: PhaseContext) -> JobRef:
     return job_ref(context.record, JOB)
 
 
+def _as_asked_since(context: PhaseContext) -> JobRef:
+    """Let the copiers do what somebody has asked for while a promotion was prepared."""
+    if requests.stop_if_asked(context.record, context.source).want == "run":
+        requests.withdraw_stop(context.record)
+    return job_ref(context.record, JOB)
+
+
 def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
     record, source = context.record, context.source
@@ -147,17 +154,17 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     left = tail_job.behind(record, context.target, job, stop, source=source)
     if left:
         return _once_more(context, request, left)
+    watch = SourceWatch(context, stop)
     try:
-        follow.check_all_followed(record, source)
-    except (FreezeFailed, TopicRecreated) as error:
-        return _refuse(context, request, error.what)
-    look = SourceEnds.read(record, source)
-    ends = look.high_watermark
-    moved = sorted(key for key, end in ends.items() if end > (stop.offset(*key) or 0))
-    if moved:
-        return _refuse(context, request, _why_moving(context, moved, look))
-    problems = _sync_for_the_last_time(context) if context.spec.mirror.sync_groups else []
-    write_grants.see(record, source, context.target)
+        # Before anything else, so that a request that is refused changes nothing.
+        watch.begin()
+        problems = _sync_for_the_last_time(context) if context.spec.mirror.sync_groups else []
+        write_grants.see(record, source, context.target)
+        ends = watch.wait()
+    except SourceMovedError as error:
+        return _refuse(context, request, str(error))
+    if requests.read(context.journal_store, context.migration_id).number != request.number:
+        return _as_asked_since(context)
     return ending.promote(context, request, ends, problems)
 
 
@@ -175,24 +182,6 @@ def _sync_for_the_last_time(context: PhaseContext) -> list[str]:
             break
         time.sleep(pause)
     return [f"group {item.group}: {item.failures[0].get('what', 'its offsets were not written')}" for item in failed]
-
-
-def _why_moving(context: PhaseContext, moved: list[TopicPartition], look: SourceEnds) -> str:
-    """Say what keeps the source's ends away from the stop: open transactions, which nobody ends, or producers."""
-    held = [key for key in look.open_transactions if key in set(moved)]
-    topic, partition = (held or moved)[0]
-    if not held:
-        return (
-            f"producers still write to {len(moved)} partitions of the source, the first is {topic}-{partition}: "
-            "stop them, then promote again"
-        )
-    offset = look.stable[topic, partition]
-    return (
-        f"open transactions hold back the ends of {len(held)} partitions of the source, the first is "
-        f"{topic}-{partition} from offset {offset} on: {Holders.of(context.source, held).text}. Let the application "
-        f"end its transaction, or abort it (kafka-transactions.sh abort --topic {topic} --partition {partition} "
-        f"--start-offset {offset}); then promote again"
-    )
 
 
 def _once_more(context: PhaseContext, request: MirrorRequest, left: Mapping[TopicPartition, tuple[int, int]]) -> JobRef:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cutover"))
 
@@ -133,6 +133,33 @@ def test_java_clients_get_exact_offsets_of_every_kind_of_partition(lab: Lab, jav
     assert f"sourceClusterAlias={alias}, targetClusterAlias=dst" in formatted(
         lab.target_cluster, topics.heartbeats, "HeartbeatFormatter"
     )
+
+
+def test_a_group_with_a_pending_commit_holds_up_no_other_one(lab: Lab, java: MirrorClient) -> None:
+    """An application has left its transaction open, which had the group's offsets: brokers answer that they change."""
+    alias = f"pending{lab.migration_id.replace('.', '-')}"
+    topics, context = StateTopics(alias, "dst"), lab.context()
+    source, topic = lab.source_cluster.client_config(), lab.topics[0]
+    pending, other = f"{lab.migration_id}.0.2", f"{lab.migration_id}.0.5"
+    producer = Producer({**source, "transactional.id": f"{lab.migration_id}-pending"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    consumer = Consumer({**source, "group.id": pending})
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), 60)
+    consumer.close()
+    publisher = StatePublisher(context, topics)
+    try:
+        written = publisher.publish()
+        assert list(publisher.unread) == [pending]
+        assert "UNSTABLE_OFFSET_COMMIT" in publisher.unread[pending].what
+        assert written.checkpoints > 0
+        assert java.translate(alias, other), "the other groups are published"
+        assert java.translate(alias, pending) == {}
+    finally:
+        producer.abort_transaction(60)
+    publisher.publish()
+    assert publisher.unread == {}
+    assert java.translate(alias, pending), "and this one as soon as it can be read"
 
 
 def test_later_rounds_and_later_processes_write_only_what_has_changed(lab: Lab, java: MirrorClient) -> None:

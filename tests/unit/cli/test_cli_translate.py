@@ -17,7 +17,14 @@ from typer.testing import Result
 from airflow_provider_kafka_migration.cli import translate as commands
 from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.documents.cutover import Translation
-from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerRefused, ForeignData, NotInMigration, Terminal
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    BrokerRefused,
+    ForeignData,
+    MigrationError,
+    NotInMigration,
+    Terminal,
+)
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffsets
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.mirror_maker.state_writer import Written
@@ -139,6 +146,28 @@ def test_offsets_that_cannot_be_read_are_never_an_empty_answer(at: Callable[[str
         Translator(world.context()).group("billing")
 
 
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_group_that_cannot_be_read_holds_up_no_other_one_that_is_published(
+    at: Callable[[str], World], is_missing: bool
+) -> None:
+    """It is named, and is not there as a group without offsets."""
+    world = at("evidence")
+
+    def without(found: dict[str, GroupOffsets]) -> dict[str, GroupOffsets]:
+        if is_missing:
+            return {name: item for name, item in found.items() if name != "billing"}
+        return {**found, "billing": GroupOffsets("billing", error=ItemError(88, "UNSTABLE_OFFSET_COMMIT"))}
+
+    world.outside.fail("source.admin.groups_offsets", without)
+    translator = Translator(world.context())
+    unread: dict[str, MigrationError] = {}
+    assert list(translator.selected_groups(world.spec.groups.selects, unread=unread)) == ["audit"]
+    assert list(unread) == ["billing"]
+    assert ("were not answered" if is_missing else "UNSTABLE_OFFSET_COMMIT") in unread["billing"].what
+    with pytest.raises(MigrationError, match="billing"):
+        translator.groups(".*")
+
+
 def test_commands(command: Callable[..., dict[str, Any]], invoke: Invoke, spec_file: Path) -> None:
     found = command("offset", "orders", 0, 0, 2)["positions"]
     assert [(item["from_offset"], item["to_offset"], item["how"]) for item in found] == [
@@ -164,8 +193,9 @@ def test_a_time_that_is_none_is_refused_before_anything_is_opened(invoke: Invoke
 class _Publisher:
     """Publishes what it is given, round by round."""
 
-    def __init__(self, *rounds: Written | Exception) -> None:
+    def __init__(self, *rounds: Written | Exception, unread: dict[str, MigrationError] | None = None) -> None:
         self.rounds = list(rounds)
+        self.unread = unread or {}
 
     def publish(self) -> Written:
         found = self.rounds.pop(0)
@@ -178,8 +208,8 @@ class _Publisher:
 def publishing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """Make the command publish rounds; returns the pauses between them, the last of which a signal ends."""
 
-    def make(*rounds: Written | Exception) -> list[float]:
-        made, pauses = _Publisher(*rounds), list[float]()
+    def make(*rounds: Written | Exception, unread: dict[str, MigrationError] | None = None) -> list[float]:
+        made, pauses = _Publisher(*rounds, unread=unread), list[float]()
         monkeypatch.setattr(commands, "_publisher", lambda _spec, _topics: contextlib.nullcontext(made))
 
         def pause(seconds: float) -> None:
@@ -204,6 +234,18 @@ def test_publish_once_says_what_it_wrote(
     assert (answer["rounds"], answer["checkpoints"], answer["offset_syncs"]) == (1, 3, 2)
     assert answer["topics"][0] == "old.checkpoints.internal"
     assert pauses == []
+
+
+def test_publish_names_groups_that_it_has_left_out(
+    publishing: Callable[..., list[float]], invoke: Invoke, spec_file: Path
+) -> None:
+    unread = {"billing": BrokerBusy("a commit is pending")}
+    publishing(Written(3), Written(1), unread=unread)
+    result = invoke("translate", "publish", spec_file, *ALIASES)
+    assert result.stderr.count("group billing was left out") == 2
+    publishing(Written(3), unread=unread)
+    answer = json.loads(invoke("translate", "publish", spec_file, *ALIASES, "--once", "--json").stdout)
+    assert (answer["checkpoints"], answer["unread_groups"]) == (3, {"billing": "a commit is pending"})
 
 
 @pytest.mark.parametrize(("more", "first"), [((), "A-checkpoints"), (("--source-alias", "X"), "X-checkpoints")])

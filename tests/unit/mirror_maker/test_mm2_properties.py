@@ -202,6 +202,25 @@ def test_aliases_of_clusters_whose_flows_run_elsewhere_stay_known(tmp_path: Path
     assert names.why_not("north.west.orders").startswith("cycle")
 
 
+@pytest.mark.parametrize("text", ["abc", "${env:FACTOR}", "0", "-2", "", "source code"])
+def test_a_replication_factor_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    """The file is written all the same, with everything else; a person corrects this one."""
+    file, output = tmp_path / "mm2.properties", tmp_path / "mirrors.yaml"
+    file.write_text(ACTIVE_ACTIVE.replace("replication.factor = 3", f"replication.factor = {text}"), encoding="utf-8")
+    result = run(file, "--journal", "s3://mirrors/journal", "--output", output, "--json")
+    assert result.exit_code == ExitCode.OK, result.output
+    paths = {
+        item["path"].partition(".topology.replication_factor")[:2] for item in json.loads(result.stdout)["to_correct"]
+    }
+    assert paths == {(f"flows.{name}", ".topology.replication_factor") for name in ("east->west", "west->east")}
+    assert yaml.safe_load(output.read_text())["flows"]["west->east"]["topics"]["include"] == ["stock"]
+
+
+def test_the_brokers_default_of_the_replication_factor() -> None:
+    found = read_properties(ACTIVE_ACTIVE.replace("replication.factor = 3", "replication.factor = -1"))
+    assert {flow.spec["topology"]["replication_factor"] for flow in found.flows} == {"target_default"}
+
+
 def test_the_command_overwrites_nothing(file: Path, tmp_path: Path) -> None:
     output = tmp_path / "mirrors.yaml"
     output.write_text("mine", encoding="utf-8")

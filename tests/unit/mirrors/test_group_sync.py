@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from phase_world.jobs import MIGRATION
 from phase_world.world import KEYS, World, Worlds
 from test_mirror_phase import ask, mirror_until
 
@@ -15,9 +16,14 @@ from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.groups import sync
 from airflow_provider_kafka_migration.groups.sync import confirmed_positions
 from airflow_provider_kafka_migration.mirrors import group_sync
+from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
+from airflow_provider_kafka_migration.offset_map.transactional import MapPages, Position
 from airflow_provider_kafka_migration.phases.mirrors import finish
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.planning import tail_job
+from airflow_provider_kafka_migration.record import offset_maps, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.offset_maps import write_open_map
 from airflow_provider_kafka_migration.state import State
 from harness.processes import wait_for
 
@@ -209,3 +215,89 @@ def test_nothing_counts_as_copied_before_a_copier_has_confirmed_it(worlds: World
 
     during_the_seed(world, act)
     assert ("A.orders", 0) not in committed(world, "billing")
+
+
+# -- copies in transactions -------------------------------------------------------------------------------------------
+
+
+class Merged:
+    """A mirror whose partitions are copied in transactions: ``orders-0`` has many pages, the others nothing."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        self.reads: list[str] = []
+        pages = MapPages(world.journal_store, MIGRATION, "orders", 0)
+        position = Position(0, 0, OffsetRange(0, 0))
+        self._position = position
+        for number in range(40):
+            run = OffsetRange(number * 10, number * 11, 10)
+            self._position = pages.put(self._position.extended([run], number * 10 + 10, 7, 1))
+        real, real_list = world.journal_store.get, world.target.log("A.orders", 0)
+        real_list.end = self._position.target_offset
+
+        def get(key: str) -> bytes | None:
+            if "/transactional-map/" in key:
+                self.reads.append(key)
+            return real(key)
+
+        def read(_wire: object, _group: str, places: Any) -> dict[Any, Any]:
+            return {place: self._position if place == ("A.orders", 0) else None for place in places}
+
+        monkeypatch.setattr(world.journal_store, "get", get)
+        monkeypatch.setattr(offset_maps, "read_positions", read)
+
+
+@pytest.fixture
+def merged(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Merged:
+    world = worlds.begin(**BY_HAND, offsets={"mode": "transactional"}, acls={"policy": "skip", "quotas": "skip"})
+    seeded = Position(100, 0, OffsetRange(0, 0))
+    monkeypatch.setattr(offset_maps, "read_positions", lambda _wire, _group, places: dict.fromkeys(places, seeded))
+    for phase in ("plan", "precheck", "topology_copy", "seed"):
+        world.run(phase)
+    world.enter(State.TAIL)
+    world.source.groups.clear()
+    return Merged(world, monkeypatch)
+
+
+def test_passes_read_a_map_only_as_far_back_as_groups_lie(merged: Merged) -> None:
+    """A group at the tip, and one that died long ago: nothing is read a second time."""
+    world, kept = merged.world, KeptMaps()
+    world.source.group("tip", orders_0=395)
+    group_sync.sync_once(world.context(), kept=kept)
+    assert committed(world, "tip") == {("A.orders", 0): 434}
+    assert len(merged.reads) == 1
+    world.source.group("dead", orders_0=12)
+    group_sync.sync_once(world.context(), kept=kept)
+    assert committed(world, "dead") == {("A.orders", 0): 13}
+    assert len(merged.reads) == 39, "from the newest page to the second one"
+    for _ in range(3):
+        group_sync.sync_once(world.context(), kept=kept)
+    assert len(merged.reads) == 39
+
+
+def test_the_passes_of_a_mirror_keep_what_they_have_read(merged: Merged) -> None:
+    world = merged.world
+    world.source.group("dead", orders_0=12)
+    passes = group_sync.GroupSync(world.context())
+    for _ in range(3):
+        passes.once({})
+    assert committed(world, "dead") == {("A.orders", 0): 13}
+    assert len(merged.reads) == 39
+
+
+def test_nobody_reads_a_growing_map_for_offset_map_json(merged: Merged) -> None:
+    """Nothing is decided by it while a mirror runs, and it would have to be read and written as a whole each time."""
+    world = merged.world
+    world.evidence_store.objects.pop(f"{MIGRATION}/offset-map.json", None)
+    tail_job.follow(world.context(), {})
+    assert not write_open_map(world.context().record, world.context().target)
+    assert merged.reads == []
+    assert world.evidence_store.get(f"{MIGRATION}/offset-map.json") is None
+    document = offset_maps.build_document(world.context().record, world.context().target, *_ends(world))
+    assert len(document.partitions) == 3, "the end of the mirror writes all of them"
+    assert len(merged.reads) == 40
+
+
+def _ends(world: World) -> tuple[dict[Any, int], dict[Any, int]]:
+    keys = world.context().record.partitions()
+    return dict.fromkeys(keys, 400), dict.fromkeys(keys, 440)
