@@ -146,12 +146,14 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     context.journal.step_once(
         steps.ROLLBACK_BEGUN, None, begun, reason="the rollback undoes what the migration has set"
     )
+    # Copiers first: what runs beside them changes topics and ACLs of the target, too.
+    stopped = _attempt("tail", problems, lambda: _stop_tail(record))
     # Not best effort: once the journal has ended, nothing would know of these ACLs any more. But behind the freeze: a
     # way back holds the producers of the new cluster, and an old cluster that does not answer must not keep them.
     released = guard.remove(context) if record.spec.is_way_back else None
     undone = {
         "freeze": freed,
-        "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
+        "tail": stopped,
         "schemas": _restore_registries(context, problems),
         _TOPICS: _attempt(_TOPICS, problems, lambda: _restore_topics(context)),
     }
@@ -208,6 +210,8 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
         signed, told = _sign(context)
         details |= signed
         summary += told
+        # Again: a process that was slow may have created one of them in the meantime, and died of it.
+        guard.remove(context)
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     context.journal.transition(State.ROLLED_BACK, reason or summary, details)
     return PhaseResult(PHASE, summary, details)
