@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.way_back import guard
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
@@ -241,6 +242,39 @@ def test_a_keep_that_is_killed_while_a_pass_is_slow_ends_like_any_other(returns:
         world.restart()
         keep(world)
         assert _kept(world) == expected, f"killed after change {number}"
+
+
+@pytest.mark.parametrize(
+    "call", ["target.admin.alter_topic_configs", "target.wire.list_offsets.latest", "evidence_store.put.evidence.json"]
+)
+def test_an_acl_that_is_created_during_a_keep_by_a_process_that_dies_of_it_is_removed(
+    returns: Returns, news: World, call: str
+) -> None:
+    """The pass has sent its request; it takes effect after the keep has removed the ACLs once."""
+    expected = _expected(returns, news)
+    world = _fresh(news)
+    create = _calls_of_a_pass(news).index("target.admin.create_acls")
+
+    def run_keep(answer: Any) -> Any:
+        world.use(None)
+        denied = guard.bindings(world.context().journal)
+        assert denied
+
+        def take_effect(found: Any) -> Any:
+            assert world.target.acls is not None
+            assert not denied & world.target.acls
+            world.target.acls |= denied
+            return found
+
+        world.outside.fail(call, take_effect, times=1)
+        keep(world)
+        raise Killed
+
+    world.outside.fail("*", run_keep, times=1, skip=create - 1)
+    with pytest.raises(Killed):
+        _pass(world)
+    world.restart()
+    assert _kept(world) == expected
 
 
 def _calls_of_a_pass(news: World) -> list[str]:
