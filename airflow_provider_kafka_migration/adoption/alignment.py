@@ -340,14 +340,13 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
     while at >= 0:
         first = runs.blocks[-1].source_index
         if first == 0 and not runs.wants_more():
-            # A life that began at the source's log start: what an earlier one has copied is there twice.
-            below = runs.pass_over_deleted(at) if rules.source_whole else -1
-            if below < 0:
+            block = runs.earlier_life(at) if rules.source_whole else None
+            if block is None:
                 break
-            at = below
         elif first == 0 and not rules.source_whole:
             return NeedsOlder(source=True)  # the run may go on below what was read
-        block = _earlier_run(source, target, at, first)
+        else:
+            block = _earlier_run(source, target, at, first)
         if block is None:
             refused = runs.pass_over(at, first)
             if refused is not None:
@@ -360,10 +359,10 @@ def _with_runs(source: Contents, target: Contents, rules: Rules, chosen: _Chosen
             break
     # What the target has from its first record on, the source may have before; a record that is seen there is missing.
     may_lack_first = at < 0 and not rules.source_whole and rules.target_start_offset == 0
-    looks_below = rules.source_whole and len(runs.blocks) == 1 and runs.blocks[0].source_index == 0
+    may_be_twice = rules.source_whole and len(runs.blocks) == 1 and runs.blocks[0].source_index == 0
     older = NeedsOlder(
         source=may_lack_first and (rules.everything or runs.blocks[-1].source_index == 0),
-        target=at < 0 and not rules.target_whole and (runs.wants_more() or looks_below),
+        target=at < 0 and not rules.target_whole and (runs.wants_more() or may_be_twice),
     )
     if older.source or older.target:
         return older
@@ -412,14 +411,27 @@ class _Runs:
             "copier's isolation.level is another one"
         )
 
-    def pass_over_deleted(self, at: int) -> int:
-        """Pass over the target records that the source does not have any more; the index of the one below, or -1."""
-        if self.rules.source_start_offset > 0:
-            left = set(self.source.bodies)
-            while at >= 0 and self.target.bodies[at] not in left:
+    def earlier_life(self, at: int) -> Block | None:
+        """Find the newest run below a life from the source's log start: what it has copied is there twice.
+
+        Records that the source has deleted are passed over. Any of those may be equal to a record that is left, but not
+        many in a row: so there a run counts from ``min_records`` on. A record that the source cannot have had ends the
+        look; it is of others, or of a former topic of that name, and the policy for duplicates decides about those.
+
+        :param at: index of the target record below that life.
+        """
+        has_deleted = self.rules.source_start_offset > 0
+        left = set(self.source.bodies) if has_deleted else set()
+        while at >= 0:
+            while has_deleted and at >= 0 and self.target.bodies[at] not in left:
                 self.older += 1
                 at -= 1
-        return at
+            block = _earlier_run(self.source, self.target, at, 0) if at >= 0 else None
+            if block is None or not has_deleted or block.length >= self.rules.min_records:
+                return block
+            self.older += block.length
+            at = block.target_index - 1
+        return None
 
     def wants_more(self) -> bool:
         """Whether more target records must be found on the source."""

@@ -362,8 +362,14 @@ def rollback(
 
 
 def rollback_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
-    """Return the end of a migration as a command's answer; what could not be put back makes it a failure."""
+    """Return the end of a migration as a command's answer; what could not be put back makes it a failure.
+
+    What could only not be listed does not: running the same again would change nothing.
+    """
+    from airflow_provider_kafka_migration.phases.rollback import INVENTORIES
+
     problems = result.details.get("problems", [])
+    is_left = any(item["part"] not in INVENTORIES for item in problems)
     data = {
         "migration_id": spec.migration_id,
         "summary": result.summary,
@@ -372,7 +378,7 @@ def rollback_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
     }
     lines = [escape(result.summary)]
     lines += [escape(f"  {item['part']}: {item['what']}. Next: {item['next_step']}") for item in problems]
-    return Answer(data, lines, code=ExitCode.FAILED if problems else ExitCode.OK)
+    return Answer(data, lines, code=ExitCode.FAILED if is_left else ExitCode.OK)
 
 
 # -- commands split ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ The order of a pass, and what a crash in between leaves:
    sides again. DENY is created first and removed last, so no door is open in between. Changes that withdraw write
    access (:mod:`~.source_drift`) are held back and named if they may be how producers are stopped for the cutover.
 
-Nothing is changed from the request of a freeze until the freeze is lifted.
+Nothing is changed from the request of a freeze until the freeze is lifted, and nothing once a rollback has begun.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, Mig
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -112,7 +112,9 @@ def _hold_back(record: MigrationRecord, drift: SourceDrift) -> tuple[SourceDrift
 def _may_change(record: MigrationRecord) -> bool:
     attempt = record.freeze()
     is_frozen = attempt is not None and not attempt.lifted
-    return not is_frozen and record.journal.tip_state in (State.TAIL, State.DRAIN_READY)
+    if is_frozen or rolling_back.has_begun(record.journal):
+        return False
+    return record.journal.tip_state in (State.TAIL, State.DRAIN_READY)
 
 
 def _name(record: MigrationRecord, named: Mapping[str, str]) -> None:

@@ -453,11 +453,14 @@ def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own: OwnPrincipal) -
         raise FreezeFailed(
             f"the migration's own principal on the {own.role} is not known, so that a DENY could stop the migration "
             f"itself; {missing[0].principal} would be denied on {missing[0].resource_name}",
-            next_step=f"set {own.role}.principal in the spec to the principal of the migration as the ACLs name it "
-            f"(DENY overrides ALLOW; for a super user, any name that no ACL has)",
+            next_step=f"set {own.setting} to the principal of the migration as the ACLs name it "
+            "(DENY overrides ALLOW; for a super user, any name that no ACL has)",
             details={"principals": sorted({acl.principal for acl in missing})},
         )
     return missing
+
+
+_OPPOSITE = {"source": "target", "target": "source"}
 
 
 @dataclass(frozen=True)
@@ -466,18 +469,24 @@ class OwnPrincipal:
 
     :param name: as ACLs name it; None: neither the spec nor the connection tells it.
     :param writes: whether the migration writes to topics of the cluster while producers are stopped there.
+    :param setting: where people set the name. The spec of a way back is derived from that of the first migration, in
+        which the clusters have the opposite roles.
     """
 
     role: Literal["source", "target"]
     name: str | None
     writes: bool
+    setting: str
 
     @classmethod
     def of(cls, spec: MigrationSpec, cluster: Cluster) -> OwnPrincipal:
         """Return that of a cluster, by the spec or else by the connection's user name."""
         section, username = getattr(spec, cluster.role), cluster.config.username
         name = section.principal or (f"User:{username}" if username else None)
-        return cls(cluster.role, name, cluster.role == "target" or spec.cutover.sentinel == "record")
+        setting = f"{cluster.role}.principal in the spec"
+        if spec.is_way_back:
+            setting = f"{_OPPOSITE[cluster.role]}.principal in the first migration's spec"
+        return cls(cluster.role, name, cluster.role == "target" or spec.cutover.sentinel == "record", setting)
 
 
 def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:

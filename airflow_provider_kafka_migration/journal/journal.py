@@ -350,12 +350,7 @@ class Journal:
                     next_step="the migration has moved on: clear this task, and it acts on the current state",
                     details={"from": tip.to_state.value, "to": to.value},
                 )
-            if unless_step is not None and any((e.step, e.step_key) == unless_step for e in ledger.entries):
-                raise PhaseOver(
-                    f"{unless_step[0]} is journaled: it is too late to go to {to}",
-                    where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
-                    next_step="none: the migration has moved on",
-                )
+            self._check_unless(ledger, unless_step, f"to go to {to}")
             return draft
 
         return self._append(decide)
@@ -368,15 +363,23 @@ class Journal:
         *,
         reason: str | None = None,
         only_in: Collection[State] | None = None,
+        unless_step: tuple[str, str | None] | None = None,
     ) -> JournalEntry:
         """Record a step inside the current state. Concurrent steps of one owner never exclude each other.
 
         :param only_in: states in which the step is allowed.
+        :param unless_step: name and key of another step: once that is journaled, this one comes too late.
         :raises ClaimLost: this journal does not hold the migration.
-        :raises PhaseOver: the migration is in none of these states.
+        :raises PhaseOver: the migration is in none of these states, or the other step is journaled.
         :raises IllegalTransition: the migration has ended.
         """
-        return self._append(lambda ledger: self._step(ledger, name, key, details, reason, only_in))
+
+        def decide(ledger: Ledger) -> Draft:
+            draft = self._step(ledger, name, key, details, reason, only_in)
+            self._check_unless(ledger, unless_step, f"for {name}")
+            return draft
+
+        return self._append(decide)
 
     def step_once(
         self,
@@ -465,6 +468,16 @@ class Journal:
         draft = self._draft(ledger, tip_of(ledger).to_state, text, name, key, details)
         self._check_only_in(ledger, only_in)
         return draft
+
+    def _check_unless(self, ledger: Ledger, unless_step: tuple[str, str | None] | None, what: str) -> None:
+        if unless_step is None or not any((entry.step, entry.step_key) == unless_step for entry in ledger.entries):
+            return
+        state = ledger.tip_state
+        raise PhaseOver(
+            f"{unless_step[0]} is journaled: it is too late {what}",
+            where=Where(migration_id=self.migration_id, phase=state.value if state else None),
+            next_step="none: the migration has moved on",
+        )
 
     def _check_only_in(self, ledger: Ledger, only_in: Collection[State] | None) -> None:
         state = ledger.tip_state

@@ -39,6 +39,9 @@ from airflow_provider_kafka_migration.way_back import guard
 PHASE = "rollback"
 _REGISTRY_PARTS: dict[Role, str] = {"source": "source registry", "target": "target registry"}
 _TOPICS = "topics"
+_TAIL = "tail"
+#: Parts that only list what stays: there is nothing in them that could be put back.
+INVENTORIES = ("inventory", "schemas inventory", "groups inventory")
 _TOPICS_AGAIN = (
     "then run the rollback again (after a *keep*: `kafka-migration way-back keep FILE`): it tries these topics again, "
     "unless somebody has changed their settings in the meantime"
@@ -123,7 +126,7 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     nothing would free them after that. The rest is best effort: a part that fails does not stop the others, and is in
     the report. Idempotent: all parts may be undone twice. From the step ``rollback_begun`` on no other phase runs. The
     transition to ``rolled_back`` comes last. After that, a run tries again only what could not be put back on the
-    schema registries, and the settings of topics.
+    schema registries, the settings of topics, and the stop of the tail.
 
     :param code: the code of *keep*, for a way back that nobody has decided to end before.
     :raises IllegalTransition: it is too late to roll back.
@@ -146,25 +149,27 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     context.journal.step_once(
         steps.ROLLBACK_BEGUN, None, begun, reason="the rollback undoes what the migration has set"
     )
+    # Copiers first: what runs beside them changes topics and ACLs of the target, too.
+    stopped = _attempt(_TAIL, problems, lambda: _stop_tail(record))
     # Not best effort: once the journal has ended, nothing would know of these ACLs any more. But behind the freeze: a
     # way back holds the producers of the new cluster, and an old cluster that does not answer must not keep them.
     released = guard.remove(context) if record.spec.is_way_back else None
     undone = {
         "freeze": freed,
-        "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
+        "tail": stopped,
         "schemas": _restore_registries(context, problems),
         _TOPICS: _attempt(_TOPICS, problems, lambda: _restore_topics(context)),
     }
     # Topics that were adopted are not the migration's: never advise to delete them.
     created = {str(name) for entry in context.journal.steps(steps.TOPIC_CREATED) for name in entry.details["topics"]}
-    left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
-    subjects = _attempt("schemas inventory", problems, lambda: written_schemas(record)) or []
+    left = _attempt(INVENTORIES[0], problems, lambda: _left_on_target(record, context.target)) or []
+    subjects = _attempt(INVENTORIES[1], problems, lambda: written_schemas(record)) or []
     if released is not None:
         undone["guard"] = released
-    offsets = _attempt("groups inventory", problems, lambda: read_left(record, context.target))
+    offsets = _attempt(INVENTORIES[2], problems, lambda: read_left(record, context.target))
     if offsets is None:
         what = problems[-1]["what"]
-        offsets = _attempt("groups inventory", problems, lambda: unread_left(record, what)) or LeftOffsets([], [])
+        offsets = _attempt(INVENTORIES[2], problems, lambda: unread_left(record, what)) or LeftOffsets([], [])
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -189,7 +194,7 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f", {len(subjects)} subjects on the target registry" if subjects else ""
     summary += f", {len(offsets.own)} offsets of groups on the target" if offsets.own and released is None else ""
-    summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
+    summary += _told(problems)
     lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
     details = {
@@ -208,6 +213,8 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
         signed, told = _sign(context)
         details |= signed
         summary += told
+        # Again: a process that was slow may have created one of them in the meantime, and died of it.
+        guard.remove(context)
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     context.journal.transition(State.ROLLED_BACK, reason or summary, details)
     return PhaseResult(PHASE, summary, details)
@@ -230,16 +237,27 @@ def _sign(context: PhaseContext) -> tuple[dict[str, Any], str]:
     return {"evidence": published}, f"; signed by {published['key_fingerprint']}: {published['uri']}"
 
 
+def _told(problems: list[dict[str, Any]]) -> str:
+    """Say how many parts are not put back, and how many could not be listed."""
+    unlisted = sum(item["part"] in INVENTORIES for item in problems)
+    left = len(problems) - unlisted
+    told = f"; {left} parts could NOT be restored" if left else ""
+    return told + (f"; {unlisted} lists of what stays are not complete" if unlisted else "")
+
+
 def _again(context: PhaseContext) -> PhaseResult:
     """Try again what could not be put back, without the journal, which is closed once a migration has ended.
 
-    That is what both registries are to get back, and topics that still have what the copy has set.
+    That is what both registries are to get back, topics that still have what the copy has set, and the tail's stop.
+    What could not be listed is in the report, as that; nobody has to do anything about it.
     """
     entry = context.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
     problems: list[dict[str, Any]] = []
-    former = [item for item in details.get("problems", []) if item.get("part") not in _REGISTRY_PARTS.values()]
+    former = details.get("problems", [])
     refused = [item for item in former if item.get("part") == _TOPICS]
+    if any(item.get("part") == _TAIL for item in former):
+        _attempt(_TAIL, problems, lambda: _stop_tail(context.record))
     topics = _attempt(_TOPICS, problems, partial(_restore_topics_after_end, context, refused)) if refused else None
     restored = {
         role: _attempt(_REGISTRY_PARTS[role], problems, partial(_restore_after_end, context, role))
@@ -249,10 +267,9 @@ def _again(context: PhaseContext) -> PhaseResult:
     done = {f"{role}_registry": count for role, count in restored.items() if count}
     summary += f"; modes and levels put back now: {sum(done.values())}" if done else ""
     summary += f"; topics with their own settings now: {len(topics)}" if topics else ""
-    summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
+    summary += _told(problems)
     now = {**done, **({_TOPICS: len(topics)} if topics else {})}
-    before = [item for item in former if item.get("part") != _TOPICS]
-    details |= {"problems": [*before, *problems], **({"restored_now": now} if now else {})}
+    details |= {"problems": problems, **({"restored_now": now} if now else {})}
     return PhaseResult(PHASE, summary, details, already_done=not now)
 
 

@@ -5,7 +5,8 @@ and journals it, creates the topics on the target as topology_copy does, and add
 which copiers read again in each slice. The next pass completes a pass that was killed: the supplement shows what is
 missing.
 
-Nothing is added from the request of a freeze until the freeze is lifted, because the cutover's boundary is set then.
+Nothing is added from the request of a freeze until the freeze is lifted, because the cutover's boundary is set then,
+and nothing once a rollback has begun. A pass that meets one takes back what it has just set on the target.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
 from airflow_provider_kafka_migration.planning.schemas import ids_of_new_topics
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
@@ -36,6 +37,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
 from airflow_provider_kafka_migration.topics.topics_gone import check_none_gone, confirm, mirrored_again, why_suspect
 from airflow_provider_kafka_migration.way_back import guard
@@ -118,7 +120,7 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
     :raises MigrationError: new topics cannot be created on the target; the next pass tries again.
     """
     context.journal.refresh()
-    if context.record.is_frozen() or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
+    if _is_closed(context.record) or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
         return []
     plan = context.record.plan()
     news = compare(context.spec, context.source, plan, mirrored_again(context.record))
@@ -130,6 +132,11 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
         _supplement(context, plan, news, dropped)
         plan = context.record.plan()
     return _take_up(context, plan)
+
+
+def _is_closed(record: MigrationRecord) -> bool:
+    """Whether nothing may be added: a freeze has set the boundary, or a rollback has begun."""
+    return record.is_frozen() or rolling_back.has_begun(record.journal)
 
 
 def _name_gone(record: MigrationRecord, gone: Mapping[str, str]) -> None:
@@ -211,9 +218,11 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
-        # The old cluster's producers are kept out of what joins a way back later, too.
-        guard.put(context, plan)
-        make_new_partitions(context, plan, set(missing))
+        # Minutes may have passed since this pass has begun.
+        context.journal.refresh()
+        if _is_closed(record):
+            return []
+        _bring(context, plan, set(missing))
     if not missing and known <= planned.keys():
         return []
     lanes = lanes_with(job, planned, missing)
@@ -227,17 +236,34 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
         }
     )
     context.journal.refresh()
-    if record.is_frozen():
+    if _is_closed(record):
         return []
     context.journal.check_holds()
     context.journal_store.put(copy_jobs.job_key(record, PHASE), extended.canonical())
     context.journal.refresh()
-    if record.is_frozen():
-        # The freeze has just begun: its boundary follows from the partitions that the job had before.
+    if _is_closed(record):
+        # It has just begun: a freeze's boundary and a rollback's stop are for the partitions that the job had before.
         context.journal_store.put(copy_jobs.job_key(record, PHASE), job.canonical())
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
     return sorted(missing)
+
+
+def _bring(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
+    """Create what is missing on the target.
+
+    A rollback that begins meanwhile may have been at these topics before: then they get their own settings here. That
+    needs no claim, because the rollback wants the same.
+    """
+    # The old cluster's producers are kept out of what joins a way back later, too.
+    guard.put(context, plan)
+    try:
+        make_new_partitions(context, plan, missing)
+    finally:
+        context.journal.refresh()
+        if rolling_back.has_begun(context.journal):
+            names = {plan.topic(name).target_name for name, _ in missing}
+            copy_settings.restore_after_end(context.record, context.target, names)
 
 
 def lanes_with(

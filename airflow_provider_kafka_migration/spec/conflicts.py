@@ -57,14 +57,13 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
 
     :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name, without unreadable sections;
         and ``kind``.
-    :param recorded: the spec was accepted by an earlier version and can no longer be corrected: plain-text secrets
-        are not mistakes.
+    :param recorded: the spec was accepted by an earlier version and can no longer be corrected: what that version took
+        is no mistake.
     """
     found: list[Mistake] = []
     rules = (
         *(
             _mirror,
-            _mirror_and_copy,
             _merge,
             _deletion,
             _early_sync,
@@ -88,7 +87,7 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
         ),
         *(_adopt_keys, _adopt_prefix, _adopt_and_copy),
     )
-    for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
+    for rule in (*rules, *(() if recorded else _SINCE_ACCEPTED)):
         with contextlib.suppress(KeyUnknownError):
             for mistake in rule(sections):
                 found.append(mistake)  # noqa: PERF402 - keep the mistakes found before the unknown key
@@ -378,3 +377,7 @@ def _spark_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)
+
+
+#: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
+_SINCE_ACCEPTED = (_mirror_and_copy, _webhook_secret, _spark_secrets, _notifier_secrets)

@@ -165,8 +165,8 @@ def _mistake_path(location: tuple[int | str, ...]) -> str:
 def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) -> MigrationSpec:
     """Parse the spec in a mapping and apply all defaults.
 
-    :param recorded: the spec was accepted before, perhaps by an earlier version: secrets in plain text, which are
-        mistakes in a new spec, are tolerated.
+    :param recorded: the spec was accepted before, perhaps by an earlier version: what is a mistake only in a new spec,
+        such as secrets in plain text, is tolerated.
     :raises SpecInvalid: with every mistake as ``{"path", "reason", "value"}`` in ``details["mistakes"]``.
     """
     where = Where(path=path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.target import CopySettings, TopicSettings
@@ -183,7 +183,8 @@ def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResul
 def restore_after_end(record: MigrationRecord, target: Cluster, failed: Collection[str]) -> list[str]:
     """Try again what a rollback could not put back, since the journal of an ended migration takes no more entries.
 
-    Only a topic that still has all that the copy has set is changed: its owner may have changed it since.
+    Only a topic that still has all that the copy has set is changed, because its owner may have changed it since; and
+    only what the copy has changed, because its owner may have set more.
 
     :param failed: the topics to try again.
     :returns: the names of the topics that changed.
@@ -194,17 +195,29 @@ def restore_after_end(record: MigrationRecord, target: Cluster, failed: Collecti
         return []
     there = _not_gone(target, {name: settings.topics[name] for name in sorted(failed) if name in settings.topics})
     present = target.admin.topic_configs(sorted(there))
-    untouched = {
-        name: _own(item)
+    failures = {name: item.error for name, item in present.items() if item.error is not None}
+    exclude = record.spec.topology.config_exclude
+    todo = {
+        name: change
         for name, item in there.items()
-        if present[name].error is not None or _is_as_copied(present[name].overrides, item)
+        if name not in failures and (change := _to_put_back(present[name].overrides, item, exclude))
     }
-    return apply_configs(record, target, untouched)
+    results = target.admin.alter_topic_configs(todo)
+    failures.update({name: error for name, error in results.items() if error is not None})
+    if failures:
+        raise config_failure(record, failures)
+    return sorted(todo)
 
 
-def _is_as_copied(present: Mapping[str, str], item: TopicSettings) -> bool:
-    """Whether a topic still has every setting that the copy has changed."""
-    return all(present.get(key) == item.copy_time.get(key) for key in changes(item.copy_time, _own(item)))
+def _to_put_back(present: Mapping[str, str], item: TopicSettings, exclude: Sequence[str]) -> ConfigChange:
+    """The settings that the copy has changed, as they were before; none if one of them has changed since.
+
+    All other settings stay as they are: somebody else has set them.
+    """
+    change = {
+        key: value for key, value in changes(item.copy_time, _own(item)).items() if not is_left_alone(key, exclude)
+    }
+    return change if all(present.get(key) == item.copy_time.get(key) for key in change) else {}
 
 
 def _not_gone(target: Cluster, settings: Mapping[str, TopicSettings]) -> dict[str, TopicSettings]:

@@ -2,8 +2,10 @@
 
 ``freeze_old: acl`` denies WRITE on the old topics to each principal that may write there. The bindings are journaled
 before they are created, so a process that dies in between leaves nothing that the next one does not know. They are
-removed when clients may return, or when the new cluster is kept. With ``none``, and for principals that no ACL stops,
-the copier itself notices: an append that does not land where it must stops its partition with ``FOREIGN_DATA``.
+removed when clients may return, or when the new cluster is kept. From then on the journal takes no more of them, so
+whoever ends the way back knows all; and a process that was slow, and creates one nevertheless, takes it back. With
+``none``, and for principals that no ACL stops, the copier itself notices: an append that does not land where it must
+stops its partition with ``FOREIGN_DATA``.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
+    FreezeFailed,
+    IllegalTransition,
+    MigrationError,
+    PermissionMissing,
+    PhaseOver,
+    TopologyRefused,
+)
 from airflow_provider_kafka_migration.freeze.frozen import (
     FreezeWebhook,
     OwnPrincipal,
@@ -23,7 +33,7 @@ from airflow_provider_kafka_migration.freeze.frozen import (
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs
@@ -41,10 +51,13 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
 
     :raises TopologyRefused: the old cluster has no authorizer, or ACLs cannot keep everybody out.
     :raises PermissionMissing: the migration may not create ACLs there.
+    :raises IllegalTransition: the way back is ended by *keep*, so nobody is denied any more.
+    :raises PhaseOver: the same, seen when the bindings were to be journaled; or clients may return by now.
     """
     record = context.record
     if not record.spec.is_way_back or section_of(record.spec).freeze_old == "none":
         return {"deny_acls": 0}
+    _check_not_over(record)
     listing = context.target.admin.describe_acls()
     where = record.where(PHASE, cluster="target")
     if not listing.authorizer:
@@ -66,10 +79,51 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
     if missing:
         reason = f"{len(missing)} DENY ACLs keep producers out of the old cluster"
         record.journal.step(
-            steps.OLD_CLUSTER_GUARDED, details={"acls": [acl_row(acl) for acl in missing]}, reason=reason
+            steps.OLD_CLUSTER_GUARDED,
+            details={"acls": [acl_row(acl) for acl in missing]},
+            reason=reason,
+            unless_step=(steps.ROLLBACK_BEGUN, None),
         )
-        _check(record, context.target.admin.create_acls(missing), "created")
+        try:
+            _check(record, context.target.admin.create_acls(missing), "created")
+        finally:
+            _take_back_if_over(context, set(missing))
     return {"deny_acls": len(bindings(record.journal))}
+
+
+def _check_not_over(record: MigrationRecord) -> None:
+    """Read the journal and check that nobody has begun to let producers in.
+
+    :raises IllegalTransition: by *keep*.
+    :raises PhaseOver: by the return.
+    """
+    record.journal.refresh()
+    rolling_back.check_not_begun(record.journal, record.spec, PHASE)
+    if record.journal.find_step(steps.READY_FOR_CLIENT_RETURN) is not None:
+        raise PhaseOver(
+            "clients may return to the old cluster, so nobody is kept out there any more",
+            where=record.where(PHASE, cluster="target"),
+            next_step="none: the way back has moved on",
+        )
+
+
+def _take_back_if_over(context: PhaseContext, created: set[Acl]) -> None:
+    """Remove bindings that were created while somebody let producers in, perhaps too late for them to be removed there.
+
+    That needs no claim: it undoes only what this process has just done.
+
+    :raises IllegalTransition, PhaseOver: as :func:`_check_not_over`; the bindings are gone then.
+    """
+    try:
+        _check_not_over(context.record)
+    except (IllegalTransition, PhaseOver):
+        try:
+            _remove(context, created)
+        except MigrationError as error:
+            rows = "; ".join(str(acl) for acl in sorted(created))
+            error.add_next_step(f"the way back is over: if they are still there, remove these ACLs by hand: {rows}")
+            raise
+        raise
 
 
 def old_cluster_advice(error: FreezeFailed) -> str:
@@ -92,6 +146,9 @@ def bindings(journal: Journal) -> set[Acl]:
 
 def remove(context: PhaseContext) -> dict[str, Any]:
     """Remove the bindings of :func:`put`, for the end of the way back; idempotent.
+
+    Once the journal says that the end has begun, no more are journaled, so these are all. One may still be created
+    late; so the end calls this twice, with all else in between.
 
     :raises PermissionMissing: the migration may not remove ACLs any more.
     :raises TopologyRefused: some could not be removed; the error lists all.

@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.provider.task import run_spec
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 _BASE: dict[str, Any] = {
@@ -49,6 +49,16 @@ def test_default_names() -> None:
 def test_a_mirror_deletes_no_remote_topic_by_itself(key: str) -> None:
     with pytest.raises(SpecInvalid, match=rf"offsets\.{key}: recopy deletes target topics"):
         _mirror(offsets={key: "recopy"})
+
+
+def test_a_mirror_that_was_accepted_with_recopy_is_still_readable() -> None:
+    """By what promotes it, fails back from it, or reads its journal: nobody can correct a spec that is recorded."""
+    path = Path(__file__).parents[1] / "cases" / "spec" / "mirror-recopy.yaml"
+    with pytest.raises(SpecInvalid, match="recopy deletes target topics"):
+        load_spec(path)
+    spec = load_spec(path, recorded=True)
+    assert (spec.offsets.on_source_truncation, spec.offsets.on_overtaken_tombstones) == ("recopy", "recopy")
+    assert parse_spec(spec.model_dump(mode="json"), recorded=True) == spec
 
 
 @pytest.mark.parametrize("unset", [True, False])

@@ -168,6 +168,35 @@ def test_older_records_below_a_life_from_the_log_start_are_no_duplicates() -> No
     assert (got.source_offset, got.duplicates, got.older) == (1_200, 0, 100)
 
 
+@pytest.mark.parametrize("window", [64, 5_000])
+def test_records_of_a_former_topic_below_a_life_from_the_log_start_end_the_look(window: int) -> None:
+    """The source topic was created again, and the tool went on into the same target topic."""
+    world = World(plain(200))
+    world.target += [Item(0, 7_000 + number) for number in range(50)]
+    world.live(200, None)
+    got = found(by_windows(world, window, min_records=64))
+    assert (got.source_offset, got.duplicates, got.missing, got.whole) == (200, 0, 0, False)
+
+
+@pytest.mark.parametrize("place", [0, 40, 99])
+@pytest.mark.parametrize("like", [0, 100, 199])
+def test_an_older_record_that_repeats_is_no_duplicate(place: int, like: int) -> None:
+    source = plain(200, start=1_000)
+    older = [Item(offset, 1_000 + offset) for offset in range(900, 1_000)]
+    older[place] = Item(900 + place, source[like].body)
+    got = found(aligned(source, older + source, committed=-1, source_start_offset=1_000))
+    assert (got.source_offset, got.duplicates, got.older) == (1_200, 0, 100)
+
+
+def test_a_repeated_record_does_not_hide_what_an_earlier_life_has_copied() -> None:
+    """The earlier life came to 1,100; the last one began at 950, and the source has deleted up to 1,000 since."""
+    history = plain(400, start=800)
+    history[170] = Item(970, history[250].body)
+    target = history[:300] + history[150:]
+    got = found(aligned(history[200:], target, committed=-1, source_start_offset=1_000))
+    assert (got.source_offset, got.duplicates) == (1_200, 100)
+
+
 def test_what_an_earlier_life_has_copied_above_the_position_is_there_twice_soon() -> None:
     source = plain(500)
     got = found(aligned(source, source[:400] + source[:300], committed=-1, everything=True))

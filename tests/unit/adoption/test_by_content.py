@@ -114,6 +114,19 @@ def test_a_target_that_has_had_more_records_than_the_source_is_not_taken_for_a_c
     assert exact.earlier.duplicates == 9_000
 
 
+@pytest.mark.parametrize("policy", ["refuse", "report"])
+def test_records_of_a_former_topic_are_a_matter_of_policy(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """The source topic was created again, and the tool has copied all of it behind 50 records of the former one."""
+    source = Log(plain(200))
+    target = Log({place: (7_000 + place if place < 50 else 950 + place, False) for place in range(250)})
+    got = find(monkeypatch, source, target, Recorded(-1), on_duplicates=policy)
+    if policy == "refuse":
+        assert "the target has used 50 more offsets than the source below source offset 200" in got.refused[KEY]
+    else:
+        assert (got.starts[KEY].source_offset, got.starts[KEY].target_offset) == (200, 250)
+        assert "used 50 more offsets" in got.starts[KEY].note
+
+
 def test_everything_is_compared_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Log(plain(3_000))
     target = copied(source, range(2_000), range(1_500, 2_500))

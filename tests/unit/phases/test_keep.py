@@ -15,8 +15,16 @@ from phase_world.world import ORDER, SIGNING_KEY, World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.approvals.check import check_approval
+from airflow_provider_kafka_migration.cli.frame import ExitCode
+from airflow_provider_kafka_migration.cli.migrate import rollback_answer
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, Responder
-from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
+from airflow_provider_kafka_migration.errors import (
+    ApprovalRefused,
+    BrokerBusy,
+    BrokerUnreachable,
+    IllegalTransition,
+    StorageUnavailable,
+)
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.planning import leave_out
 from airflow_provider_kafka_migration.record import rolling_back, steps
@@ -160,6 +168,66 @@ def test_settings_that_an_owner_has_changed_since_are_left_alone(
     own = dict(world.target.topics["orders"].configs)
     assert world.run("rollback").already_done
     assert world.target.topics["orders"].configs == own
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "cluster-down"])
+def test_settings_that_an_owner_has_added_since_stay(
+    returns: Returns, refuse: Callable[[ItemError | None], None], named: bool
+) -> None:
+    """Also of topics that the error did not name, because it named none: the cluster was down."""
+    before = {name: dict(topic.configs) for name, topic in returns.at(ORDER[0]).target.topics.items()}
+    added = {"min.insync.replicas": "2", "segment.ms": "777"}
+    world = returns.at("drain_ready", way_back=SECTION)
+    if named:
+        refuse(REFUSED)
+        keep(world)
+        refuse(None)
+    else:
+        world.outside.fail("target.admin.alter_topic_configs", BrokerUnreachable("away"))
+        keep(world)
+        world.outside.heal()
+        assert "topics" not in world.steps(steps.ROLLED_BACK)[-1].details["problems"][0]["details"]
+    for name in before:
+        world.target.topics[name].configs |= added
+    again = world.run("rollback")
+    assert again.details["restored_now"]["topics"] >= 1
+    assert {name: topic.configs for name, topic in world.target.topics.items()} == {
+        name: configs | added for name, configs in before.items()
+    }
+    assert world.run("rollback").already_done
+
+
+def test_a_list_of_what_stays_that_could_not_be_read_is_no_reason_to_run_it_again(returns: Returns) -> None:
+    world = _alive(returns.at("drain_ready", way_back=SECTION))
+    world.outside.fail("target.wire.list_offsets.latest", BrokerBusy("not now"))
+    result = keep(world)
+    assert [item["part"] for item in result.details["problems"]] == ["inventory"]
+    assert "1 lists of what stays are not complete" in result.summary
+    assert rollback_answer(world.spec, result).code == ExitCode.OK
+    world.outside.heal()
+    again = world.run("rollback")
+    assert (again.details["problems"], again.already_done) == ([], True)
+    assert rollback_answer(world.spec, again).code == ExitCode.OK
+
+
+def test_what_could_not_be_put_back_is_a_reason_to_run_it_again(
+    returns: Returns, refuse: Callable[[ItemError | None], None]
+) -> None:
+    world = returns.at("drain_ready", way_back=SECTION)
+    refuse(REFUSED)
+    assert rollback_answer(world.spec, keep(world)).code == ExitCode.FAILED
+    assert rollback_answer(world.spec, world.run("rollback")).code == ExitCode.FAILED
+    refuse(None)
+    assert rollback_answer(world.spec, world.run("rollback")).code == ExitCode.OK
+
+
+def test_a_tail_that_could_not_be_stopped_is_stopped_by_the_next_run(returns: Returns) -> None:
+    world = _alive(returns.at("drain_ready", way_back=SECTION))
+    world.outside.fail("journal_store.put.tail-stop.json", StorageUnavailable("not now"), times=1)
+    assert [item["part"] for item in keep(world).details["problems"]] == ["tail"]
+    assert world.stored("control/tail-stop.json") is None
+    assert world.run("rollback").details["problems"] == []
+    assert world.stored("control/tail-stop.json") is not None
 
 
 def test_the_report_has_what_could_not_be_put_back(

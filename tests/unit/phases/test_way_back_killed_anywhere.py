@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from phase_support import SIGNING_SEED
+from phase_world.logs import Log
 from phase_world.outside import Killed
 from phase_world.returning import Returns, keep
-from phase_world.world import KEYS, ORDER, SIGNING_KEY, World, Worlds
+from phase_world.world import KEYS, ORDER, SIGNING_KEY, World, Worlds, without_probes
 from test_killed_anywhere import PHASES, changes_of, kill_everywhere, outcome
 
 from airflow_provider_kafka_migration.documents.evidence import parse_seed, sign_bundle
 from airflow_provider_kafka_migration.documents.proof import Outcome
-from airflow_provider_kafka_migration.errors import EvidenceInvalid, IllegalTransition
+from airflow_provider_kafka_migration.errors import EvidenceInvalid, IllegalTransition, MigrationError
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.way_back import guard
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
@@ -96,20 +100,187 @@ def test_producers_of_the_old_cluster_are_denied_from_the_first_change_to_the_re
     assert after.steps(steps.READY_FOR_CLIENT_RETURN)[-1].details["returns_to"] == "m1"
 
 
-def test_producers_are_denied_on_topics_that_join_later(returns: Returns) -> None:
+def test_producers_are_denied_on_topics_that_join_later(news: World) -> None:
+    world = news.fork()
+    assert follow.follow(world.context()) == [("late", 0), ("state", 1)]
+    denied = Acl("TOPIC", "late", "LITERAL", "User:app", "*", "WRITE", "DENY")
+    assert "late" in world.target.topics
+    assert denied in (world.target.acls or ())
+    keep(world)
+    assert denied not in (world.target.acls or ())
+
+
+# -- what the tail brings while a keep runs --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def news(all_returns: Returns) -> Iterator[World]:
+    """A tail, and on the new cluster a topic and a partition that have not been brought to the old one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SIGNING_KEY, SIGNING_SEED)
+        without_probes(patch)
+        yield _with_news(all_returns)
+
+
+def _with_news(returns: Returns) -> World:
     world = returns.at("tail", way_back=SECTION)
     world.run("tail")
     world.source.create("late", 1).logs[0].write(b"new")
+    grown = Log()
+    grown.write(b"new")
+    world.source.topics["state"].logs.append(grown)
     assert world.target.acls is not None
     world.target.acls.add(Acl("TOPIC", "la", "PREFIXED", "User:app", "*", "WRITE", "ALLOW"))
     topology = world.context().spec.topology.model_copy(update={"follow_new": True})
     world.change_spec(spec=world.spec.model_copy(update={"topology": topology}))
-    assert follow.follow(world.context()) == [("late", 0)]
-    denied = Acl("TOPIC", "late", "LITERAL", "User:app", "*", "WRITE", "DENY")
-    assert "late" in world.target.topics
-    assert denied in world.target.acls
-    keep(world)
-    assert denied not in world.target.acls
+    return world
+
+
+def _fresh(news: World) -> World:
+    world = news.fork()
+    world.context()
+    world.outside.revive()
+    return world
+
+
+def _points(world: World) -> list[int]:
+    """Numbers of a process's calls that administer the old cluster, or write to the journal's store."""
+    names = enumerate(world.outside.calls)
+    return [number for number, name in names if name.startswith(("target.admin.", "journal_store.put"))]
+
+
+def _pass(world: World) -> None:
+    """A pass of the tail's process; what it refuses is for its log."""
+    with suppress(MigrationError):
+        follow.follow(world.context())
+
+
+def _kept(world: World) -> tuple[Any, Any, Any, Any]:
+    """What a keep must leave on the old cluster, whatever ran beside it: state, ACLs, and settings."""
+    configs = {name: dict(topic.configs) for name, topic in world.target.topics.items() if name != "late"}
+    late = world.target.topics.get("late")
+    return world.state, world.target.acls, configs, None if late is None else late.configs.get("retention.ms")
+
+
+def _expected(returns: Returns, news: World) -> tuple[Any, Any, Any, Any]:
+    first = _fresh(news)
+    before = returns.at(ORDER[0], way_back=SECTION)
+    acls = {*(before.target.acls or ()), Acl("TOPIC", "la", "PREFIXED", "User:app", "*", "WRITE", "ALLOW")}
+    keep(first)
+    kept = _kept(first)
+    assert kept == (State.ROLLED_BACK, acls, kept[2], None)
+    assert kept[2] == {name: dict(topic.configs) for name, topic in before.target.topics.items()}
+    return kept
+
+
+def test_a_pass_at_any_point_of_a_keep_leaves_nothing(returns: Returns, news: World) -> None:
+    expected = _expected(returns, news)
+    whole = _fresh(news)
+    keep(whole)
+    for number in _points(whole):
+        world = _fresh(news)
+        keeping = world.context()
+
+        def run_pass(answer: Any, world: World = world, keeping: Any = keeping) -> Any:
+            world.use(None)
+            _pass(world)
+            world.use(keeping)
+            return answer
+
+        world.outside.fail("*", run_pass, times=1, skip=number)
+        keep(world)
+        assert _kept(world) == expected, f"a pass after call {number}, {world.outside.calls[number]}"
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes-on", "dies"])
+def test_a_keep_at_any_point_of_a_pass_leaves_nothing(returns: Returns, news: World, dies: bool) -> None:
+    """The pass was slow; then it goes on, or its process dies."""
+    expected = _expected(returns, news)
+    whole = _fresh(news)
+    _pass(whole)
+    for number in _points(whole):
+        world = _fresh(news)
+        following = world.context()
+
+        def run_keep(answer: Any, world: World = world, following: Any = following) -> Any:
+            world.use(None)
+            keep(world)
+            world.use(following)
+            if dies:
+                raise Killed
+            return answer
+
+        world.outside.fail("*", run_keep, times=1, skip=number)
+        with suppress(Killed):
+            _pass(world)
+        assert _kept(world) == expected, f"a keep after call {number}, {whole.outside.calls[number]}"
+
+
+def test_a_keep_that_is_killed_while_a_pass_is_slow_ends_like_any_other(returns: Returns, news: World) -> None:
+    """The pass stops before it creates the ACLs that it has journaled; the keep is killed anywhere; both go on."""
+    expected = _expected(returns, news)
+    whole = _fresh(news)
+    keep(whole)
+    create = _calls_of_a_pass(news).index("target.admin.create_acls")
+    for number in range(len(whole.outside.changes)):
+        world = _fresh(news)
+        following = world.context()
+
+        def die(answer: Any, world: World = world, following: Any = following, number: int = number) -> Any:
+            world.use(None)
+            world.context()
+            world.outside.revive()
+            world.outside.dies_after = number
+            with pytest.raises(Killed):
+                keep(world)
+            world.outside.revive()
+            world.use(following)
+            return answer
+
+        world.outside.fail("*", die, times=1, skip=create - 1)
+        _pass(world)
+        world.restart()
+        keep(world)
+        assert _kept(world) == expected, f"killed after change {number}"
+
+
+@pytest.mark.parametrize(
+    "call", ["target.admin.alter_topic_configs", "target.wire.list_offsets.latest", "evidence_store.put.evidence.json"]
+)
+def test_an_acl_that_is_created_during_a_keep_by_a_process_that_dies_of_it_is_removed(
+    returns: Returns, news: World, call: str
+) -> None:
+    """The pass has sent its request; it takes effect after the keep has removed the ACLs once."""
+    expected = _expected(returns, news)
+    world = _fresh(news)
+    create = _calls_of_a_pass(news).index("target.admin.create_acls")
+
+    def run_keep(answer: Any) -> Any:
+        world.use(None)
+        denied = guard.bindings(world.context().journal)
+        assert denied
+
+        def take_effect(found: Any) -> Any:
+            assert world.target.acls is not None
+            assert not denied & world.target.acls
+            world.target.acls |= denied
+            return found
+
+        world.outside.fail(call, take_effect, times=1)
+        keep(world)
+        raise Killed
+
+    world.outside.fail("*", run_keep, times=1, skip=create - 1)
+    with pytest.raises(Killed):
+        _pass(world)
+    world.restart()
+    assert _kept(world) == expected
+
+
+def _calls_of_a_pass(news: World) -> list[str]:
+    world = _fresh(news)
+    _pass(world)
+    return list(world.outside.calls)
 
 
 @pytest.mark.parametrize("phase", ["topology_copy", "seed", "drain_ready", "approve_cutover"])

@@ -116,6 +116,14 @@ def test_by_policy_the_topic_is_deleted_once(tmp_path: Path, code: str) -> None:
     assert len(world.deleted) == len(world.named) == 2
 
 
+def test_a_mirror_deletes_nothing_although_its_spec_asks_for_it(tmp_path: Path) -> None:
+    """Earlier versions have accepted that."""
+    world = World(tmp_path)
+    world.context = replace(world.context, spec=world.context.spec.model_copy(update={"kind": "mirror"}))
+    assert world.run() == []
+    assert (world.deleted, world.named) == ([], [])
+
+
 def test_killed_before_the_topic_was_deleted(tmp_path: Path) -> None:
     """The journal has the word; a retry deletes that topic, and no other of its name."""
     world = World(tmp_path)

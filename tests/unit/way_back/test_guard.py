@@ -11,6 +11,7 @@ from phase_world.world import World, new_world
 from airflow_provider_kafka_migration.approvals import way_back as approval_facts
 from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, acl_row
@@ -126,6 +127,34 @@ def test_the_precheck_of_a_way_back_says_so_before_anything_is_touched(world: Wo
     world.target.acls = None
     [found] = access.check_denials(context, context.record.plan())
     assert "no authorizer" in found.seen
+
+
+def _frozen_by_acl(world: World, *, is_way_back: bool) -> PhaseContext:
+    """A migration that is to stop the producers of its source by ACLs, and does not know its principal there."""
+    context = _way_back(world, freeze_old="none") if is_way_back else world.context()
+    assert world.source.acls is not None
+    world.source.acls.add(SHOP)
+    context.source.config = replace(context.source.config, username=None)
+    cutover = context.spec.cutover.model_copy(update={"freeze": "acl", "sentinel": "record"})
+    return replace(context, spec=context.spec.model_copy(update={"cutover": cutover}))
+
+
+@pytest.mark.parametrize(
+    ("is_way_back", "setting"),
+    [(False, "set source.principal in the spec"), (True, "set target.principal in the first migration's spec")],
+)
+def test_the_advice_names_the_section_of_the_spec_that_people_write(
+    world: World, is_way_back: bool, setting: str
+) -> None:
+    """In the precheck and in the freeze; the new cluster is the source of a way back, and the first one's target."""
+    context = _frozen_by_acl(world, is_way_back=is_way_back)
+    [found] = access.check_denials(context, context.record.plan())
+    assert (found.code, found.subject) == ("B042", "source")
+    assert setting in found.fix
+    with pytest.raises(FreezeFailed, match="own principal on the source is not known") as refused:
+        frozen.freeze(context, "acl", "1", world.clock.now())
+    assert setting in str(refused.value.next_step)
+    assert not world.denied
 
 
 @pytest.mark.parametrize(("sentinel", "count"), [("record", 1), ("end_offsets", 0)])

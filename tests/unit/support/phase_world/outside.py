@@ -85,4 +85,5 @@ class Outside:
             answer = act()
             if changes:
                 self.changes.append(f"{name} {changes}")
-            return answer if fault is None else fault.what(answer)  # type: ignore[operator]
+        # Without the lock: another process, with threads of its own, may run in between.
+        return answer if fault is None else fault.what(answer)  # type: ignore[operator]

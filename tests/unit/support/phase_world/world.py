@@ -122,6 +122,10 @@ class World:
             self._context = self._new_context()
         return self._context
 
+    def use(self, context: PhaseContext | None) -> None:
+        """Go on as another process of the same owner that lives at the same time; None: as a new one."""
+        self._context = context
+
     def _new_context(self) -> PhaseContext:
         fingerprint = Fingerprint(self.source.cluster_id, self.target.cluster_id)
         owner = Owner("cli", "tester", "tester")
