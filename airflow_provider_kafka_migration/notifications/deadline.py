@@ -51,9 +51,7 @@ def missed_message(spec: MigrationSpec, watched: Watched, within_seconds: float,
     return f"Kafka {spec.kind} {spec.migration_id}: after {timedelta(seconds=within_seconds)} {text}"
 
 
-def _notifier_context(
-    context: Mapping[str, Any], spec: MigrationSpec, watched: Watched, text: str
-) -> dict[str, Any]:
+def _notifier_context(context: Mapping[str, Any], spec: MigrationSpec, watched: Watched, text: str) -> dict[str, Any]:
     """Return the context of the notifier: that of Airflow's callbacks of deadlines, and what templates use elsewhere.
 
     Such a callback has no task instance. The same notifier runs at all events, and a template with ``ti.task_id`` must

@@ -59,7 +59,7 @@ class KafkaMigrationDeadlineSensor(BaseSensorOperator):
             timeout=None,
         )
 
-    def execute(self, context: Context) -> NoReturn:  # noqa: ARG002
+    def execute(self, context: Context) -> NoReturn:
         """Defer, where a task is started in a worker in spite of ``start_from_trigger`` (``dag.test()``)."""
         self.defer(trigger=DeadlineEndTrigger(**self._arguments), method_name="execute_complete")
         raise AssertionError("defer never returns")
