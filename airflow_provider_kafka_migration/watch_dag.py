@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, AssetWatcher, DeadlineAlert, DeadlineReference, get_parsing_context
+from airflow.sdk import DAG, Asset, AssetWatcher, get_parsing_context
 from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from airflow_provider_kafka_migration.dag import migrations_in
 from airflow_provider_kafka_migration.dag_parts import kinds
@@ -199,18 +200,17 @@ def load_watch_dags(
     """
     if lag_within is not None and lag_limit is None and lag_limit_records is None:
         raise ValueError(_NO_LIMIT)
+    builders: dict[Watched, partial[DAG]] = {}
+    if freeze_within is not None:
+        builders["freeze"] = partial(build_freeze_watch_dag, freeze_within=freeze_within)
+    if lag_within is not None:
+        limits = {"lag_limit": lag_limit, "lag_limit_records": lag_limit_records}
+        builders["lag"] = partial(build_lag_watch_dag, lag_within=lag_within, **limits)  # type: ignore[arg-type]
     wanted = get_parsing_context().dag_id
-    freeze = partial(build_freeze_watch_dag, freeze_within=freeze_within)
-    lag = partial(build_lag_watch_dag, lag_within=lag_within, lag_limit=lag_limit, lag_limit_records=lag_limit_records)
     for file, spec in _specs(folders):
-        watches: dict[Watched, partial[DAG]] = {}
-        if freeze_within is not None and spec.kind == "migration":
-            watches["freeze"] = freeze
-        if lag_within is not None:
-            watches["lag"] = lag
-        for watched, build in watches.items():
+        for watched, build in builders.items():
             dag_id = _dag_id(watched, spec)
-            if wanted not in (None, dag_id):
+            if wanted not in (None, dag_id) or (watched == "freeze" and spec.kind != "migration"):
                 continue
             try:
                 namespace[dag_id] = build(spec, callback=callback, **dag_args)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from airflow.sdk import DAG, DeadlineReference
+from airflow.sdk import DAG
 from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.serialization.decoders import decode_deadline_alert
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -43,9 +44,15 @@ def _serialised(dag: DAG) -> str:
     return json.dumps(DagSerialization.to_dict(dag), sort_keys=True)
 
 
+def _alert(dag: DAG) -> DeadlineAlert:
+    assert isinstance(dag.deadline, list)
+    (alert,) = dag.deadline
+    return alert
+
+
 def _trigger(dag: DAG) -> DeadlineStartTrigger:
-    (asset,) = dag.timetable.asset_condition.objects  # type: ignore[attr-defined]
-    (watcher,) = asset.watchers
+    (asset,) = dag.schedule  # type: ignore[misc]
+    (watcher,) = asset.watchers  # type: ignore[union-attr]
     assert isinstance(watcher.trigger, DeadlineStartTrigger)
     return watcher.trigger
 
@@ -53,7 +60,7 @@ def _trigger(dag: DAG) -> DeadlineStartTrigger:
 def test_a_run_is_a_freeze_and_its_deadline_counts_from_its_beginning(spec: dict[str, Any]) -> None:
     dag = build_freeze_watch_dag(spec, MINUTE)
     assert (dag.dag_id, dag.max_active_runs, dag.catchup) == ("kafka_watch_freeze_orders", 1, False)
-    (alert,) = dag.deadline
+    alert = _alert(dag)
     assert (alert.reference, alert.interval) == (DeadlineReference.DAGRUN_QUEUED_AT, MINUTE)
     assert isinstance(alert.callback, AsyncCallback)
     assert alert.callback.path == f"{notify_missed.__module__}.notify_missed"
@@ -65,7 +72,7 @@ def test_a_run_is_a_freeze_and_its_deadline_counts_from_its_beginning(spec: dict
 
 
 def test_start_and_end_look_at_the_same(spec: dict[str, Any], mirror: dict[str, Any]) -> None:
-    limits = {"lag_limit": timedelta(seconds=90), "lag_limit_records": 5}
+    limits: dict[str, Any] = {"lag_limit": timedelta(seconds=90), "lag_limit_records": 5}
     dags = (
         build_freeze_watch_dag(spec, MINUTE, poll_seconds=2.0),
         build_lag_watch_dag(spec, MINUTE, poll_seconds=2.0, **limits),
@@ -79,7 +86,7 @@ def test_start_and_end_look_at_the_same(spec: dict[str, Any], mirror: dict[str, 
     assert [_trigger(dag).watched for dag in dags] == ["freeze", "lag", "lag"]
     assert (_trigger(dags[1]).lag_limit_seconds, _trigger(dags[1]).lag_limit_records) == (90.0, 5)
     assert parse_spec(_trigger(dags[2]).spec).kind == "mirror"
-    assert dags[1].deadline[0].callback.kwargs["limit"] == "90 s and 5 records"
+    assert _alert(dags[1]).callback.kwargs["limit"] == "90 s and 5 records"
 
 
 @pytest.mark.parametrize("watched", ["freeze", "lag"])
@@ -100,7 +107,7 @@ def test_serialises_equal_twice_and_back(spec: dict[str, Any], watched: str) -> 
 def test_any_callback_of_airflows(spec: dict[str, Any], minimal_spec: dict[str, Any]) -> None:
     for callback in (AsyncCallback("my.module.page"), SyncCallback("my.module.page", executor="mine")):
         for given in (spec, minimal_spec):
-            assert build_freeze_watch_dag(given, MINUTE, callback=callback).deadline[0].callback is callback
+            assert _alert(build_freeze_watch_dag(given, MINUTE, callback=callback)).callback is callback
     with pytest.raises(ValueError, match="nobody would hear"):
         build_freeze_watch_dag(minimal_spec, MINUTE)
 

@@ -32,7 +32,7 @@ class Storage:
         self.closed = 0
         self.pauses: list[float] = []
         monkeypatch.setattr(deadline, "open_watch", self.open)
-        monkeypatch.setattr(deadline.asyncio, "sleep", self.sleep)
+        monkeypatch.setattr(f"{deadline.__name__}.asyncio.sleep", self.sleep)
         monkeypatch.setattr(DeadlineStartTrigger, "clock", staticmethod(lambda: sum(self.pauses)))
 
     async def sleep(self, seconds: float) -> None:
@@ -161,8 +161,8 @@ def test_the_task_begins_in_the_triggerer(arguments: dict[str, Any]) -> None:
     assert started.trigger_cls == DeadlineEndTrigger(**arguments).serialize()[0]
     assert started.trigger_kwargs == DeadlineEndTrigger(**arguments).serialize()[1]
     with pytest.raises(TaskDeferred) as deferred:
-        sensor.execute({})  # type: ignore[typeddict-item]
+        sensor.execute({})
     assert isinstance(deferred.value.trigger, DeadlineEndTrigger)
     assert deferred.value.trigger.serialize()[1] == started.trigger_kwargs
     assert deferred.value.timeout is None
-    sensor.execute_complete({})  # type: ignore[typeddict-item]
+    sensor.execute_complete({})
