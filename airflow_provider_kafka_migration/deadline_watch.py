@@ -6,6 +6,7 @@ and write nothing. What cannot be read, and a copy that nobody hears from, is *u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -143,7 +144,7 @@ class LagDeadlineWatch(_JournalWatch):
             return Finding(Standing.UNKNOWN, f"the lag of {partition_name(min(missing))} is not known")
         return self._compare(standings, int(record.now().timestamp() * 1000))
 
-    def _compare(self, standings: dict[TopicPartition, PartitionStanding], now_ms: int) -> Finding:
+    def _compare(self, standings: Mapping[TopicPartition, PartitionStanding], now_ms: int) -> Finding:
         unknown = ""
         for key, standing in sorted(standings.items()):
             seconds = lag_seconds(standing, now_ms)
