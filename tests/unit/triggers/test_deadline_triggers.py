@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +44,10 @@ class Storage:
         return SimpleNamespace(check=self.check, close=self.close)
 
     def check(self) -> Finding:
-        answer = next(self.answers)
+        answer = next(self.answers, None)
+        if answer is None:
+            # As Airflow ends a trigger.
+            raise asyncio.CancelledError
         if isinstance(answer, Exception):
             raise answer
         return answer  # type: ignore[no-any-return]
@@ -60,25 +64,8 @@ class Storage:
             async for event in trigger.run():
                 found.append(event)
 
-        async def until_empty() -> None:
-            task = asyncio.ensure_future(collect())
-            while not task.done() and self.left:
-                await asyncio.wait([task], timeout=0.001)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        self.left = True
-        empty = self.check
-
-        def check() -> Finding:
-            try:
-                return empty()
-            except StopIteration:
-                self.left = False
-                return UNKNOWN
-
-        self.check = check  # type: ignore[method-assign]
-        asyncio.run(until_empty())
+        with suppress(asyncio.CancelledError):
+            asyncio.run(collect())
         return found
 
 
