@@ -353,10 +353,10 @@ def load_migration_dags(
     :mod:`~.dag_parts.files`) and a warning, and does not hide the others. Files of mirrors are left to
     :func:`~.mirror_dag.load_mirror_dags`.
     """
-    _KIND.load(namespace, folder, _migrations_in, build_migration_dag, task_args=task_args, **dag_args)
+    _KIND.load(namespace, folder, migrations_in, build_migration_dag, task_args=task_args, **dag_args)
 
 
-def _migrations_in(file: Path) -> Iterator[MigrationSpec]:
+def migrations_in(file: Path) -> Iterator[MigrationSpec]:
     data = read_yaml(file)
     if not is_of_mirrors(data):
         yield _with_secrets_told(partial(parse_spec, data, path=str(file)))

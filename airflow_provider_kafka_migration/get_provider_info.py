@@ -27,7 +27,12 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.drain"]}],
+        "sensors": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.sensors.deadline", f"{_PACKAGE}.sensors.drain"],
+            }
+        ],
         "hooks": [
             {
                 "integration-name": _INTEGRATION,
@@ -38,6 +43,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "python-modules": [
+                    f"{_PACKAGE}.triggers.deadline",
                     f"{_PACKAGE}.triggers.drain",
                     f"{_PACKAGE}.triggers.freeze_limit",
                     f"{_PACKAGE}.triggers.mirror",

@@ -111,10 +111,10 @@ def load_mirror_dags(
     own path and a warning, and does not hide the others. Specs of migrations are left to
     :func:`~.dag.load_migration_dags`.
     """
-    _KIND.load(namespace, folder, _mirrors_in, build_mirror_dag, task_args=task_args, **dag_args)
+    _KIND.load(namespace, folder, mirrors_in, build_mirror_dag, task_args=task_args, **dag_args)
 
 
-def _mirrors_in(file: Path) -> Iterator[MigrationSpec | Exception]:
+def mirrors_in(file: Path) -> Iterator[MigrationSpec | Exception]:
     data = read_yaml(file)
     if not is_of_mirrors(data):
         return
