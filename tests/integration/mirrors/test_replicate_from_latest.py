@@ -41,6 +41,18 @@ def _delete(cluster: KafkaCluster, topic: str, until: int) -> None:
         future.result()
 
 
+def _transactional(cluster: KafkaCluster, name: str) -> Producer:
+    producer = Producer({**cluster.client_config(), "transactional.id": name})
+    producer.init_transactions(30)
+    return producer
+
+
+def _produce(producer: Producer, topic: str, partition: int, *values: bytes) -> None:
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+
+
 def _entries(flow: Flow) -> list[dict[str, Any]]:
     """The journal's entries, without a command that would take its time."""
     folder = flow.folder / flow.name / flow.name / "journal"
@@ -95,24 +107,28 @@ def test_replicate_from_latest(
             "seed": {"via": "direct", "slice_seconds": 5, "max_bytes_per_second": "200KB"},
         },
     )
-    orders, payments = f"{prefix}orders", f"{prefix}payments"
-    source_cluster.create_topics({orders: (2, {}), payments: (2, {})})
+    orders, payments, mixed = f"{prefix}orders", f"{prefix}payments", f"{prefix}mixed"
+    source_cluster.create_topics({orders: (2, {}), payments: (2, {}), mixed: (1, {})})
     for number in (0, 1):
         _write(source_cluster, orders, number, "before", 100)
-    writer = Producer({**source_cluster.client_config(), "transactional.id": f"{prefix}writer"})
-    writer.init_transactions(30)
+    names = ("writer", "other", "ended", "late")
+    writer, other, ended, late = (_transactional(source_cluster, f"{prefix}{name}") for name in names)
     writer.begin_transaction()
-    writer.produce(payments, b"before", partition=0)
-    writer.produce(payments, b"before", partition=1)
+    for number in (0, 1):
+        _produce(writer, payments, number, b"before")
     writer.commit_transaction(30)
     # Open at the start: one transaction will be committed, the other one aborted.
-    other = Producer({**source_cluster.client_config(), "transactional.id": f"{prefix}other"})
-    other.init_transactions(30)
-    for producer, partition in ((writer, 0), (other, 1)):
+    for producer, number in ((writer, 0), (other, 1)):
         producer.begin_transaction()
-        for number in range(5):
-            producer.produce(payments, b"open %d" % number, partition=partition)
-        assert producer.flush(30) == 0
+        _produce(producer, payments, number, *(b"open %d" % item for item in range(5)))
+    # The one that has ended began before the open one, and wrote after it.
+    _write(source_cluster, mixed, 0, "before", 1)
+    for producer in (ended, late):
+        producer.begin_transaction()
+    _produce(ended, mixed, 0, b"ended 1")
+    _produce(late, mixed, 0, b"open")
+    _produce(ended, mixed, 0, b"ended 2")
+    ended.commit_transaction(30)
     readers, idle = f"{prefix}readers", f"{prefix}idle"
     commit_offsets(source_cluster.client_config(), readers, {(orders, 0): 40, (orders, 1): 100})
     commit_offsets(source_cluster.client_config(), idle, {(orders, 0): 100})
@@ -123,7 +139,7 @@ def test_replicate_from_latest(
     # 4 MB behind the start take 20 s in the seed.
     _write(source_cluster, orders, 0, "after", 400, 10_000)
     _write(source_cluster, orders, 1, "after", 10)
-    remote = flow.remote([orders, payments])
+    remote = flow.remote([orders, payments, mixed])
 
     def is_seeding() -> bool:
         assert process.poll() is None, log.read_text(encoding="utf-8")
@@ -139,16 +155,23 @@ def test_replicate_from_latest(
     _write(source_cluster, orders, 1, "while it is down", 10)
     writer.commit_transaction(30)
     other.abort_transaction(30)
+    late.commit_transaction(30)
 
     process = flow.start()
     (starts,) = _starts(flow)
-    assert {name: topic["offsets"] for name, topic in starts.items()} == {orders: [100, 100], payments: [2, 2]}
-    first = {(orders, 0): 100, (orders, 1): 100, (payments, 0): 2, (payments, 1): 2}
+    assert {name: topic["offsets"] for name, topic in starts.items()} == {
+        orders: [100, 100],
+        payments: [2, 2],
+        mixed: [1],
+    }
+    first = {(orders, 0): 100, (orders, 1): 100, (payments, 0): 2, (payments, 1): 2, (mixed, 0): 1}
     eventually(lambda: _has_all(flow, first), "everything behind the start is there")
     _compare(flow, first)
     committed = read_records(target_cluster.client_config(), remote[payments])
     assert [item.value for item in committed[0]] == [b"open %d" % number for number in range(5)], "all of it"
     assert not committed.get(1), "nothing of what was aborted"
+    whole = read_records(target_cluster.client_config(), remote[mixed])[0]
+    assert [item.value for item in whole] == [b"ended 1", b"open", b"ended 2"], "both transactions, each as a whole"
 
     # Later topics and partitions: from their beginning.
     later = f"{prefix}later"
