@@ -23,6 +23,7 @@ from harness.clients import commit_offsets, committed_offsets
 from harness.compare import Record, bounds, read_records
 from harness.processes import wait_for
 from tests.integration.mirrors.mirror_support import SECONDS, Flow, eventually, flow_name, log_ends
+from tests.integration.mirrors.scenario_support import make_scene
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
@@ -224,3 +225,64 @@ def test_replicate_from_latest(
     home = read_records(source_cluster.client_config(), orders)[1]
     assert [item.value for item in home if item.offset >= end] == [b"on B %d " % number for number in range(10)]
     assert [item.value for item in home if item.offset < 100] == [b"before %d " % number for number in range(100)]
+
+
+def test_a_later_start_where_offsets_are_not_equal(
+    request: pytest.FixtureRequest,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Shifted, mapped, and in transactions: only what is written after the start; groups are translated exactly."""
+    folder = tmp_path_factory.mktemp("late-offsets")
+    names = {mode: f"{folder.name.replace('_', '-')}.{mode}" for mode in ("shifted", "mapped", "transactional")}
+    modes = [{"topics": [topic], "mode": mode} for mode, topic in names.items()]
+    scene = make_scene(
+        request,
+        folder,
+        (source_cluster, target_cluster),
+        mirror={"start": "latest"},
+        offsets={"by_topic": modes},
+    )
+    source_cluster.create_topics({topic: (1, {}) for topic in names.values()})
+    for topic in names.values():
+        scene.write(topic, [0], 30)
+    scene.mirror.start()
+    scene.transactional = True
+    for topic in names.values():
+        scene.write(topic, [0], 40)
+    scene.mirror.stop()
+    for topic in names.values():
+        scene.write(topic, [0], 20)
+    scene.mirror.start()
+    config = source_cluster.client_config()
+    below, behind = scene.name("below"), scene.name("behind")
+    for group, offset in ((below, 10), (behind, 50)):
+        commit_offsets(config, group, {(topic, 0): offset for topic in names.values()})
+    with scene.mirror.reading() as context:
+        plan = context.record.plan()
+        verdicts = {topic.name: topic.partitions[0].verdict.value for topic in plan.topics}
+        starts = {topic.name: topic.partitions[0].source_start_offset for topic in plan.topics}
+    assert verdicts == {topic: mode for mode, topic in names.items()}
+    assert set(starts.values()) == {30}
+
+    def values(cluster: KafkaCluster, topic: str, first: int) -> list[bytes | None]:
+        return [item.value for item in read_records(cluster.client_config(), topic)[0] if item.offset >= first]
+
+    for topic in names.values():
+        remote = scene.remote(topic)
+        eventually(
+            lambda topic=topic, remote=remote: (  # type: ignore[misc]
+                values(target_cluster, remote, 0) == values(source_cluster, topic, 30)
+            ),
+            f"{topic} from its start on",
+        )
+        for group, first in ((below, 30), (behind, 50)):
+
+            def reads_the_rest(
+                group: str = group, first: int = first, topic: str = topic, remote: str = remote
+            ) -> bool:
+                at = committed_offsets(target_cluster.client_config(), group, [remote]).get((remote, 0))
+                return at is not None and values(target_cluster, remote, at) == values(source_cluster, topic, first)
+
+            eventually(reads_the_rest, f"{group} of {topic}")
