@@ -61,10 +61,11 @@ from airflow_provider_kafka_migration.record.context import (
     PhaseContext,
     PhaseResult,
     Progress,
+    forwarding_of,
 )
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
@@ -237,15 +238,12 @@ class Migration:
     @cached_property
     def source(self) -> Cluster:
         """The cluster to migrate from."""
-        return Cluster("source", self._client_config("source", self.spec.source.conn_id))
+        return Cluster.of("source", self.spec.source, self._resolver)
 
     @cached_property
     def target(self) -> Cluster:
         """The cluster to migrate to."""
-        return Cluster("target", self._client_config("target", self.spec.target.conn_id))
-
-    def _client_config(self, role: str, reference: str) -> ClientConfig:
-        return ClientConfig.from_librdkafka(self._resolver.mapping(reference), role)
+        return Cluster.of("target", self.spec.target, self._resolver)
 
     @property
     def journal_uri(self) -> str:
@@ -312,8 +310,8 @@ class Migration:
         return PhaseContext(
             spec=self.spec,
             journal=journal,
-            source=self._known("source", self.spec.source.conn_id, ids),
-            target=self._known("target", self.spec.target.conn_id, ids),
+            source=self._known("source", self.spec.source, ids),
+            target=self._known("target", self.spec.target, ids),
             journal_store=self.journal_store,
             archive_store=self.archive_store,
             evidence_store=self.evidence_store,
@@ -323,11 +321,17 @@ class Migration:
             now=self._now,
         )
 
-    def _known(self, role: Literal["source", "target"], reference: str, ids: Mapping[str, str]) -> KnownCluster:
+    def _known(
+        self, role: Literal["source", "target"], section: ClusterSection, ids: Mapping[str, str]
+    ) -> KnownCluster:
         for cluster in self._known_clusters:
             if cluster.role == role:
                 return cluster
-        made = KnownCluster(role, lambda: self._client_config(role, reference), ids.get(f"{role}_cluster_id", ""))
+
+        def config() -> ClientConfig:
+            return ClientConfig.from_librdkafka(self._resolver.mapping(section.conn_id), role)
+
+        made = KnownCluster(role, config, ids.get(f"{role}_cluster_id", ""), forwarding_of(section))
         self._known_clusters.append(made)
         return made
 

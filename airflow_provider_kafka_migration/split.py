@@ -13,7 +13,6 @@ from airflow_provider_kafka_migration.errors import Terminal, Transient, Where
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.spec_guard import spec_to_record
-from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.phases import backup, restore
 from airflow_provider_kafka_migration.record.context import Cluster, CopyRunner, PhaseContext, PhaseResult, Progress
@@ -83,7 +82,7 @@ class SplitJob:
     @cached_property
     def _cluster(self) -> Cluster:
         section = self.spec.source if self._side == "source" else self.spec.target
-        return Cluster(self._side, ClientConfig.from_librdkafka(self._resolver.mapping(section.conn_id), self._side))
+        return Cluster.of(self._side, section, self._resolver)
 
     def _store(self, location: str) -> ObjectStore:
         reference = self.spec.storage.conn_id

@@ -38,7 +38,7 @@ def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         on_cluster = [item for item in mine if item.resource_type == "CLUSTER"]
         yield from _cluster_permissions(context.spec, cluster, on_cluster, plan)
     yield from _source_topics(context.spec, context.source, plan)
-    yield from _target_topics(context.target, plan)
+    yield from _target_topics(context.spec, context.target, plan)
     yield from _groups(context.target, plan, context.spec)
 
 
@@ -96,7 +96,7 @@ def _target_needs(operation: str, spec: MigrationSpec, plan: Plan) -> bool:
 
 def _changes_access(spec: MigrationSpec, plan: Plan) -> bool:
     """Whether ACLs or users are created on the target. ACLs that may not be listed do not mean "no ACLs"."""
-    copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka"
+    copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka" and spec.target.admin_class is None
     if copies and (_unknown(plan, "ACLs") or any(acl.action in ("create", "deferred") for acl in plan.acls)):
         return True
     return any(user.action == "create" for user in plan.users)
@@ -125,10 +125,12 @@ def _source_topics(spec: MigrationSpec, source: Cluster, plan: Plan) -> Iterator
     yield from _topics(source, names, wanted)
 
 
-def _target_topics(target: Cluster, plan: Plan) -> Iterator[Finding]:
+def _target_topics(spec: MigrationSpec, target: Cluster, plan: Plan) -> Iterator[Finding]:
     there = [topic for topic in plan.topics if topic.exists_on_target]
     names = [topic.target_name for topic in there if not topic.merged]
     wanted = dict.fromkeys(("ALTER_CONFIGS", "DELETE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it")
+    if spec.target.admin_class is not None:
+        del wanted["ALTER_CONFIGS"]
     yield from _topics(target, names, wanted)
     merged = [topic.target_name for topic in there if topic.merged]
     yield from _topics(target, merged, dict.fromkeys(("DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it"))

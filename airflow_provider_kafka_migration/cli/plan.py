@@ -27,7 +27,13 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.spec import json_schema
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.documents.plan import MeasuredRates, Plan, SchemaPlanSummary, TopicPlan
+    from airflow_provider_kafka_migration.documents.plan import (
+        MeasuredRates,
+        PartitionPlan,
+        Plan,
+        SchemaPlanSummary,
+        TopicPlan,
+    )
     from airflow_provider_kafka_migration.documents.schemas import SchemaPlan
     from airflow_provider_kafka_migration.pages.plan import SchemaPlans
     from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -212,10 +218,16 @@ def _topic_row(topic: TopicPlan) -> list[str]:
         str(len(topic.partitions)),
         str(topic.replication_factor),
         f"{size / 1e6:.1f}",
-        str(sum(item.end_offset - item.log_start_offset for item in topic.partitions)),
+        str(sum(_offsets(item) for item in topic.partitions)),
         ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())),
         ", ".join(topic.kinds),
     ]
+
+
+def _offsets(item: PartitionPlan) -> int:
+    """Offsets of a partition's log; of a mirror that begins later (``mirror.start: latest``), those from there on."""
+    first = item.log_start_offset if item.adopted else item.source_start_offset
+    return max(item.end_offset - first, 0)
 
 
 _TOPIC_HEAD = ("topic", "partitions", "replicas", "MB", "offsets", "verdicts", "kind")

@@ -32,6 +32,7 @@ COVERED: Mapping[str, str] = {
     "sync.topic.acls.enabled": "acls.policy, acls.write_grants",
     "sync.group.offsets.enabled": "mirror.sync_groups",
     "sync.group.offsets.interval.seconds": "mirror.sync_interval",
+    "consumer.auto.offset.reset": "mirror.start",
 }
 
 #: Properties that need no equivalent, and why.
@@ -82,13 +83,13 @@ NO_EQUIVALENT: Mapping[str, str] = {
     "topic.filter.class": "a class of your own selects topics; write its rules as topics.include and topics.exclude",
     "group.filter.class": "a class of your own selects groups; write its rules as groups.include and groups.exclude",
     "config.property.filter.class": "a class of your own selects configs; write its rules as topology.config_exclude",
-    "forwarding.admin.class": "topics and ACLs are changed on the brokers; create them first, set acls.policy: skip",
+    "forwarding.admin.class": "a Java class of your own changes topics and ACLs: port it to Python by hand, and name "
+    "it in admin_class of the target",
     "transforms": "records are never changed; keep MirrorMaker 2 for this flow, or transform them in the consumers",
     "predicates": "records are never changed",
     "errors.": "a record that cannot be copied stops its partition with a named error; none is skipped",
     "producer.compression.type": "batches keep the codec of their producers",
     "consumer.isolation.level": "only committed records are copied: read_uncommitted would copy aborted ones",
-    "consumer.auto.offset.reset": "a mirror begins at the log's start; a later start would not keep offsets",
 }
 
 #: Keys of Java's clients with those of librdkafka, for connections.
@@ -312,6 +313,10 @@ def _why_not(key: str, value: str) -> str:
         return "a Java class of your own names topics: write its two methods in Python (mirror.naming: custom)"
     if key == "sync.topic.configs.enabled" and value.lower() == "false":
         return "configs of new topics are copied all the same; changes are reported and not applied"
+    if key == "consumer.auto.offset.reset" and value.lower() == "latest":
+        return "topics and partitions that appear later are copied from their beginning"
+    if key == "consumer.auto.offset.reset" and value.lower() != "earliest":
+        return "a mirror begins at the logs' starts (earliest) or ends (latest); it begins at their starts now"
     return ""
 
 
@@ -344,6 +349,8 @@ def _mirror(source: str, target: str, aliases: Iterable[str], values: Mapping[st
     yield "naming", _POLICIES.get(policy, "custom")
     if "replication.policy.separator" in values:
         yield "separator", values["replication.policy.separator"]
+    if values.get("consumer.auto.offset.reset", "").lower() == "latest":
+        yield "start", "latest"
     # MirrorMaker 2 does not sync the offsets of groups by default.
     yield "sync_groups", values.get("sync.group.offsets.enabled", "false").lower() == "true"
     if "sync.group.offsets.interval.seconds" in values:

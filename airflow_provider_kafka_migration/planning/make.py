@@ -15,9 +15,9 @@ from airflow_provider_kafka_migration.groups.offsets import plan_groups
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.pages.plan import documents
-from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
+from airflow_provider_kafka_migration.planning import late_start, source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.schemas import make_schema_plan, put_schema_plan, summary_of
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, mirror_starts, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -86,7 +86,8 @@ def make_plans(context: PhaseContext) -> MadePlans:
     target_facts = ClusterFacts.model_validate(context.target.admin.facts())
     context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
     target = target_topics(context.record, context.target, target_facts, sorted(found.topics), found.unknown)
-    topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    first = late_start.first_offsets(context, found)
+    topics = [verdicts.topic_plan(spec, facts, found, target, first) for _, facts in sorted(found.topics.items())]
     adoption = make_adoption(context, topics)
     if adoption is not None:
         topics = [with_starts(spec, topic, adoption.document) for topic in topics]
@@ -233,6 +234,10 @@ def _notes(spec: MigrationSpec) -> list[str]:
     ]
     if spec.acls.policy == "skip":
         notes.append("ACLs are not copied (acls.policy: skip)")
+    if mirror_starts.is_late(spec):
+        notes.append(
+            "what the source's topics have when the mirror is first planned is not copied (mirror.start: latest)"
+        )
     if spec.is_two_way:
         notes.append(
             "with mirror.two_way only ACLs of mirrored topics are copied, and no client quotas: the opposite flow "
@@ -245,8 +250,12 @@ def _notes(spec: MigrationSpec) -> list[str]:
 
 def write_plan(context: PhaseContext) -> PhaseResult:
     """Make the plan, write ``plan.json`` and the documents next to it, and journal its digest."""
+    starts_are_known = mirror_starts.are_known(context.record)
     plan, schemas, adoption = make_plans(context)
     context.journal.check_holds()
+    # Before the plan is written: without the entry, a plan that is made again would begin later.
+    if not starts_are_known and not mirror_starts.keep(context.record, plan.topics):
+        plan, schemas, adoption = make_plans(context)
     digest = put_plan(context.record, context.source, context.target, plan, schemas, adoption)
     if context.spec.estimate.measure:
         measured = source_snapshot.measure(context, plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from airflow_provider_kafka_migration.documents.plan import (
     MERGED_KIND,
@@ -100,8 +101,17 @@ def _collide(spec: MigrationSpec, targets: Mapping[str, list[str]]) -> bool:
     return len(targets) > 1 and renamed
 
 
-def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, target: TargetTopics) -> TopicPlan:
-    """Make the plan of one topic."""
+def topic_plan(
+    spec: MigrationSpec,
+    facts: TopicFacts,
+    found: SourceSnapshot,
+    target: TargetTopics,
+    first_offsets: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> TopicPlan:
+    """Make the plan of one topic.
+
+    :param first_offsets: where partitions begin that do not begin at their log's start (``mirror.start: latest``).
+    """
     configs = found.configs[facts.name]
     name = spec.topics.target_name(facts.name)
     # The factor of an existing topic stays, and min.insync.replicas must fit it.
@@ -125,7 +135,7 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, ta
         target_name=name,
         topic_id=facts.topic_id,
         partitions=[
-            _partition(spec, facts.name, item.partition, found, target.why_transactional(name))
+            _partition(spec, (facts.name, item.partition), found, target.why_transactional(name), first_offsets)
             for item in facts.partitions
         ],
         replication_factor=factor,
@@ -163,18 +173,23 @@ def _kinds(configs: Configs, samples: list[Sample]) -> list[str]:
 
 
 def _partition(
-    spec: MigrationSpec, topic: str, partition: int, found: SourceSnapshot, why_transactional: str
+    spec: MigrationSpec,
+    key: TopicPartition,
+    found: SourceSnapshot,
+    why_transactional: str,
+    first_offsets: Mapping[TopicPartition, int],
 ) -> PartitionPlan:
-    key = (topic, partition)
-    start, stable = found.starts[key], found.stable[key]
-    holes, records = _estimate(found, key)
-    verdict, reason = verdict_of(spec, start, holes, records, why_transactional, topic=topic)
+    log_start, stable = found.starts[key], found.stable[key]
+    start = max(first_offsets.get(key, log_start), log_start)
+    holes, records = _estimate(found, key, start)
+    what = "the mirror" if key in first_offsets else "the log"
+    verdict, reason = verdict_of(spec, start, holes, records, why_transactional, topic=key[0], what=what)
     return PartitionPlan(
-        partition=partition,
-        log_start_offset=start,
+        partition=key[1],
+        log_start_offset=log_start,
         end_offset=stable,
         high_watermark=found.high_watermarks[key],
-        size_bytes=found.sizes.get(key, -1),
+        size_bytes=_size(found, key, start),
         verdict=verdict,
         reason=reason,
         source_start_offset=start,
@@ -184,9 +199,17 @@ def _partition(
     )
 
 
-def _estimate(found: SourceSnapshot, key: TopicPartition) -> tuple[int, int]:
-    """(holes, records) of a partition; records are -1 where nothing was sampled."""
-    offsets = found.stable[key] - found.starts[key]
+def _size(found: SourceSnapshot, key: TopicPartition, start: int) -> int:
+    """Bytes on the leader's disk from an offset on, as if all records had one size; -1 if it does not report them."""
+    size, log_start, stable = found.sizes.get(key, -1), found.starts[key], found.stable[key]
+    if size < 0 or start <= log_start:
+        return size
+    return 0 if start >= stable else size * (stable - start) // (stable - log_start)
+
+
+def _estimate(found: SourceSnapshot, key: TopicPartition, start: int) -> tuple[int, int]:
+    """(holes, records) of a partition from an offset on; records are -1 where nothing was sampled."""
+    offsets = max(found.stable[key] - start, 0)
     sample = found.samples.get(key, Sample())
     if offsets == 0:
         return 0, 0
@@ -207,11 +230,19 @@ def hole_seconds(holes: int, records: int) -> float:
 
 
 def verdict_of(
-    spec: MigrationSpec, start: int, holes: int, records: int, why_transactional: str = "", *, topic: str = ""
+    spec: MigrationSpec,
+    start: int,
+    holes: int,
+    records: int,
+    why_transactional: str = "",
+    *,
+    topic: str = "",
+    what: str = "the log",
 ) -> tuple[Verdict, str]:
     """Offset verdict by mode and budgets, with the reason for people. ``holes`` is an estimate.
 
     :param topic: source topic, for ``offsets.by_topic``.
+    :param what: what starts at ``start``, for the reason.
     :param why_transactional: what rules out compare-and-append in any mode; empty if nothing does.
     """
     section = spec.offsets
@@ -224,8 +255,8 @@ def verdict_of(
     if mode == "mapped":
         return Verdict.MAPPED, f"{key}: mapped"
     if mode == "shifted" and start:
-        return Verdict.SHIFTED, f"{key}: shifted; the log starts at {start}"
-    reason = f"the log start {start} is filled" if start else "the log starts at 0"
+        return Verdict.SHIFTED, f"{key}: shifted; {what} starts at {start}"
+    reason = f"{what} starts at {start}, which is filled" if start else f"{what} starts at 0"
     if mode == "equal":
         return Verdict.EQUAL, reason
     if holes > section.max_markers:
@@ -236,7 +267,7 @@ def verdict_of(
     if seconds > section.max_fill_time.total_seconds():
         return Verdict.MAPPED, f"about {holes} holes take {seconds:.0f} s to fill, more than offsets.max_fill_time"
     if mode == "auto" and start > section.max_filler_offsets:
-        return Verdict.SHIFTED, f"the log starts at {start}, more than offsets.max_filler_offsets"
+        return Verdict.SHIFTED, f"{what} starts at {start}, more than offsets.max_filler_offsets"
     return Verdict.EQUAL, f"{reason}; about {holes} holes are filled" if holes else reason
 
 

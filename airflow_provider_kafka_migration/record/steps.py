@@ -10,6 +10,9 @@ from typing import Final
 # -- plan and precheck ------------------------------------------------------------------------------------------------
 
 PLANNED: Final = "planned"
+#: Where a mirror with ``start: latest`` begins. The details hold
+#: ``{"topics": {source topic: {"topic_id": id, "offsets": [by partition]}}}``.
+MIRROR_STARTS: Final = "mirror_starts"
 #: Points to what the probe saw of Spark: its digest, and how many machines answered.
 SPARK_CHECKED: Final = "spark_checked"
 PRECHECKED: Final = "prechecked"

@@ -341,6 +341,8 @@ def _mirror_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 def _adopt_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find ways of copying that would overwrite, delete or ignore the content that is taken over."""
     _section(sections, "adopt")
+    if _section(sections, "mirror").start == "latest":
+        yield "mirror.start", "latest contradicts adopt: a partition that is taken over goes on where its copy ended"
     offsets = _section(sections, "offsets")
     for key in ("on_overtaken_tombstones", "on_source_truncation"):
         if getattr(offsets, key) == "recopy":

@@ -57,6 +57,11 @@ class MirrorSection(Section):
         description="Header that copied records get with naming: identity and two_way: the cluster, topic, partition "
         "and offset that they were copied from. All flows between the same clusters need the same name.",
     )
+    start: Literal["earliest", "latest"] = Field(
+        "earliest",
+        description="Where partitions begin that are there when the mirror is first planned: at their log's start, or "
+        "at their end, so that only what comes later is copied. What appears afterwards begins at its log's start.",
+    )
     sync_groups: bool = Field(
         True, description="Keep the offsets of groups that are idle on the target up to date, forward only (KIP-545)."
     )
@@ -108,7 +113,7 @@ def mistakes(kind: str, mirror: Any, topics: Any, acls: Any, seed: Any) -> Itera
     :param mirror: a :class:`MirrorSection`, or its valid keys; so for the other sections.
     """
     if kind != "mirror":
-        if mirror.source_alias or mirror.target_alias:
+        if mirror.source_alias or mirror.target_alias or mirror.start != "earliest":
             yield "mirror", "has no effect without kind: mirror"
         return
     yield from _aliases(mirror)
@@ -125,6 +130,11 @@ def mistakes(kind: str, mirror: Any, topics: Any, acls: Any, seed: Any) -> Itera
             "mirror.two_way",
             "naming: rename cannot go both ways: its names do not say where a topic comes from, so it would come round",
         )
+
+
+def _late_start(mirror: Any, both: str) -> Iterator[Mistake]:
+    if mirror.start == "latest":
+        yield "mirror.start", f"use earliest {both}: a topic would begin at other records on each cluster"
 
 
 def _aliases(mirror: Any) -> Iterator[Mistake]:
@@ -161,6 +171,7 @@ def merge_mistakes(kind: str, mirror: Any, others: Mapping[str, Any]) -> Iterato
         )
         return
     both = "with naming: identity in both directions"
+    yield from _late_start(mirror, both)
     for index, item in enumerate(offsets.by_topic):
         if item.mode != "transactional":
             yield f"offsets.by_topic[{index}].mode", f"only transactional goes {both}: others write to each partition"

@@ -51,6 +51,16 @@ class ClusterSection(Section):
         description="The migration's own principal as the cluster's ACLs name it, for instance `User:CN=migrator`; "
         "default: `User:` and the connection's sasl.username. It is not denied where ACLs stop producers.",
     )
+    admin_class: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+        description="Dotted path of a class of yours that changes topics and ACLs of this cluster instead of its "
+        "brokers (KIP-787); see [topology](topology.md#changes-by-a-class-of-your-own). Default: the brokers.",
+    )
+    admin_wait: Duration = Field(  # type: ignore[assignment]
+        "60s",
+        description="How long the cluster may take to show a change that the class in admin_class has accepted.",
+    )
 
 
 class StorageSection(Section):

@@ -75,7 +75,9 @@ def derive(
         there = first.model_dump(mode="json", by_alias=True)
         data |= {name: there[name] for name in ("mirror", "topics", "topology", "acls")}
         data["groups"] = {**data["groups"], "on_deleted": there["groups"]["on_deleted"]}
-    data["mirror"] = {**data["mirror"], "target_retention": _retention(data["mirror"]["target_retention"])}
+    # The boundary says where mirrored topics begin; of new ones everything goes back.
+    ends = {"target_retention": _retention(data["mirror"]["target_retention"]), "start": "earliest"}
+    data["mirror"] = {**data["mirror"], **ends}
     return parse_spec(data, recorded=True)
 
 

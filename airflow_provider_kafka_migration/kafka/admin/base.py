@@ -94,10 +94,7 @@ class AdminBase(WireAdmin):
 
         def attempt() -> dict[K, T | ItemError]:
             try:
-                if self.wire.config.kerberos is not None:
-                    # Before the client, which connects by itself; and each time, because tickets end after some hours.
-                    host = self.wire.connection().host
-                    kerberos.fill_ticket_cache(self.wire.config.kerberos, host, self.where())
+                self.prepare_login()
                 futures = ask(self._open_client())
                 wait(futures.values(), ANSWER_SECONDS)
                 return {item: _answer(future, done) for item, future in futures.items() if future.done()}
@@ -106,6 +103,14 @@ class AdminBase(WireAdmin):
 
         self.wire.metadata([])
         return self.wire.retrying(attempt)
+
+    def prepare_login(self) -> None:
+        """Get the ticket that a client of confluent-kafka needs, which connects by itself, where logins use Kerberos.
+
+        Before each call, because tickets end after some hours.
+        """
+        if self.wire.config.kerberos is not None:
+            kerberos.fill_ticket_cache(self.wire.config.kerberos, self.wire.connection().host, self.where())
 
     def check_client(self) -> None:
         """Open the AdminClient; nothing is sent.

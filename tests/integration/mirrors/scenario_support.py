@@ -75,6 +75,10 @@ class Mirror:
     def start(self) -> None:
         """Run it, and wait until it mirrors."""
         self.begin()
+        self.wait_mirrors()
+
+    def wait_mirrors(self) -> None:
+        """Wait until it mirrors."""
 
         def mirrors() -> bool:
             if self.error is not None:

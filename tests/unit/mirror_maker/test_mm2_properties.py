@@ -108,7 +108,8 @@ def test_each_property_of_the_tables_is_known(key: str) -> None:
     text = f"clusters = a, b\na->b.enabled = true\na->b.{name} = {value}\n"
     found = read_properties(text)
     assert found.unknown == []
-    assert (name in found.flows[0].notes) == (key not in COVERED or key == "replication.policy.class")
+    odd = ("replication.policy.class", "consumer.auto.offset.reset")
+    assert (name in found.flows[0].notes) == (key not in COVERED or key in odd)
 
 
 @pytest.mark.parametrize(
@@ -239,3 +240,26 @@ def test_what_a_person_has_to_correct_is_named(tmp_path: Path) -> None:
     (item,) = answer["to_correct"]
     assert item["path"] == "flows.west->east.mirror.two_way"
     assert item["reason"].endswith("(it does not go together with east->west)")
+
+
+@pytest.mark.parametrize(
+    ("value", "start", "note"),
+    [
+        ("latest", "latest", "from their beginning"),
+        ("LATEST", "latest", "from their beginning"),
+        ("earliest", "earliest", ""),
+        ("none", "earliest", "it begins at their starts now"),
+        ("by_duration:PT1H", "earliest", "it begins at their starts now"),
+    ],
+)
+def test_where_a_flow_begins(value: str, start: str, note: str) -> None:
+    text = f"clusters = a, b\na->b.enabled = true\na->b.consumer.auto.offset.reset = {value}\n"
+    flow = read_properties(text).flows[0]
+    assert flow.spec["mirror"].get("start", "earliest") == start
+    assert note in flow.notes.get("consumer.auto.offset.reset", "")
+    assert bool(note) == ("consumer.auto.offset.reset" in flow.notes)
+
+
+def test_a_forwarding_admin_is_to_be_ported_by_hand() -> None:
+    text = "clusters = a, b\na->b.enabled = true\nforwarding.admin.class = com.example.GitOpsAdmin\n"
+    assert "port it to Python by hand" in read_properties(text).flows[0].notes["forwarding.admin.class"]

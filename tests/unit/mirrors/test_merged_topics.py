@@ -278,7 +278,7 @@ def test_no_right_is_asked_for_that_changes_configs_or_deletes(world: World, mon
         return []
 
     monkeypatch.setattr(access, "_topics", note)
-    list(access._target_topics(context.target, plan))
+    list(access._target_topics(context.spec, context.target, plan))
     assert asked == {"orders": {"DESCRIBE_CONFIGS", "READ", "WRITE"}}
 
 
