@@ -6,6 +6,7 @@ afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -160,13 +161,29 @@ class LiveProducer(_Worker):
                 else:
                     due = int((time.monotonic() - begun) * self._rate) - sent
                     for _ in range(min(due, _MAX_WAITING - len(producer))):
-                        self._send(producer, self.acknowledged)
+                        if not self._sends(producer):
+                            break
                         sent += 1
                 producer.poll(0)
             self._stopping.wait(0.01)
         with self._turn:
             producer.flush(_JOIN_SECONDS)
             self._producer = None
+
+    def _sends(self, producer: Producer) -> bool:
+        """Send the next record, unless a broker has just started and does not know its topics yet."""
+        number = self._number
+        try:
+            self._send(producer, self.acknowledged)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_TOPIC:
+                raise
+            self._number = number
+            # librdkafka would ask again in minutes only.
+            with contextlib.suppress(KafkaException):
+                producer.list_topics(timeout=1)
+            return False
+        return True
 
     def _send(self, producer: Producer, acknowledged: dict[TopicPartitionKey, list[Record]]) -> None:
         topic, partition = self._places[self._number % len(self._places)]

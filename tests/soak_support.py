@@ -33,6 +33,7 @@ class Soak:
     seconds: float
     choose: random.Random = field(init=False)
     kinds: Counter[str] = field(default_factory=Counter)
+    _began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)
@@ -52,19 +53,28 @@ class Soak:
         return f"seed {self.seed}: {self.kinds.total()} faults {dict(sorted(self.kinds.items()))}"
 
     def run(self, faults: Mapping[str, Fault], check: Callable[[], None], pause_seconds: tuple[float, float]) -> None:
-        """Make one fault after the other until the time is over.
+        """Make one fault after the other until the time is over, each kind once before any of them comes again.
 
         :param check: what must be true some time after each of them.
         :param pause_seconds: shortest and longest time between two faults.
         """
-        began = time.monotonic()
-        while time.monotonic() < began + self.seconds:
-            name = self.choose.choice(sorted(faults))
-            print(f"{time.monotonic() - began:6.0f} s: {name}", flush=True)
-            if faults[name]() is not False:
+        self._began, next_ones = time.monotonic(), list[str]()
+        while time.monotonic() < self._began + self.seconds:
+            if not next_ones:
+                next_ones = sorted(faults)
+                self.choose.shuffle(next_ones)
+            name = next_ones.pop()
+            self.tell(name)
+            if faults[name]() is False:
+                self.tell("there was nothing to fail")
+            else:
                 self.kinds[name] += 1
             time.sleep(self.choose.uniform(*pause_seconds))
             check()
+
+    def tell(self, what: str) -> None:
+        """Print what happens, with the seconds since the first fault."""
+        print(f"{time.monotonic() - self._began:6.0f} s: {what}", flush=True)
 
     def broker_faults(self, clusters: Sequence[KafkaCluster]) -> dict[str, Fault]:
         """Brokers are killed and frozen, one at a time."""
@@ -162,7 +172,7 @@ class Route:
 
 
 def settle(
-    sites: Sequence[Site], routes: Sequence[Route], seconds: float, check: Callable[[], None] = lambda: None
+    soak: Soak, sites: Sequence[Site], routes: Sequence[Route], seconds: float, check: Callable[[], None]
 ) -> None:
     """Stop the producers, move the groups to the ends, and wait until each flow has everything.
 
@@ -180,6 +190,7 @@ def settle(
             return route.is_complete()
 
         wait_for(f"everything of {route.name}", healed, seconds, 1.0)
+        soak.tell(f"{route.name} is complete")
 
 
 def check_settled(sites: Sequence[Site], routes: Sequence[Route], part: str) -> Damage:

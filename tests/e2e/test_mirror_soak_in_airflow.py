@@ -249,9 +249,9 @@ def world(soak: Soak, s3_server: S3Server, tmp_path: Path) -> Iterator[World]:
             config = {**cluster.client_config(), **PATIENT}
             numbers = range(2)
             seed = soak.choose.randrange(1 << 16)
-            site.producers.append(LiveProducer(config, {_ORDERS: numbers}, records_per_second=60, seed=seed))
+            site.producers.append(LiveProducer(config, {_ORDERS: numbers}, records_per_second=40, seed=seed))
             if alias == "A":
-                writer = LiveTransactions(config, {_PAYMENTS: numbers}, "soak", records_per_second=60, seed=seed)
+                writer = LiveTransactions(config, {_PAYMENTS: numbers}, "soak", records_per_second=20, seed=seed)
                 site.producers.append(writer)
             for producer in site.producers:
                 opened.enter_context(producer)
@@ -267,7 +267,7 @@ def test_three_flows_under_random_faults(soak: Soak, world: World) -> None:
     world.start()
     soak.run(world.faults(soak), world.check, _PAUSE_SECONDS)
     sites, routes = list(world.sites.values()), world.routes()
-    settle(sites, routes, _HEALED_SECONDS, world.check)
+    settle(soak, sites, routes, _HEALED_SECONDS, world.check)
     for run in world.runs.values():
         run.wait("mirror", "running")
     damage = check_settled(sites, routes, "soak")

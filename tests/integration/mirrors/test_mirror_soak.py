@@ -125,7 +125,7 @@ def test_two_flows_under_random_faults(tmp_path: Path, tmp_path_factory: pytest.
             **soak.group_fault(sites),
         }
         soak.run(faults, check, (0.5, 6))
-        settle(sites, routes, _HEALED_SECONDS, check)
+        settle(soak, sites, routes, _HEALED_SECONDS, check)
         damage = check_settled(sites, routes, "soak")
         print(f"{soak}, {sum(site.count() for site in sites)} records, {damage}", flush=True)
 
