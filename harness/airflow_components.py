@@ -30,10 +30,16 @@ def component_processes(airflow: AirflowStandalone, name: Component) -> list[int
     """
     for pid in airflow.processes_below():
         with suppress(psutil.Error):
-            command = psutil.Process(pid).cmdline()
-            if len(command) == 3 and Path(command[1]).name == "airflow" and command[2] == name:
+            if _is_component(psutil.Process(pid).cmdline(), name):
                 return [pid, *descendants(pid)]
     raise HarnessError(f"Airflow's {name} does not run")
+
+
+def _is_component(command: list[str], name: Component) -> bool:
+    if len(command) == 3 and Path(command[1]).name == "airflow":
+        return command[2] == name
+    # The API server gives itself another title when it has started.
+    return " ".join(command).startswith(f"airflow {name.replace('-', '_')} -- ")
 
 
 def kill_component(airflow: AirflowStandalone, name: Component) -> list[int]:
