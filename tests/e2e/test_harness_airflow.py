@@ -104,15 +104,15 @@ def test_import_errors_and_unknown_things_are_told(airflow: ReplaceableAirflow) 
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_components_are_replaced_and_all_of_them_killed(airflow: ReplaceableAirflow) -> None:
     assert airflow.missing() == []
-    for _ in range(2):  # the second round kills the replacements
-        for name in COMPONENTS:
-            killed = kill_component(airflow, name)
-            wait_for(f"the end of {name}", lambda name=name: name in airflow.missing(), 30)  # type: ignore[misc]
-            airflow.replace(name)
-            assert airflow.missing() == []
-            assert not set(killed) & set(airflow.processes_below())
+    for name in (*COMPONENTS, COMPONENTS[0]):  # the last one is a replacement
+        killed = kill_component(airflow, name)
+        wait_for(f"the end of {name}", lambda name=name: name in airflow.missing(), 30)  # type: ignore[misc]
+        airflow.replace(name)
+        assert airflow.missing() == []
+        assert not set(killed) & set(airflow.processes_below())
     run = airflow.trigger("sleeping")
     airflow.wait_for("sleeping", run, "sleeper", ["running"])
     wait_for("sleeper", lambda: _sleepers(airflow), 60)

@@ -138,13 +138,13 @@ class World:
         def triggerer_killed_while_paused() -> None:
             run = any_run()
             person = Person(self.lab, self._file(run.migration_id))
-            paused = person.asks("pause", "--timeout", str(WAIT_SECONDS / 2))
+            paused = person.asks("pause", "--timeout", str(WAIT_SECONDS - 60))
             assert paused["state"] == "paused", paused
             run.wait("mirror", "deferred")
             kill_component(airflow, "triggerer")
             airflow.replace("triggerer")
             time.sleep(choose.uniform(0, 10))
-            resumed = person.asks("resume", "--timeout", str(WAIT_SECONDS / 2))
+            resumed = person.asks("resume", "--timeout", str(WAIT_SECONDS - 60))
             assert resumed["state"] == "mirroring", resumed
 
         return {
