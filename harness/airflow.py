@@ -20,11 +20,12 @@ import urllib.request
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
 from harness.processes import HarnessError, Process, free_port, release_ports, start, tail_of, wait_for
+from harness.reaper import descendants
 
 #: Long: on a busy machine each of the four components takes a minute to import Airflow.
 _READY_SECONDS = 600.0
@@ -77,7 +78,7 @@ class AirflowStandalone:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> AirflowStandalone:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -117,6 +118,14 @@ class AirflowStandalone:
         release_ports(self._ports)
         self._token = ""
 
+    def kill(self) -> None:
+        """Kill all components and tasks with SIGKILL, as when the machine loses its power."""
+        for process in self._processes():
+            # Asleep, it does not notice the end of its command, and sends no signal that a process could handle.
+            process.signal(signal.SIGSTOP)
+            kill_descendants(process.pid)
+        self.stop()
+
     @property
     def url(self) -> str:
         """Address of UI and API. A visitor is logged in as admin."""
@@ -133,6 +142,10 @@ class AirflowStandalone:
         if self._process is None:
             raise HarnessError("Airflow does not run")
         return self._process.pid
+
+    def processes_below(self) -> list[int]:
+        """Process ids of all components and tasks, and of what they have started."""
+        return [pid for process in self._processes() for pid in descendants(process.pid)]
 
     def environment(self) -> dict[str, str]:
         """Environment of all components, to run ``airflow`` commands against the same home."""
@@ -390,6 +403,9 @@ class AirflowStandalone:
                 text += f"\nlog of {name} ends:\n" + "\n".join(lines)
         return text
 
+    def _processes(self) -> list[Process]:
+        return [] if self._process is None else [self._process]
+
     def _check_running(self) -> None:
         if self._process is None:
             raise HarnessError("Airflow does not run")
@@ -447,6 +463,19 @@ class AirflowStandalone:
             temporary.replace(kept)
         else:
             shutil.copyfile(kept, self._database)
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill all processes below one with SIGKILL, including those that others start meanwhile."""
+
+    def are_gone() -> bool:
+        below = descendants(pid)
+        for item in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(item, signal.SIGKILL)
+        return not below
+
+    wait_for(f"the end of all processes below {pid}", are_gone, _STOP_SECONDS)
 
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

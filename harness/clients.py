@@ -6,6 +6,7 @@ afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -24,6 +25,8 @@ from harness.processes import HarnessError
 _JOIN_SECONDS = 30.0
 #: Maximum number of records in flight of a producer; librdkafka's own queue is larger.
 _MAX_WAITING = 10_000
+_TRANSACTION_RECORDS = 20
+_TRANSACTION_MS = 60_000
 
 #: (topic, number) -> key and value (None: a tombstone).
 Content = Callable[[str, int], tuple[bytes, bytes | None]]
@@ -158,7 +161,8 @@ class LiveProducer(_Worker):
                 else:
                     due = int((time.monotonic() - begun) * self._rate) - sent
                     for _ in range(min(due, _MAX_WAITING - len(producer))):
-                        self._send(producer)
+                        if not self._sends(producer):
+                            break
                         sent += 1
                 producer.poll(0)
             self._stopping.wait(0.01)
@@ -166,7 +170,22 @@ class LiveProducer(_Worker):
             producer.flush(_JOIN_SECONDS)
             self._producer = None
 
-    def _send(self, producer: Producer) -> None:
+    def _sends(self, producer: Producer) -> bool:
+        """Send the next record, unless a broker has just started and does not know its topics yet."""
+        number = self._number
+        try:
+            self._send(producer, self.acknowledged)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_TOPIC:
+                raise
+            self._number = number
+            # librdkafka would ask again in minutes only.
+            with contextlib.suppress(KafkaException):
+                producer.list_topics(timeout=1)
+            return False
+        return True
+
+    def _send(self, producer: Producer, acknowledged: dict[TopicPartitionKey, list[Record]]) -> None:
         topic, partition = self._places[self._number % len(self._places)]
         number = self._number
         self._number += 1
@@ -178,7 +197,7 @@ class LiveProducer(_Worker):
             if error is not None:
                 self.failed.append((topic, partition, error))
             else:
-                self.acknowledged[topic, partition].append(
+                acknowledged[topic, partition].append(
                     Record(message.offset(), record.timestamp, key, value, record.headers)
                 )
 
@@ -189,6 +208,62 @@ class LiveProducer(_Worker):
     def _text(self, _: str, number: int) -> tuple[bytes, bytes]:
         value = b'{"live":%d,"text":"%s"}' % (number, self._filler)
         return b"live-%d" % self._random.randrange(1000), value
+
+
+class LiveTransactions(LiveProducer):
+    """Writes transactions over all its partitions until it is frozen or stopped; every fourth one is aborted.
+
+    ``acknowledged`` has the records of transactions whose commit has succeeded. What becomes of a transaction during
+    which a broker dies is for the broker to say: it is counted in :attr:`undecided`, and its records may be there.
+
+    :param transactional_id: of no other producer.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: Mapping[str, Sequence[int]],
+        transactional_id: str,
+        **options: Any,
+    ) -> None:
+        settings = {"transactional.id": transactional_id, "transaction.timeout.ms": _TRANSACTION_MS}
+        super().__init__({**config, **settings}, topics, **options)
+        #: Numbers of transactions.
+        self.committed = self.aborted = self.undecided = 0
+
+    def _run(self) -> None:
+        producer: Producer | None = None
+        while not self._stopping.is_set():
+            with self._turn:
+                if not self._frozen.is_set():
+                    producer = self._transaction(producer)
+            self._stopping.wait(_TRANSACTION_RECORDS / self._rate)
+
+    def _transaction(self, producer: Producer | None) -> Producer | None:
+        """Write one; return the producer, or None if the next transaction needs another one."""
+        written: dict[TopicPartitionKey, list[Record]] = defaultdict(list)
+        is_aborted = (self.committed + self.aborted) % 4 == 3
+        try:
+            if producer is None:
+                producer = Producer({"log_level": 2, "linger.ms": 5, "compression.codec": self._codec, **self._config})
+                # Ends what a former one has left open.
+                producer.init_transactions(_JOIN_SECONDS)
+            producer.begin_transaction()
+            for _ in range(_TRANSACTION_RECORDS):
+                self._send(producer, written)
+            if is_aborted:
+                producer.flush(_JOIN_SECONDS)  # otherwise librdkafka drops unsent records, and the log has none
+                producer.abort_transaction(_JOIN_SECONDS)
+                self.aborted += 1
+                return producer
+            producer.commit_transaction(_JOIN_SECONDS)
+        except KafkaException:
+            self.undecided += 1
+            return None
+        self.committed += 1
+        for place, records in written.items():
+            self.acknowledged[place] += records
+        return producer
 
 
 def lost_records(

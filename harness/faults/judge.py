@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -15,6 +16,8 @@ from airflow_provider_kafka_migration.offset_map.store import LaneMaps, base_run
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name, read_positions
 from harness.compare import PartitionContent, read
 from harness.copiers.copying import Copying
+
+_EMPTY = PartitionContent(0, 0)
 
 
 @dataclass
@@ -78,6 +81,28 @@ def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
             found.where.append(f"{key[0]}-{key[1]}: {_counts(found)}")
         total.add(found)
     return total
+
+
+def judge_equal(source: Mapping[str, Any], target: Mapping[str, Any], names: Mapping[str, str]) -> Damage:
+    """Compare topics of which the target must have the same records at the same offsets.
+
+    :param source: librdkafka keys of the source; ``target`` likewise.
+    :param names: topic on the source -> topic on the target.
+    """
+    ours, theirs = read(target, names.values()), read(source, names)
+    total = Damage()
+    for topic, remote in sorted(names.items()):
+        for number in sorted(theirs[topic].keys() | ours[remote].keys()):
+            found = _judge_equal(theirs[topic].get(number, _EMPTY), ours[remote].get(number, _EMPTY))
+            if found.found:
+                found.where.append(f"{topic}-{number}: {_counts(found)}")
+            total.add(found)
+    return total
+
+
+def _judge_equal(source: PartitionContent, target: PartitionContent) -> Damage:
+    offset_map = PartitionMap([OffsetRange(0, 0)]).closed(source.end, target.end)
+    return _judge_partition(source, target, offset_map, compacted=False)
 
 
 def _from_the_start(offset_map: PartitionMap) -> PartitionMap:

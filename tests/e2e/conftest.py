@@ -34,7 +34,8 @@ def lab(
         "APPROVALS_FOLDER": str(folder / "approvals"),
     }
     (folder / "approvals").mkdir()
-    with lab_airflow(folder, dags, source_cluster, target_cluster, s3_server, env) as airflow:
+    clusters = {"kafka_source": source_cluster, "kafka_target": target_cluster}
+    with lab_airflow(folder, dags, clusters, s3_server, env) as airflow:
         yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, itertools.count(1))
 
 
@@ -61,8 +62,8 @@ def killing_lab(
     file = dags / "killed_migration.py"
     file.write_bytes((Path(__file__).parent / "dags" / file.name).read_bytes())
     env = {"AIRFLOW__KAFKA_MIGRATION__PRELOAD": "True", "KILLS": str(kills)}
-    airflow = lab_airflow(folder, dags, source_cluster, target_cluster, s3_server, env)
-    with airflow:
+    clusters = {"kafka_source": source_cluster, "kafka_target": target_cluster}
+    with lab_airflow(folder, dags, clusters, s3_server, env) as airflow:
         yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, itertools.count(1))
 
 

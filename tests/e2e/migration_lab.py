@@ -1,4 +1,4 @@
-"""Two clusters, S3 and a whole Airflow with the project's DAG files, and one migration's run in it."""
+"""Clusters, S3 and a whole Airflow with the project's DAG files, and one migration's run in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -17,7 +19,7 @@ import psutil
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.provider.params import params_from_spec
-from harness.airflow import AirflowStandalone
+from harness.airflow_components import ReplaceableAirflow
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
@@ -46,7 +48,7 @@ class Lab:
     source: KafkaCluster
     target: KafkaCluster
     s3: S3Server
-    airflow: AirflowStandalone
+    airflow: ReplaceableAirflow
     numbers: Iterator[int]
 
     def spec(self, migration_id: str, prefix: str, **sections: Any) -> dict[str, Any]:
@@ -193,23 +195,26 @@ class DagRun:
 
     def spark_driver(self, phase: str, timeout_seconds: float = WAIT_SECONDS) -> psutil.Process:
         """The JVM of a phase's spark-submit."""
+        return wait_for(
+            f"Spark driver of {phase} of {self.migration_id}",
+            lambda: self.find_spark_driver(phase),
+            timeout_seconds,
+            every_seconds=0.1,
+        )
+
+    def find_spark_driver(self, phase: str) -> psutil.Process | None:
+        """The same, if it runs now."""
         name = f"kafka-migration-{self.migration_id}-{phase}"
-        found: list[psutil.Process] = []
-
-        def running() -> bool:
-            for process in psutil.Process(self.lab.airflow.pid).children(recursive=True):
-                try:
-                    command = process.cmdline()
-                except psutil.Error:
-                    continue
-                # A first, short-lived JVM only makes the command line of the driver's.
-                if name in command and "java" in Path(command[0]).name and LAUNCHER not in command:
-                    found.append(process)
-                    return True
-            return False
-
-        wait_for(f"Spark driver {name}", running, timeout_seconds, every_seconds=0.1)
-        return found[0]
+        for pid in self.lab.airflow.processes_below():
+            try:
+                process = psutil.Process(pid)
+                command = process.cmdline()
+            except psutil.Error:
+                continue
+            # A first, short-lived JVM only makes the command line of the driver's.
+            if name in command and "java" in Path(command[0]).name and LAUNCHER not in command:
+                return process
+        return None
 
     def everything_airflow_keeps(self, planted: str = "") -> dict[str, bytes]:
         """Logs of all tasks and components (``logs``), and all tables of the metadata database, by name.
@@ -234,6 +239,31 @@ class DagRun:
         return kept
 
 
+@dataclass
+class Person:
+    """Somebody at a machine that reaches the storage, and has Airflow's connections."""
+
+    lab: Lab
+    file: Path
+
+    def asks(self, action: str, *arguments: str) -> dict[str, Any]:
+        """Run ``kafka-migration mirror <action>``, and return what it prints."""
+        program = str(Path(sys.executable).with_name("kafka-migration"))
+        done = subprocess.run(
+            [program, "mirror", action, str(self.file), "--json", *arguments],
+            env=self.lab.airflow.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT_SECONDS,
+        )
+        # Airflow's own lines about its connection come first.
+        _, separator, answer = f"\n{done.stdout}".partition("\n{\n")
+        assert separator, done.stdout + done.stderr[-3000:]
+        found: dict[str, Any] = json.loads("{" + answer)
+        return found
+
+
 def _copy_of(database: sqlite3.Connection) -> sqlite3.Connection:
     copy = sqlite3.connect(":memory:")
     database.backup(copy)
@@ -243,16 +273,20 @@ def _copy_of(database: sqlite3.Connection) -> sqlite3.Connection:
 def lab_airflow(
     folder: Path,
     dags: Path,
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
+    clusters: Mapping[str, KafkaCluster],
     s3_server: S3Server,
     env: Mapping[str, str] | None = None,
-) -> AirflowStandalone:
-    """An Airflow, not started, with connections to everything."""
+) -> ReplaceableAirflow:
+    """An Airflow, not started, with connections to everything.
+
+    :param clusters: by the ids of their connections.
+    """
     s3 = s3_server.config()
     connections = {
-        "kafka_source": {"conn_type": "kafka", "extra": source_cluster.client_config("admin")},
-        "kafka_target": {"conn_type": "kafka", "extra": target_cluster.client_config("admin")},
+        **{
+            conn_id: {"conn_type": "kafka", "extra": cluster.client_config("admin")}
+            for conn_id, cluster in clusters.items()
+        },
         "aws_e2e": {
             "conn_type": "aws",
             "login": s3["aws_access_key_id"],
@@ -273,7 +307,7 @@ def lab_airflow(
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "notifiers"), os.environ.get("PYTHONPATH", "")]),
         **(env or {}),
     }
-    return AirflowStandalone(folder / "airflow", dags, connections, settings)
+    return ReplaceableAirflow(folder / "airflow", dags, connections, settings)
 
 
 def may_be_cleared(task_id: str, states: Mapping[str, str | None]) -> bool:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.airflow import AirflowApiError, AirflowStandalone
+from harness.airflow import AirflowApiError
+from harness.airflow_components import COMPONENTS, ReplaceableAirflow, kill_component
 from harness.processes import HarnessError, is_listening, wait_for
 from harness.reaper import descendants
 
@@ -55,17 +56,17 @@ with DAG("sleeping", schedule=None):
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStandalone]:
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplaceableAirflow]:
     dags = tmp_path_factory.mktemp("dags")
     (dags / "probe.py").write_text(DAGS)
     (dags / "bad.py").write_text("from airflow.sdk import DAG\nraise RuntimeError('bad file')\n")
     connections = {"somewhere": {"conn_type": "generic", "host": "the-host"}}
-    with AirflowStandalone(tmp_path_factory.mktemp("home"), dags, connections) as started:
+    with ReplaceableAirflow(tmp_path_factory.mktemp("home"), dags, connections) as started:
         yield started
 
 
 @pytest.mark.soak
-def test_a_run_with_an_approval_and_its_clear(airflow: AirflowStandalone) -> None:
+def test_a_run_with_an_approval_and_its_clear(airflow: ReplaceableAirflow) -> None:
     run = airflow.trigger("probe", {"x": 5}, "a-run")
     assert run == "a-run"
     assert airflow.hitl("probe", run, "first") is None
@@ -85,14 +86,14 @@ def test_a_run_with_an_approval_and_its_clear(airflow: AirflowStandalone) -> Non
         airflow.wait_for("probe", run, None, ["success"])
 
 
-def test_a_failure_is_told_with_its_log(airflow: AirflowStandalone) -> None:
+def test_a_failure_is_told_with_its_log(airflow: ReplaceableAirflow) -> None:
     run = airflow.trigger("failing")
     with pytest.raises(HarnessError, match="so it goes"):
         airflow.wait_for("failing", run, None, ["success"])
     assert airflow.run_state("failing", run) == "failed"
 
 
-def test_import_errors_and_unknown_things_are_told(airflow: AirflowStandalone) -> None:
+def test_import_errors_and_unknown_things_are_told(airflow: ReplaceableAirflow) -> None:
     wait_for("import error", airflow.import_errors, 60)
     assert "bad file" in airflow.import_errors()["bad.py"]
     with pytest.raises(HarnessError, match="bad file"):
@@ -102,7 +103,34 @@ def test_import_errors_and_unknown_things_are_told(airflow: AirflowStandalone) -
     assert caught.value.status == 404
 
 
-def test_stop_ends_tasks_and_all_they_started(airflow: AirflowStandalone) -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_components_are_replaced_and_all_of_them_killed(airflow: ReplaceableAirflow) -> None:
+    assert airflow.missing() == []
+    for name in (*COMPONENTS, COMPONENTS[0]):  # the last one is a replacement
+        killed = kill_component(airflow, name)
+        wait_for(f"the end of {name}", lambda name=name: name in airflow.missing(), 30)  # type: ignore[misc]
+        airflow.replace(name)
+        assert airflow.missing() == []
+        assert not set(killed) & set(airflow.processes_below())
+    run = airflow.trigger("sleeping")
+    airflow.wait_for("sleeping", run, "sleeper", ["running"])
+    wait_for("sleeper", lambda: _sleepers(airflow), 60)
+    commands = [Path(f"/proc/{pid}/cmdline") for pid in airflow.processes_below()]
+    airflow.kill()
+    assert [path for path in commands if _content(path)] == []
+    assert airflow.processes_below() == []
+    airflow.start()
+    assert airflow.run_state("sleeping", run) == "running"
+    airflow.delete_run("sleeping", run)
+
+
+def _sleepers(airflow: ReplaceableAirflow) -> list[Path]:
+    paths = [Path(f"/proc/{pid}/cmdline") for pid in airflow.processes_below()]
+    return [path for path in paths if b"sleep\x00300" in _content(path)]
+
+
+def test_stop_ends_tasks_and_all_they_started(airflow: ReplaceableAirflow) -> None:
     """Comes last: the others cannot run after it."""
     run = airflow.trigger("sleeping")
     airflow.wait_for("sleeping", run, "sleeper", ["running"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +15,9 @@ from harness.clients import LiveProducer, commit_offsets, committed_offsets, los
 from harness.compare import bounds, compare
 from harness.load import Kind, TopicLoad, load
 from harness.processes import wait_for
-from tests.e2e.migration_lab import WAIT_SECONDS, DagRun, Lab, kill_all
+from tests.e2e.migration_lab import WAIT_SECONDS, DagRun, Lab, Person, kill_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
-
-
-@dataclass
-class Person:
-    """Somebody at a machine that reaches the storage, and has Airflow's connections."""
-
-    lab: Lab
-    file: Path
-
-    def asks(self, action: str, *arguments: str) -> dict[str, Any]:
-        """Run ``kafka-migration mirror <action>``, and return what it prints."""
-        program = str(Path(sys.executable).with_name("kafka-migration"))
-        done = subprocess.run(
-            [program, "mirror", action, str(self.file), "--json", *arguments],
-            env=self.lab.airflow.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=WAIT_SECONDS,
-        )
-        # Airflow's own lines about its connection come first.
-        _, separator, answer = f"\n{done.stdout}".partition("\n{\n")
-        assert separator, done.stdout + done.stderr[-3000:]
-        found: dict[str, Any] = json.loads("{" + answer)
-        return found
 
 
 def _mirror_spec(lab: Lab, name: str, prefix: str) -> dict[str, Any]:

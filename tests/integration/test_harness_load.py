@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from harness.brokers import KafkaCluster
 from harness.clients import (
     GroupReader,
     LiveProducer,
+    LiveTransactions,
     commit_offsets,
     committed_offsets,
     judge_group,
@@ -207,6 +208,25 @@ def test_a_lost_acknowledged_record_is_found(source_cluster: KafkaCluster, topic
     records[7] = replace(records[7], offset=records[7].offset + 1)
     records.append(replace(records[-1], offset=records[-1].offset + 1))
     assert lost_records(config, producer.acknowledged) == [(topic, 0, records[n]) for n in (3, 7, len(records) - 1)]
+
+
+def test_live_transactions_know_what_is_committed(source_cluster: KafkaCluster, topic: str) -> None:
+    """And a transaction that its producer's successor has aborted is not among them."""
+    source_cluster.create_topic(topic, partitions=2)
+    config = source_cluster.client_config()
+    with LiveTransactions(config, {topic: [0, 1]}, f"{topic}.writer", records_per_second=1000) as producer:
+        wait_for("transactions", lambda: producer.committed > 5 and producer.aborted > 1, 60)
+        fence = Producer({**config, "transactional.id": f"{topic}.writer"})
+        fence.init_transactions(30)
+        before = producer.committed
+        wait_for("transactions of its successor", lambda: producer.committed > before + 3, 60)
+        producer.freeze()
+        frozen_at = producer.count()
+        content = read(config, [topic])[topic]
+        # Without a broker's death nothing is left undecided but what the fence has aborted.
+        assert producer.undecided == 1
+        assert sum(len(part.offsets) for part in content.values()) == frozen_at == producer.committed * 20
+    assert lost_records(config, producer.acknowledged) == []
 
 
 def test_groups_stand_where_they_are_put(source_cluster: KafkaCluster, topics: dict[Kind, TopicLoad]) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from harness.compare import PartitionContent, Record, record_digest
-from harness.faults.judge import Damage, _judge_partition
+from harness.faults import judge
+from harness.faults.judge import Damage, _judge_partition, judge_equal
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,25 @@ def test_damage(target: dict[int, str], kind: str) -> None:
 
 def test_ends_that_differ_are_wrong_offsets() -> None:
     assert judged(SOURCE, content({0: "a", 1: "b", 5: "c", 6: "d"}, end=9)).wrong_offsets
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ({1: SOURCE}, None),
+        ({}, "lost"),
+        ({1: SOURCE, 2: SOURCE}, "duplicated"),
+        ({1: content({0: "a", 1: "b", 4: "c", 6: "d"}, end=7)}, "wrong_offsets"),
+    ],
+)
+def test_equal_topics(monkeypatch: pytest.MonkeyPatch, target: dict[int, PartitionContent], kind: str | None) -> None:
+    """A partition that only one side has is damage, too."""
+    clusters = {"a": {"t": {1: SOURCE}}, "b": {"A.t": target}}
+    monkeypatch.setattr(judge, "read", lambda config, _: clusters[config["bootstrap.servers"]])
+    damage = judge_equal({"bootstrap.servers": "a"}, {"bootstrap.servers": "b"}, {"t": "A.t"})
+    assert damage.found is (kind is not None)
+    assert kind is None or getattr(damage, kind)
+    assert [place.partition(":")[0] for place in damage.where] == ([f"t-{max(target, default=1)}"] if kind else [])
 
 
 def test_a_map_that_tells_the_truth_and_one_that_does_not() -> None:
