@@ -21,13 +21,13 @@ class StateCluster(Protocol):
     """A cluster that has state topics, with its clients."""
 
     @property
-    def role(self) -> Literal["source", "target"]: ...  # noqa: D102
+    def role(self) -> Literal["source", "target"]: ...
     @property
-    def config(self) -> ClientConfig: ...  # noqa: D102
+    def config(self) -> ClientConfig: ...
     @property
-    def wire(self) -> Wire: ...  # noqa: D102
+    def wire(self) -> Wire: ...
     @property
-    def admin(self) -> Admin: ...  # noqa: D102
+    def admin(self) -> Admin: ...
 
 
 @dataclass(frozen=True)
