@@ -180,9 +180,9 @@ def status(file: SpecArgument) -> Answer:
         name, what = next(iter(kept.problems.items()))
         text = f"the target keeps what the source has deleted, {kept.count} problems, the first is {name}: {what}"
         lines.append(escape(f"{kept.at}: {text}"))
-    for name, item in state_topics.items():
-        if item.problem:
-            lines.append(escape(f"{item.at}: {name} of MirrorMaker 2: {item.problem}"))
+    for name, report in state_topics.items():
+        if report.problem:
+            lines.append(escape(f"{report.at}: {name} of MirrorMaker 2: {report.problem}"))
     paused = found.state is State.PAUSED
     return Answer(data, lines, code=ExitCode.WAITS if paused else ExitCode.OK)
 
@@ -249,9 +249,8 @@ def _deleted_text(groups: list[str]) -> str:
 
 def _heartbeat_text(reports: dict[str, Any]) -> str:
     found = reports.get("heartbeats")
-    return (
-        f"the newest of the source on the target is of {found['written_at']}" if found and found["written_at"] else ""
-    )
+    at = found["written_at"] if found else ""
+    return f"the newest of the source on the target is of {at}" if at else ""
 
 
 def _verified(found: MirrorVerification) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Heartbeats:
             raise problem
 
     def _write(self, now_ms: int, check: Callable[[], None]) -> None:
-        """Write the flow's own beat, and what was taken from the source; what is not written stays for the next round."""
+        """Write the flow's own beat and what the source gave; what is not written stays for the next round."""
         topics = self._topics
         self._prepare(self._target, topics.heartbeats)
         own = Heartbeat(topics.source_alias, topics.target_alias, now_ms).encode()

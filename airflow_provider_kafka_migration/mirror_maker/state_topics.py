@@ -94,10 +94,8 @@ class StateTopics:
 
     def of_groups(self, side: Literal["source", "target"]) -> list[str]:
         """Return those of one cluster that have the positions of groups."""
-        return [
-            *([self.checkpoints] if side == "target" else []),
-            *([self.offset_syncs] if side == self.syncs_on else []),
-        ]
+        places = {self.checkpoints: "target", self.offset_syncs: self.syncs_on}
+        return [name for name, place in places.items() if place == side]
 
     def names(self) -> list[str]:
         """Return all of them."""
