@@ -117,9 +117,10 @@ class Snapshot:
         if not document:
             return None
         lanes = lanes_under_way(store, document)
-        name, is_groups_job = str(document["migration_id"]), document.get("job") == GROUPS_JOB
-        groups = GroupFigures.read(store, name) if is_groups_job else None
-        heartbeat_at = read_heartbeat(store, name) if is_groups_job else None
+        groups = heartbeat_at = None
+        if document.get("job") == GROUPS_JOB:
+            name = str(document["migration_id"])
+            groups, heartbeat_at = GroupFigures.read(store, name), read_heartbeat(store, name)
         return cls(with_lanes(document, lanes), _standings(document, lanes), groups, heartbeat_at)
 
     @property

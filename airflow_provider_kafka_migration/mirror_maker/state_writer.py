@@ -279,6 +279,7 @@ class StateLog:
         self._wire, self._topic, self._last = wire, topic, last
         #: the next offset to read; None: nothing was read yet
         self._position: int | None = None
+        self._topic_id = ""
 
     def read(self) -> Read:
         """Read what has been added since the last time; after an error the same again.
@@ -286,9 +287,11 @@ class StateLog:
         :raises ForeignData: a record has no key or no value.
         """
         key = (self._topic, 0)
+        topic_id = self._wire.metadata([self._topic])[self._topic].topic_id
         start, end = (self._wire.list_offsets([key], which)[key] for which in ("earliest", "latest"))
         position = self._position
-        is_whole = position is None or position > end
+        # Before Kafka 2.8 topics have no ids.
+        is_whole = position is None or position > end or topic_id != self._topic_id
         if position is None or is_whole:
             position = start if self._last is None else end - self._last
         position = max(position, start)
@@ -307,7 +310,7 @@ class StateLog:
                     )
                 found.pop(bytes(record.key), None)
                 found[bytes(record.key)] = bytes(record.value)
-        self._position = end
+        self._position, self._topic_id = end, topic_id
         return Read(self._topic, self._wire.config.name, found, is_whole)
 
 
