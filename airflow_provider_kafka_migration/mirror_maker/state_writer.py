@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.mirror_maker.formats import (
     Checkpoint,
     Heartbeat,
     OffsetSync,
+    fits,
 )
 from airflow_provider_kafka_migration.mirror_maker.state_topics import StateCluster, StateTopics
 
@@ -143,7 +144,8 @@ class StateWriter:
                 item.partition,
                 item.upstream_offset,
                 item.downstream_offset,
-                item.metadata,
+                # A text that is too long must not keep the others from being written.
+                item.metadata if fits(item.metadata) else "",
             )
             key, value = made.encode()
             if self._known.checkpoints.get(key) != value:

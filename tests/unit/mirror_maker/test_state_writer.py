@@ -55,6 +55,15 @@ def test_nothing_counts_as_written_that_the_target_did_not_take() -> None:
     assert made.write([position(5)], {("t", 0): (9, 9)}).checkpoints == 1
 
 
+def test_a_text_that_is_too_long_keeps_no_other_group_from_being_written() -> None:
+    made = writer()
+    long = position(5, group="long")._replace(metadata="ü" * 16_384)
+    assert made.write([long, position(6)], {}).checkpoints == 2
+    found = [Checkpoint.decode(item.key, item.value) for item in made.sent if item.topic == TOPICS.checkpoints]
+    assert {(item.group, item.upstream_offset, item.metadata) for item in found} == {("long", 5, ""), ("g", 6, "")}
+    assert made.write([long, position(6)], {}).checkpoints == 0
+
+
 @st.composite
 def partitions(draw: st.DrawFn) -> tuple[list[int], PartitionMap]:
     """Source offsets that have records, with holes that were not filled, and the map of the copy."""

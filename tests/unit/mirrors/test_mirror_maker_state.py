@@ -277,6 +277,21 @@ def test_a_last_round_that_fails_is_named_and_the_promotion_goes_on(worlds: Worl
     assert problem.startswith("checkpoints: a state topic holds a record of another format")
 
 
+def test_an_unexpected_error_in_the_last_round_does_not_hold_up_a_promotion(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds.at("tail", **sections(heartbeats=False))
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("orders")
+
+    monkeypatch.setattr(state, "open_writer", broken)
+    mirror_until(world, lambda: ask(world, "promoted"))
+    assert world.state is State.PROMOTED
+    (problem,) = Promotion.parse(world.stored("results/promotion.json") or b"").problems
+    assert "KeyError" in problem
+
+
 # -- problems ---------------------------------------------------------------------------------------------------------
 
 
