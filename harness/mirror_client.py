@@ -31,6 +31,10 @@ class MirrorClient:
         for name, value in properties.items():
             self._properties.put(name, value)
 
+    def about(self, properties: Mapping[str, str]) -> MirrorClient:
+        """Return a client of the same JVM for another target cluster."""
+        return MirrorClient(self._gateway, properties)
+
     def translate(self, source_alias: str, group: str, *, seconds: int = 60) -> Offsets:
         """``RemoteClusterUtils.translateOffsets``."""
         wait = self._gateway.jvm.java.time.Duration.ofSeconds(seconds)

@@ -11,6 +11,7 @@ from airflow_provider_kafka_migration.access import iam
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.internal_topics import SCRATCH_PREFIX
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
 from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -38,7 +39,35 @@ class Needed:
 
 def needed(spec: MigrationSpec, plan: Plan) -> list[Needed]:
     """Return all needed operations, ascending."""
-    return sorted([*_source(spec, plan), *_target(spec, plan)])
+    return sorted([*_source(spec, plan), *_target(spec, plan), *state_topics(spec)])
+
+
+def state_topics(spec: MigrationSpec) -> Iterator[Needed]:
+    """Yield what a mirror needs on MirrorMaker 2's state topics, if it writes any (``mirror.state_topics``)."""
+    section = spec.mirror.state_topics
+    if spec.kind != "mirror" or not section.is_on:
+        return
+    topics = StateTopics.of(spec)
+    written: set[tuple[Side, str]] = set()
+    if section.checkpoints:
+        written |= {("target", topics.checkpoints), (topics.syncs_on, topics.offset_syncs)}
+    if section.heartbeats:
+        written |= {("target", topics.heartbeats), ("target", topics.remote_heartbeats)}
+        upstream = [topics.heartbeats, *_upstream_heartbeats(spec)]
+        for name, remote in spec.mirror.names(spec.topics.rename).remote_heartbeats(upstream).items():
+            written.add(("target", remote))
+            yield Needed("source", "TOPIC", "LITERAL", name, ("DESCRIBE", "READ"), "mirror.state_topics.heartbeats")
+        if section.heartbeats_on_source:
+            written.add(("source", topics.heartbeats))
+    for side, name in sorted(written):
+        operations = ("CREATE", "DESCRIBE", "READ", "WRITE")
+        yield Needed(side, "TOPIC", "LITERAL", name, operations, "mirror.state_topics")
+
+
+def _upstream_heartbeats(spec: MigrationSpec) -> list[str]:
+    """Heartbeats of the clusters that are one flow away from the source; those further away have longer names."""
+    mirror = spec.mirror
+    return [f"{alias}{mirror.separator}heartbeats" for alias in sorted(mirror.known_aliases)]
 
 
 def patterns(regexes: list[str], names: list[str]) -> list[tuple[str, str]]:

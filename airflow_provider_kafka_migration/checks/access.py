@@ -11,6 +11,7 @@ from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bi
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
@@ -40,6 +41,33 @@ def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     yield from _source_topics(context.spec, context.source, plan)
     yield from _target_topics(context.spec, context.target, plan)
     yield from _groups(context.target, plan, context.spec)
+
+
+def check_state_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Check that a mirror can write MirrorMaker 2's state topics, if it is to do so."""
+    for cluster in (context.source, context.target):
+        items = [item for item in permissions.state_topics(context.spec) if item.side == cluster.role]
+        if not items:
+            continue
+        names = sorted({item.name for item in items})
+        facts = cluster.admin.describe_topics(names, operations=True)
+        present = [item for item in items if facts[item.name].error is None]
+        for item in present:
+            yield from _state_topic(cluster, item, facts[item.name])
+        if absent := sorted({item.name for item in items if item not in present and "CREATE" in item.operations}):
+            seen = f"the allowed operations on state topics that do not exist yet: {some(absent)}"
+            yield finding("I006", seen, subject=f"{cluster.role} state topics")
+
+
+def _state_topic(cluster: Cluster, item: permissions.Needed, facts: TopicFacts) -> Iterator[Finding]:
+    if "WRITE" in item.operations and len(facts.partitions) != 1:
+        seen = f"{cluster.role}: {item.name} has {len(facts.partitions)} partitions; clients read only one"
+        yield finding("B043", seen, subject=f"{cluster.role} {item.name}")
+    if facts.operations is None:
+        return
+    # One that exists need not be created.
+    for operation in sorted(set(item.operations) - {"CREATE"} - with_implied(facts.operations)):
+        yield _missing(cluster.role, operation, "Topic", item.why, [item.name])
 
 
 def check_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

@@ -133,6 +133,7 @@ def status(file: SpecArgument) -> Answer:
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
     from airflow_provider_kafka_migration.mirrors import (
         group_deletions,
+        mirror_maker_state,
         missed_tombstones,
         requests,
         retention,
@@ -151,6 +152,7 @@ def status(file: SpecArgument) -> Answer:
             missing = group_deletions.read_missing(context.record)
             deleted = group_deletions.deleted(context.record)
             verified = verification.last_verification(context.record)
+            state_topics = mirror_maker_state.last_reports(context.record)
     copied = {} if snapshot is None else _figures(spec, snapshot)
     groups = None if snapshot is None or snapshot.groups is None else _groups(snapshot.groups)
     data = {
@@ -166,6 +168,7 @@ def status(file: SpecArgument) -> Answer:
         "request": request.model_dump(mode="json"),
         "tombstones_at_risk": tombstones,
         "retention_problems": None if kept is None else kept.model_dump(mode="json"),
+        "state_topics": {name: item.model_dump(mode="json") for name, item in state_topics.items()},
     }
     lines = _status_lines(spec, found, request, data)
     for item in missing:
@@ -177,6 +180,9 @@ def status(file: SpecArgument) -> Answer:
         name, what = next(iter(kept.problems.items()))
         text = f"the target keeps what the source has deleted, {kept.count} problems, the first is {name}: {what}"
         lines.append(escape(f"{kept.at}: {text}"))
+    for name, report in state_topics.items():
+        if report.problem:
+            lines.append(escape(f"{report.at}: {name} of MirrorMaker 2: {report.problem}"))
     paused = found.state is State.PAUSED
     return Answer(data, lines, code=ExitCode.WAITS if paused else ExitCode.OK)
 
@@ -241,6 +247,12 @@ def _deleted_text(groups: list[str]) -> str:
     return f"{len(groups)} deleted on the target because the source deleted them, the last is {groups[-1]}"
 
 
+def _heartbeat_text(reports: dict[str, Any]) -> str:
+    found = reports.get("heartbeats")
+    at = found["written_at"] if found else ""
+    return f"the newest of the source on the target is of {at}" if at else ""
+
+
 def _verified(found: MirrorVerification) -> dict[str, Any]:
     return {
         "finished_at": found.finished_at,
@@ -277,6 +289,7 @@ def _status_lines(spec: MigrationSpec, found: Status, request: MirrorRequest, da
         "partitions": ", ".join(f"{count} {name}" for name, count in sorted((data["verdicts"] or {}).items())),
         "groups": _groups_text(data["groups"]),
         "groups deleted": _deleted_text(data["groups_deleted"]),
+        "heartbeat": _heartbeat_text(data["state_topics"]),
         "compared": _verified_text(data["verification"]),
         "silent": data["silence"],
         "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",

@@ -14,13 +14,15 @@ from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, answering, error_console
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, read_spec, resolver
-from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.errors import IllegalTransition, Transient
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_duration
+from airflow_provider_kafka_migration.state import State
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
+    from airflow_provider_kafka_migration.record.context import PhaseContext
     from airflow_provider_kafka_migration.translate import Direction, Translated, Translator
     from airflow_provider_kafka_migration.translate.publish import StatePublisher
 
@@ -151,7 +153,8 @@ def publish(
     """Write the positions of all selected groups into MirrorMaker 2's state topics on the target, until interrupted.
 
     RemoteClusterUtils and MirrorClient of Kafka then answer from the exact offset map. Only one such command may run
-    for an alias. It creates the topics that are missing, and changes nothing else.
+    for an alias. It creates the topics that are missing, and changes nothing else. A mirror with mirror.state_topics
+    writes them by itself while it runs.
     """
     spec = read_spec(file)
     topics = _state_topics(spec, source_alias, target_alias, separator, internal_separator)
@@ -202,7 +205,9 @@ def _state_topics(
     if not source or not target:
         raise typer.BadParameter("--source-alias and --target-alias are needed: only the spec of a mirror has aliases")
     between = separator or (known.separator if known else ".")
-    return StateTopics(source, target, between, internal_separator or between)
+    section = known.state_topics if known else None
+    internal = internal_separator or (section.internal_separator if section else "") or between
+    return StateTopics(source, target, between, internal, section.offset_syncs if section else "target")
 
 
 @contextmanager
@@ -211,7 +216,23 @@ def _publisher(spec: MigrationSpec, topics: StateTopics) -> Iterator[StatePublis
     from airflow_provider_kafka_migration.translate.publish import StatePublisher
 
     with Migration.open(spec, identity(), resolver(), actor="publish") as migration, migration.reading() as context:
+        _check_not_written(context)
         yield StatePublisher(context, topics)
+
+
+def _check_not_written(context: PhaseContext) -> None:
+    """Refuse to be a second writer: two would undo each other's records.
+
+    :raises IllegalTransition: the mirror writes its state topics by itself.
+    """
+    spec, state = context.spec, context.journal.working_state
+    if spec.kind != "mirror" or not spec.mirror.state_topics.is_on or state not in (State.SEED, State.TAIL):
+        return
+    raise IllegalTransition(
+        "the mirror writes the state topics by itself (mirror.state_topics)",
+        where=context.where("translate"),
+        next_step="leave it to the mirror; or pause or end it first, or switch mirror.state_topics off and restart it",
+    )
 
 
 def _groups(

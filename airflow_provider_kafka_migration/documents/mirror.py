@@ -41,6 +41,20 @@ class RetentionProblems(Document):
     problems: dict[str, str] = Field(description="by source partition (orders-1) or step; of many, the first")
 
 
+class StateTopicsReport(Document):
+    """``results/mirror-maker-checkpoints.json`` and ``results/mirror-maker-heartbeats.json``: the last passes."""
+
+    version: int = 1
+    migration_id: str
+    at: str
+    written_at: str = Field(
+        "",
+        description="checkpoints: the last pass that wrote everything; heartbeats: the newest one of the source that "
+        "the target has; empty: none",
+    )
+    problem: str = Field("", description="what the last pass could not do; empty: nothing")
+
+
 class MissingGroup(GrownPart):
     """A group whose offsets the mirror has written on the target, and that the source does not list."""
 

@@ -66,6 +66,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "mirror.sync_groups": State.VALIDATING,
     "mirror.sync_interval": State.VALIDATING,
     "mirror.target_retention": State.VALIDATING,
+    "mirror.state_topics": State.VALIDATING,
 }
 
 #: No cluster is written to before the end of this state.

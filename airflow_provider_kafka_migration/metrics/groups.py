@@ -1,4 +1,4 @@
-"""How the consumer groups of a mirror stand, from what its last round of the group sync has written."""
+"""How the consumer groups and heartbeats of a mirror stand, from what its last rounds have written."""
 
 from __future__ import annotations
 
@@ -55,6 +55,16 @@ class GroupFigures:
             failed=failed,
             left_alone=sum(bool(group["skipped_reason"]) and not group["failures"] for group in groups),
         )
+
+
+def read_heartbeat(store: ObjectStore, migration_id: str) -> float | None:
+    """Return the time of the newest heartbeat of the source on a mirror's target, in seconds since 1970; None: none.
+
+    :raises StorageUnavailable: the storage does not answer.
+    """
+    data = store.get(f"{migration_id}/results/mirror-maker-heartbeats.json")
+    at = "" if data is None else str(json.loads(data)["written_at"])
+    return datetime.fromisoformat(at).timestamp() if at else None
 
 
 def _is_behind(group: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.lanes.figures import (
     lanes_under_way,
     with_lanes,
 )
-from airflow_provider_kafka_migration.metrics.groups import GroupFigures
+from airflow_provider_kafka_migration.metrics.groups import GroupFigures, read_heartbeat
 from airflow_provider_kafka_migration.metrics.table import BY_NAME, FLOW_LABEL, OTHER, Metric
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -94,11 +94,13 @@ class Snapshot:
     :param document: the progress document, with what running slices have moved; never empty.
     :param standings: of every partition of the job.
     :param groups: of a job beside which groups are brought up to date; None before the first round.
+    :param heartbeat_at: newest heartbeat of the source on the target of a mirror, in seconds since 1970; None: none.
     """
 
     document: Mapping[str, Any]
     standings: Mapping[TopicPartition, PartitionStanding] = field(repr=False)
     groups: GroupFigures | None = None
+    heartbeat_at: float | None = None
 
     @classmethod
     def read(cls, store: ObjectStore, migration_id: str, job_name: str) -> Snapshot | None:
@@ -115,8 +117,11 @@ class Snapshot:
         if not document:
             return None
         lanes = lanes_under_way(store, document)
-        groups = GroupFigures.read(store, str(document["migration_id"])) if document.get("job") == GROUPS_JOB else None
-        return cls(with_lanes(document, lanes), _standings(document, lanes), groups)
+        groups = heartbeat_at = None
+        if document.get("job") == GROUPS_JOB:
+            name = str(document["migration_id"])
+            groups, heartbeat_at = GroupFigures.read(store, name), read_heartbeat(store, name)
+        return cls(with_lanes(document, lanes), _standings(document, lanes), groups, heartbeat_at)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -175,6 +180,8 @@ class Snapshot:
             yield "groups_failed", self.groups.failed
             yield "groups_left_alone", self.groups.left_alone
             yield "groups_sync_age_seconds", max(now - self.groups.at, 0.0)
+        if self.heartbeat_at is not None:
+            yield "replicated_heartbeat_age_seconds", max(now - self.heartbeat_at, 0.0)
 
     def _topic_samples(
         self, limit: int, labels: Mapping[str, str], seconds: Mapping[TopicPartition, float | None]

@@ -224,6 +224,15 @@ ALL: tuple[Metric, ...] = (
         "Now minus the end of the last round of the group sync.",
         "It exceeds some rounds (`mirror.sync_interval`) and a minute.",
     ),
+    Metric(
+        "replicated_heartbeat_age_seconds",
+        "gauge",
+        "seconds",
+        "migration",
+        "Now minus the time of the newest heartbeat of the source that a mirror's target has, by the clocks of this "
+        "machine and of whoever wrote it; noted every ten seconds. Only with `mirror.state_topics.heartbeats`.",
+        "It exceeds a minute: the source does not answer, or nobody mirrors.",
+    ),
     Metric("topic_lag_records", "gauge", "records", "topic", "Sum of the lags of a source topic's partitions."),
     Metric("topic_lag_seconds", "gauge", "seconds", "topic", "Largest lag in seconds of its partitions."),
     Metric("topic_held_back_records", "gauge", "records", "topic", "Sum of what open transactions hold back."),

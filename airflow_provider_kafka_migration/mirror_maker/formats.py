@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 #: Of checkpoints and heartbeats. Kafka's classes read any version as 0, so another one is not what its writer meant.
 VERSION = 0
+LONGEST_TEXT_BYTES = 32_767
 
 
 class KeyValue(NamedTuple):
@@ -118,9 +119,14 @@ class Heartbeat(NamedTuple):
         return cls(source, target, timestamp_ms)
 
 
+def fits(value: str) -> bool:
+    """Return whether a text can be part of a record."""
+    return len(value.encode()) <= LONGEST_TEXT_BYTES
+
+
 def _text(value: str) -> bytes:
     data = value.encode()
-    if len(data) > 32_767:
+    if len(data) > LONGEST_TEXT_BYTES:
         raise ValueError("a text in a state topic has at most 32,767 bytes")
     return struct.pack(">h", len(data)) + data
 

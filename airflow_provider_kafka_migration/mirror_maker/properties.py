@@ -33,27 +33,27 @@ COVERED: Mapping[str, str] = {
     "sync.group.offsets.enabled": "mirror.sync_groups",
     "sync.group.offsets.interval.seconds": "mirror.sync_interval",
     "consumer.auto.offset.reset": "mirror.start",
+    "emit.checkpoints.enabled": "mirror.state_topics.checkpoints",
+    "emit.checkpoints.interval.seconds": "mirror.state_topics.checkpoints_interval",
+    "offset-syncs.topic.location": "mirror.state_topics.offset_syncs",
+    "emit.heartbeats.enabled": "mirror.state_topics.heartbeats",
+    "emit.heartbeats.interval.seconds": "mirror.state_topics.heartbeats_interval",
+    "heartbeats.replication.enabled": "mirror.state_topics.heartbeats",
+    "replication.policy.internal.topic.separator.enabled": "mirror.state_topics.internal_separator",
 }
 
 #: Properties that need no equivalent, and why.
 NOT_NEEDED: Mapping[str, str] = {
     "tasks.max": "lanes share the partitions out by size (seed.lanes)",
     "offset.lag.max": "the offset map is exact; there is no distance between offset syncs",
-    "offset-syncs.topic.replication.factor": "the offset map is in the journal's storage, not in a topic",
-    "offset-syncs.topic.location": "the offset map is in the journal's storage, not in a topic",
-    "emit.offset-syncs.enabled": "the offset map is always written",
-    "emit.checkpoints.enabled": "kafka-migration translate publish writes them for clients that read them",
-    "emit.checkpoints.interval.seconds": "the option --interval of translate publish",
-    "checkpoints.topic.replication.factor": "translate publish uses the brokers' default",
-    "emit.heartbeats.enabled": "translate publish writes them for clients that read them",
-    "emit.heartbeats.interval.seconds": "the option --interval of translate publish",
-    "heartbeats.topic.replication.factor": "translate publish uses the brokers' default",
-    "heartbeats.replication.enabled": "translate publish writes them for clients that read them",
+    "offset-syncs.topic.replication.factor": "state topics that are missing get the brokers' default",
+    "emit.offset-syncs.enabled": "offset syncs are written with the checkpoints",
+    "checkpoints.topic.replication.factor": "state topics that are missing get the brokers' default",
+    "heartbeats.topic.replication.factor": "state topics that are missing get the brokers' default",
     "refresh.groups.enabled": "groups are listed again in each round",
     "refresh.groups.interval.seconds": "groups are listed again in each round",
     "sync.topic.configs.interval.seconds": "topology.refresh_interval is the interval of all of them",
     "sync.topic.acls.interval.seconds": "topology.refresh_interval is the interval of all of them",
-    "replication.policy.internal.topic.separator.enabled": "the option --internal-separator of translate publish",
     "offset.flush.interval.ms": "positions are not stored: the target's log is the checkpoint",
     "offset.flush.timeout.ms": "positions are not stored: the target's log is the checkpoint",
     "offset.storage.replication.factor": "there is no Connect cluster",
@@ -118,6 +118,8 @@ _POLICIES = {
 }
 _FROM_PROVIDER = "comes from a config provider of MirrorMaker 2: put a reference to the secret there"
 _PROVIDER = re.compile(r"\$\{[^}]*\}")
+#: What MirrorMaker 2 writes into state topics, by the names of its properties and of the spec's keys.
+_EMITTED = ("checkpoints", "heartbeats")
 _FLOW = re.compile(r"^(.+)->(.+?)\.(.+)$")
 
 
@@ -317,6 +319,8 @@ def _why_not(key: str, value: str) -> str:
         return "topics and partitions that appear later are copied from their beginning"
     if key == "consumer.auto.offset.reset" and value.lower() != "earliest":
         return "a mirror begins at the logs' starts (earliest) or ends (latest); it begins at their starts now"
+    if key == "heartbeats.replication.enabled" and value.lower() == "false":
+        return "heartbeats of the source are copied whenever heartbeats are written"
     return ""
 
 
@@ -355,6 +359,24 @@ def _mirror(source: str, target: str, aliases: Iterable[str], values: Mapping[st
     yield "sync_groups", values.get("sync.group.offsets.enabled", "false").lower() == "true"
     if "sync.group.offsets.interval.seconds" in values:
         yield "sync_interval", f"{values['sync.group.offsets.interval.seconds']}s"
+    yield "state_topics", dict(_state_topics(values))
+
+
+def _state_topics(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of the state topics, which MirrorMaker 2 writes by default.
+
+    Nothing is written to the source unless the file says so: MirrorMaker 2's own default would need rights there that
+    a mirror does not need.
+    """
+    writes = {name: values.get(f"emit.{name}.enabled", "true").lower() == "true" for name in _EMITTED}
+    yield from writes.items()
+    for name in _EMITTED:
+        if writes[name] and f"emit.{name}.interval.seconds" in values:
+            yield f"{name}_interval", f"{values[f'emit.{name}.interval.seconds']}s"
+    if writes["checkpoints"] and "offset-syncs.topic.location" in values:
+        yield "offset_syncs", values["offset-syncs.topic.location"].lower()
+    if values.get("replication.policy.internal.topic.separator.enabled", "true").lower() == "false":
+        yield "internal_separator", "."
 
 
 def _replication_factor(text: str) -> int | str:

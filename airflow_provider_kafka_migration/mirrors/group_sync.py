@@ -32,7 +32,7 @@ def sync_once(
     :returns: None if nothing is mirrored any more: clients write to a promoted target, and commit there.
     :raises ClaimLost: another owner has taken over.
     """
-    if is_over() or not _is_mirroring(context):
+    if is_over() or not is_mirroring(context):
         return None
     check = partial(_check, context, is_over)
     return sync_groups_once(context, keys.GROUPS, check, partial(_own_writes, context, check), kept=kept)
@@ -64,11 +64,11 @@ def _check(context: PhaseContext, is_over: Callable[[], bool]) -> None:
     :raises TooLate: clients commit on the target from now on.
     :raises ClaimLost: another owner has taken over.
     """
-    if is_over() or not _is_mirroring(context):
+    if is_over() or not is_mirroring(context):
         raise TooLate
 
 
-def _is_mirroring(context: PhaseContext) -> bool:
+def is_mirroring(context: PhaseContext) -> bool:
     """Whether groups may be written. A pass that has slept may wake up after its mirror was promoted or paused."""
     journal = context.journal
     journal.check_holds()

@@ -134,25 +134,30 @@ def hops(policy: ReplicationPolicy, topic: str) -> tuple[str, ...]:
 
 
 _HEARTBEATS = "heartbeats"
-_WRITTEN = "translate publish or MirrorMaker 2 writes it"
+_WRITTEN = "the mirror, translate publish or MirrorMaker 2 writes it"
 
 
-def why_state_topic(topic: str, aliases: frozenset[str], separator: str) -> str:
+def why_state_topic(topic: str, aliases: frozenset[str], separator: str, internal_separator: str = "") -> str:
     """Return why a topic is one of MirrorMaker 2's state topics; empty if it is not.
 
     Its internal topics are told by their names as KIP-690 does it. ``heartbeats`` counts alone or behind known aliases
     only, so that ``my-heartbeats`` and ``shop.heartbeats`` are topics like any other.
 
     :param aliases: all known aliases.
+    :param internal_separator: a second separator that internal topics may have; empty: they have the first one.
     """
-    internal = f"{separator}internal"
-    if topic.endswith(f"{separator}checkpoints{internal}") or (topic.startswith("mm2") and topic.endswith(internal)):
-        return f"internal topic of MirrorMaker 2: {_WRITTEN}"
-    policy = DefaultPolicy(aliases, separator)
+    for between in {separator, internal_separator or separator}:
+        internal = f"{between}internal"
+        if topic.endswith(f"{between}checkpoints{internal}") or (topic.startswith("mm2") and topic.endswith(internal)):
+            return f"internal topic of MirrorMaker 2: {_WRITTEN}"
+    return f"heartbeats of a flow: {_WRITTEN}" if _is_heartbeats(topic, DefaultPolicy(aliases, separator)) else ""
+
+
+def _is_heartbeats(topic: str, policy: DefaultPolicy) -> bool:
     name = topic
     while (rest := policy.upstream_topic(name)) is not None:
         name = rest
-    return f"heartbeats of a flow: {_WRITTEN}" if name == _HEARTBEATS else ""
+    return name == _HEARTBEATS
 
 
 @dataclass(frozen=True)
@@ -169,10 +174,26 @@ class FlowNames:
     max_hops: int | None = None
     aliases: frozenset[str] = frozenset()
     separator: str = "."
+    internal_separator: str = ""
 
     def remote(self, topic: str) -> str:
         """Return the name on the target."""
         return self.policy.format_remote_topic(self.source_alias, topic)
+
+    def remote_heartbeats(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the names on the target of those topics of the source that are heartbeats, in ascending order.
+
+        They have the alias in front under every policy, as MirrorMaker 2 has it: clients count hops by these names.
+        Those that have come through the target, or over too many clusters, are left out.
+        """
+        policy = DefaultPolicy(self.aliases | {self.source_alias, self.target_alias}, self.separator)
+        found = {}
+        for topic in sorted(set(topics)):
+            path = hops(policy, topic)
+            is_near = self.max_hops is None or len(path) + 1 <= self.max_hops
+            if _is_heartbeats(topic, policy) and self.target_alias not in path and is_near:
+                found[topic] = policy.format_remote_topic(self.source_alias, topic)
+        return found
 
     def why_not(self, topic: str) -> str:
         """Return why this flow must not copy a topic of the source; empty if it may.
@@ -180,7 +201,7 @@ class FlowNames:
         A topic that has come through the target already is never copied back: it would come round again for ever.
         Neither are MirrorMaker 2's state topics: somebody else writes those of the target.
         """
-        if why := why_state_topic(topic, self.aliases, self.separator):
+        if why := why_state_topic(topic, self.aliases, self.separator, self.internal_separator):
             return why
         path = hops(self.policy, topic)
         if self.target_alias in path:

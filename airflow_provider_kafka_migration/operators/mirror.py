@@ -258,7 +258,13 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         return super()._wake(context, migration, runner, submission, memory)
 
     def _beat(self, spec: MigrationSpec) -> timedelta:
-        beats = [spec.topology.refresh_interval, *([spec.mirror.sync_interval] if spec.mirror.sync_groups else [])]
+        state = spec.mirror.state_topics
+        beats = [
+            spec.topology.refresh_interval,
+            *([spec.mirror.sync_interval] if spec.mirror.sync_groups else []),
+            *([state.checkpoints_interval] if state.checkpoints else []),
+            *([state.heartbeats_interval] if state.heartbeats else []),
+        ]
         return min(beats)
 
     def _job_trigger(self, spec: MigrationSpec, **arguments: Any) -> SparkJobTrigger:

@@ -180,6 +180,7 @@ CHECKS: dict[str, Check] = {
     "signing key": target.check_signing,
     "freeze webhook": target.check_receiver,
     "permissions": access.check_permissions,
+    "state topics of MirrorMaker 2": access.check_state_topics,
     "producers that ACLs stop": access.check_denials,
     "topics on the target": topics.check_present,
     "topics with the records of both clusters": merged.check_merged,

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.groups.early import EarlyGroupSync
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync
+from airflow_provider_kafka_migration.mirrors.mirror_maker_state import Checkpoints, HeartbeatPasses
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.planning.follow import lanes_with
 from airflow_provider_kafka_migration.record import keys, producer_ids, steps
@@ -78,7 +79,14 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
 @contextmanager
 def _beside(context: PhaseContext) -> Iterator[None]:
     # Groups of a mirror, or of a migration that asks for it, follow from the moment that a partition is copied.
-    with SchemaFollower(context), GroupSync(context), EarlyGroupSync(context), copy_jobs.beside(context):
+    with (
+        SchemaFollower(context),
+        GroupSync(context),
+        Checkpoints(context),
+        HeartbeatPasses(context),
+        EarlyGroupSync(context),
+        copy_jobs.beside(context),
+    ):
         yield
 
 
@@ -86,6 +94,8 @@ def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
     producer_ids.renew_if_due(context.record, context.target, memory)
     SchemaFollower(context).once(memory)
     GroupSync(context).once(memory)
+    Checkpoints(context).once(memory)
+    HeartbeatPasses(context).once(memory)
     EarlyGroupSync(context).once(memory)
 
 

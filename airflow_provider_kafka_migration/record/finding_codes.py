@@ -120,6 +120,11 @@ _ALL = (
         "ACLs cannot stop the producers",
         "see the reason; or use cutover.freeze: webhook or manual, or way_back.freeze_old: none",
     ),
+    Code(
+        "B043",
+        "a state topic of MirrorMaker 2 cannot be used",
+        "delete the topic if nothing uses it, or switch off what needs it in mirror.state_topics",
+    ),
     # -- transactions on the source
     Code("W050", "open transactions", "they have to end before the cutover"),
     Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),

@@ -142,3 +142,6 @@ ROLLBACK_REPORT: Final = "rollback-report.json"
 
 #: What the last pass over the retention of a mirror's target could not do.
 TARGET_RETENTION: Final = "target-retention"
+#: What a mirror has last written into MirrorMaker 2's state topics.
+MIRROR_MAKER_CHECKPOINTS: Final = "mirror-maker-checkpoints"
+MIRROR_MAKER_HEARTBEATS: Final = "mirror-maker-heartbeats"

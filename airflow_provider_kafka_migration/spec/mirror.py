@@ -24,6 +24,47 @@ Mistake = tuple[str, str]
 _ALIAS = r"^[a-zA-Z0-9._-]*$"
 
 
+class StateTopicsSection(Section):
+    """MirrorMaker 2's state topics, which its clients read. A running mirror writes them; off by default."""
+
+    checkpoints: bool = Field(
+        False,
+        description="Write the exact positions of groups (`<source alias>.checkpoints.internal` on the target) and "
+        "offset syncs, for RemoteClusterUtils and for a MirrorMaker 2 that takes over.",
+    )
+    checkpoints_interval: Duration = Field("60s", description="How often they are written.")  # type: ignore[assignment]
+    offset_syncs: Literal["target", "source"] = Field(
+        "target",
+        description="Where offset syncs go, as `offset-syncs.topic.location`. source writes to the source cluster.",
+    )
+    heartbeats: bool = Field(
+        False,
+        description="Write `heartbeats` on the target, and copy those of the source to `<source alias>.heartbeats`.",
+    )
+    heartbeats_interval: Duration = Field("1s", description="How often.")  # type: ignore[assignment]
+    heartbeats_on_source: bool = Field(
+        False,
+        description="Write `heartbeats` on the source, too, as MirrorMaker 2 does. Otherwise an answer of the source "
+        "takes their place, and the mirror never writes there.",
+    )
+    internal_separator: str = Field(
+        "",
+        pattern=r"^[a-zA-Z0-9._-]*$",
+        description="In the names of internal topics; `.` with `replication.policy.internal.topic.separator.enabled="
+        "false`. Empty: mirror.separator.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is written."""
+        return self.checkpoints or self.heartbeats
+
+    @property
+    def writes_to_source(self) -> bool:
+        """Whether something is written to the source."""
+        return (self.checkpoints and self.offset_syncs == "source") or (self.heartbeats and self.heartbeats_on_source)
+
+
 class MirrorSection(Section):
     """One flow of a mirror (kind: mirror)."""
 
@@ -72,6 +113,9 @@ class MirrorSection(Section):
         "nothing that the copy did not write; own: what retention of its topics says; keep: nothing. With source and "
         "own, compacted topics are compacted on the target, too.",
     )
+    state_topics: StateTopicsSection = Field(
+        default_factory=StateTopicsSection, description="MirrorMaker 2's state topics, written while it mirrors."
+    )
 
     @property
     def aliases(self) -> frozenset[str]:
@@ -84,7 +128,13 @@ class MirrorSection(Section):
         :raises NamingPolicyUnusable: the class of a custom policy cannot be used.
         """
         return FlowNames(
-            self._policy(rename), self.source_alias, self.target_alias, self.max_hops, self.aliases, self.separator
+            self._policy(rename),
+            self.source_alias,
+            self.target_alias,
+            self.max_hops,
+            self.aliases,
+            self.separator,
+            self.state_topics.internal_separator,
         )
 
     def _policy(self, rename: RenameSection) -> ReplicationPolicy:
@@ -130,6 +180,17 @@ def mistakes(kind: str, mirror: Any, topics: Any, acls: Any, seed: Any) -> Itera
             "mirror.two_way",
             "naming: rename cannot go both ways: its names do not say where a topic comes from, so it would come round",
         )
+    yield from _state_topics(mirror.state_topics)
+
+
+def _state_topics(section: Any) -> Iterator[Mistake]:
+    if section.offset_syncs == "source" and not section.checkpoints:
+        yield "mirror.state_topics.offset_syncs", "has no effect without checkpoints: true, which writes offset syncs"
+    if section.heartbeats_on_source and not section.heartbeats:
+        yield "mirror.state_topics.heartbeats_on_source", "has no effect without heartbeats: true"
+    for key, shortest in (("checkpoints_interval", 1.0), ("heartbeats_interval", 0.1)):
+        if getattr(section, key).total_seconds() < shortest:
+            yield f"mirror.state_topics.{key}", f"must be at least {shortest:g} s: each round asks both clusters"
 
 
 def _late_start(mirror: Any, both: str) -> Iterator[Mistake]:

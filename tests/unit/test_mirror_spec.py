@@ -135,6 +135,40 @@ def test_what_does_not_go_together_with_identity_in_both_directions(sections: di
     assert f"{mistake['path']}: {mistake['reason']}".startswith(path)
 
 
+@pytest.mark.parametrize(
+    ("section", "path"),
+    [
+        ({"offset_syncs": "source"}, "mirror.state_topics.offset_syncs: has no effect"),
+        (
+            {"heartbeats_on_source": True, "checkpoints": True},
+            "mirror.state_topics.heartbeats_on_source: has no effect",
+        ),
+        (
+            {"heartbeats": True, "heartbeats_interval": "0s"},
+            "mirror.state_topics.heartbeats_interval: must be at least",
+        ),
+        ({"checkpoints_interval": "10ms"}, "mirror.state_topics.checkpoints_interval: must be at least 1 s"),
+    ],
+)
+def test_what_does_not_go_together_in_state_topics(section: dict[str, Any], path: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        _mirror(mirror={"state_topics": section})
+    (mistake,) = caught.value.details["mistakes"]
+    assert f"{mistake['path']}: {mistake['reason']}".startswith(path)
+
+
+def test_state_topics_are_off_and_the_source_is_not_written_to() -> None:
+    section = _mirror().mirror.state_topics
+    assert (section.is_on, section.writes_to_source) == (False, False)
+    on = _mirror(mirror={"state_topics": {"checkpoints": True, "heartbeats": True}}).mirror.state_topics
+    assert (on.is_on, on.writes_to_source) == (True, False)
+    for more in ({"offset_syncs": "source"}, {"heartbeats_on_source": True}):
+        section = _mirror(
+            mirror={"state_topics": {"checkpoints": True, "heartbeats": True, **more}}
+        ).mirror.state_topics
+        assert section.writes_to_source
+
+
 def test_a_migration_with_aliases_is_a_mistake() -> None:
     with pytest.raises(SpecInvalid, match="without kind: mirror"):
         parse_spec({**_BASE, "mirror": {"source_alias": "A"}})

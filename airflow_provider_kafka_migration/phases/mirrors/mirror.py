@@ -21,6 +21,11 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.mirrors import deletions, ending, missed_tombstones, requests
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync, sync_once
 from airflow_provider_kafka_migration.mirrors.last_looks import SourceMovedError, SourceWatch
+from airflow_provider_kafka_migration.mirrors.mirror_maker_state import (
+    Checkpoints,
+    HeartbeatPasses,
+    write_for_the_last_time,
+)
 from airflow_provider_kafka_migration.mirrors.retention import TargetRetention
 from airflow_provider_kafka_migration.planning import late_ids, tail_job
 from airflow_provider_kafka_migration.record import steps
@@ -159,6 +164,7 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
         # Before anything else, so that a request that is refused changes nothing.
         watch.begin()
         problems = _sync_for_the_last_time(context) if context.spec.mirror.sync_groups else []
+        problems += write_for_the_last_time(context)
         write_grants.see(record, source, context.target)
         ends = watch.wait()
     except SourceMovedError as error:
@@ -223,6 +229,8 @@ def _beside(context: PhaseContext) -> Iterator[None]:
         requests.RequestWatch(context),
         GroupSync(context),
         TargetRetention(context),
+        Checkpoints(context),
+        HeartbeatPasses(context),
     ):
         yield
 
@@ -232,6 +240,8 @@ def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
     tail_job.follow(context, memory, deletions.carry_out)
     GroupSync(context).once(memory)
     TargetRetention(context).once(memory)
+    Checkpoints(context).once(memory)
+    HeartbeatPasses(context).once(memory)
 
 
 JOB_PHASE: Final = JobPhase(

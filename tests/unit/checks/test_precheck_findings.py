@@ -55,7 +55,14 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupDescription, GroupMember
 from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts
-from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.kafka.admin.topics import (
+    Configs,
+    ConfigSource,
+    ConfigValue,
+    PartitionFacts,
+    TopicFacts,
+)
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -682,6 +689,55 @@ def test_delete_on_groups_is_missed_only_where_groups_are_deleted(
     mirror = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
     listed = access.check_permissions(make(*both, **mirror, groups={"on_deleted": policy}), plan)
     assert {item.subject for item in listed if item.code == "B005"} == missing
+
+
+def _state_cluster(role: str, topics: dict[str, frozenset[str] | None], partitions: int = 1) -> SimpleNamespace:
+    """A cluster with these topics, on which the principal has these rights (None: the broker does not tell)."""
+    unknown = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
+
+    def describe(names: list[str], *, operations: bool) -> dict[str, TopicFacts]:
+        assert operations
+        rows = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(partitions))
+        return {
+            name: TopicFacts(name, "id", partitions=rows, operations=topics[name])
+            if name in topics
+            else TopicFacts(name, error=unknown)
+            for name in names
+        }
+
+    return SimpleNamespace(role=role, admin=answers(describe_topics=describe))
+
+
+def test_rights_on_state_topics_on_both_sides(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    keys: dict[str, Any] = {"source_alias": "A", "target_alias": "B"}
+    on = {"checkpoints": True, "heartbeats": True, "heartbeats_on_source": True, "offset_syncs": "source"}
+    sections = {"kind": "mirror", "mirror": {**keys, "state_topics": on}}
+    all_rights = frozenset({"DESCRIBE", "READ", "WRITE"})
+    source = _state_cluster("source", {"heartbeats": frozenset({"DESCRIBE", "READ"})})
+    target = _state_cluster("target", {"heartbeats": all_rights, "A.heartbeats": None})
+    listed = list(access.check_state_topics(make(source, target, **sections), plan))
+    assert [(item.code, item.details["topics"]) for item in listed if item.code == "B005"] == [("B005", ["heartbeats"])]
+    assert [item.subject for item in listed if item.code == "B005"] == ["source Topic Write"]
+    absent = {item.subject: item.seen for item in listed if item.code == "I006"}
+    assert set(absent) == {"source state topics", "target state topics"}
+    assert "mm2-offset-syncs.B.internal" in absent["source state topics"]
+    assert "A.checkpoints.internal" in absent["target state topics"]
+    off = {"kind": "mirror", "mirror": keys}
+    assert list(access.check_state_topics(make(source, target, **off), plan)) == []
+
+
+def test_a_state_topic_with_several_partitions_is_refused_where_it_is_written(
+    make: Callable[..., PhaseContext], plan: Plan
+) -> None:
+    mirror = {"source_alias": "A", "target_alias": "B", "state_topics": {"heartbeats": True}}
+    rights = frozenset({"ALL"})
+    source = _state_cluster("source", {"heartbeats": rights}, partitions=3)
+    target = _state_cluster("target", {"heartbeats": rights, "A.heartbeats": rights}, partitions=3)
+    listed = access.check_state_topics(make(source, target, kind="mirror", mirror=mirror), plan)
+    assert [(item.code, item.subject) for item in listed] == [
+        ("B043", "target A.heartbeats"),
+        ("B043", "target heartbeats"),
+    ]
 
 
 def test_a_broker_that_does_not_tell_permissions_says_so(make: Callable[..., PhaseContext], plan: Plan) -> None:

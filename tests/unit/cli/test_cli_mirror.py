@@ -114,6 +114,35 @@ def test_status_shows_what_the_target_keeps(invoke: Invoke, mirror_file: Path, t
     assert text in shown()
 
 
+def test_status_shows_heartbeats_and_their_problem(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
+    assert json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)["state_topics"] == {}
+    case = Path(__file__).parents[2] / "cases" / "mirror" / "v1" / "mirror-maker-heartbeats.json"
+    results = tmp_path / "journal" / "a-to-b" / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "mirror-maker-heartbeats.json").write_bytes(case.read_bytes())
+    assert "heartbeat" not in invoke("mirror", "status", mirror_file).output, "they are switched off"
+    spec = yaml.safe_load(mirror_file.read_text(encoding="utf-8"))
+    spec["mirror"]["state_topics"] = {"heartbeats": True}
+    mirror_file.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    shown = " ".join(invoke("mirror", "status", mirror_file).output.split())
+    assert "heartbeat the newest of the source on the target is of 2026-04-24T10:40:00Z" in shown
+    assert "2026-04-24T10:41:00Z: heartbeats of MirrorMaker 2: no broker answers" in shown
+
+
+def test_publish_does_not_write_beside_a_mirror_that_writes(invoke: Invoke, mirror_file: Path) -> None:
+    """Two writers would undo each other's records. It is refused before a cluster is asked for anything."""
+    environment = {name: json.dumps({"bootstrap.servers": "127.0.0.1:1"}) for name in ("SOURCE", "TARGET")}
+    spec = yaml.safe_load(mirror_file.read_text(encoding="utf-8"))
+    spec["mirror"]["state_topics"] = {"checkpoints": True}
+    mirror_file.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        result = invoke("translate", "publish", mirror_file, "--once")
+    assert result.exit_code == ExitCode.FAILED
+    assert "the mirror writes the state topics by itself" in " ".join(result.output.split())
+
+
 def test_status_shows_groups_that_the_source_no_longer_has(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
     case = Path(__file__).parents[2] / "cases" / "mirror" / "v1" / "groups-missing.json"
     results = tmp_path / "journal" / "a-to-b" / "results"

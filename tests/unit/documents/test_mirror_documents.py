@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.documents.mirror import (
     MissingGroups,
     Promotion,
     RetentionProblems,
+    StateTopicsReport,
     TopicDeletions,
 )
 
@@ -42,6 +43,13 @@ def test_problems_of_the_retention() -> None:
     data = (CASES / "target-retention.json").read_bytes()
     found = RetentionProblems.parse(data)
     assert (found.count, found.problems["orders-1"]) == (2, "the partition has no leader")
+    assert found.canonical() == data
+
+
+def test_a_report_of_heartbeats() -> None:
+    data = (CASES / "mirror-maker-heartbeats.json").read_bytes()
+    found = StateTopicsReport.parse(data)
+    assert (found.written_at, found.problem) == ("2026-04-24T10:40:00Z", "no broker answers")
     assert found.canonical() == data
 
 

@@ -85,6 +85,7 @@ def test_all_metrics_of_the_table_can_be_scraped(local_store: LocalStore) -> Non
         target_throttled_seconds=0.0,
     )
     local_store.put("m1/results/groups.json", b'{"at": "2026-11-23T09:00:00Z", "groups": []}')
+    local_store.put("m1/results/mirror-maker-heartbeats.json", b'{"written_at": "2026-11-23T09:00:00Z"}')
     with endpoint(job([LANE], metrics=settings()), local_store) as port:
         list(scrape(port))
         put(

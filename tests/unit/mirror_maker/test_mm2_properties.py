@@ -80,6 +80,31 @@ def test_flows_have_their_own_properties_over_the_common_ones() -> None:
     assert there.spec["acls"] == {"write_grants": "at_cutover"}, "nobody else writes to remote topics"
 
 
+def test_state_topics_are_written_as_mirror_maker_does() -> None:
+    """By default it writes them; but a mirror writes to the source only where the file asks for it."""
+    plain = "clusters = a, b\na->b.enabled = true\n"
+
+    def section(more: str = "") -> Any:
+        return read_properties(plain + more).flows[0].spec["mirror"]["state_topics"]
+
+    assert section() == {"checkpoints": True, "heartbeats": True}
+    assert section(
+        "emit.checkpoints.interval.seconds = 5\nemit.heartbeats.interval.seconds = 2\n"
+        "offset-syncs.topic.location = source\nreplication.policy.internal.topic.separator.enabled = false"
+    ) == {
+        "checkpoints": True,
+        "checkpoints_interval": "5s",
+        "heartbeats": True,
+        "heartbeats_interval": "2s",
+        "offset_syncs": "source",
+        "internal_separator": ".",
+    }
+    off = "emit.checkpoints.enabled = false\nemit.heartbeats.enabled = False\noffset-syncs.topic.location = source"
+    assert section(off) == {"checkpoints": False, "heartbeats": False}
+    note = read_properties(f"{plain}heartbeats.replication.enabled = false").flows[0].notes
+    assert "whenever heartbeats are written" in note["heartbeats.replication.enabled"]
+
+
 def test_every_property_is_taken_or_named() -> None:
     found = read_properties(ACTIVE_ACTIVE)
     notes = found.flows[0].notes

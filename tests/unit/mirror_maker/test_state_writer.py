@@ -20,9 +20,10 @@ TOPICS = StateTopics("A", "B")
 def writer() -> Any:
     """A writer without connections, whose topics are empty."""
     made = StateWriter.__new__(StateWriter)
-    made._topics, made._known = TOPICS, _Known()
+    made._topics, made._known, made._logs = TOPICS, _Known(), ()  # type: ignore[assignment]
     made.sent = []  # type: ignore[attr-defined]
-    made._send = made.sent.extend  # type: ignore[attr-defined, method-assign]
+    made._send = made._send_syncs = made.sent.extend  # type: ignore[attr-defined, method-assign]
+    made._read = lambda: None  # type: ignore[method-assign]
     return made
 
 
@@ -33,9 +34,9 @@ def position(offset: int, there: int | None = None, *, has_record: bool = True, 
 def test_a_round_writes_only_what_has_changed() -> None:
     made = writer()
     first = made.write([position(5)], {("t", 0): (9, 9)})
-    assert (first.checkpoints, first.offset_syncs, first.heartbeats) == (1, 2, 2)
+    assert (first.checkpoints, first.offset_syncs) == (1, 2)
     again = made.write([position(5)], {("t", 0): (9, 9)})
-    assert (again.checkpoints, again.offset_syncs, again.heartbeats) == (0, 0, 2)
+    assert (again.checkpoints, again.offset_syncs) == (0, 0)
     back = made.write([position(3)], {("t", 0): (9, 9)})
     assert (back.checkpoints, back.offset_syncs) == (1, 0), "a group that was set back, and no smaller sync"
 
@@ -47,10 +48,20 @@ def test_nothing_counts_as_written_that_the_target_did_not_take() -> None:
         raise OSError
 
     good, made._send = made._send, refuse
+    made._send_syncs = refuse
     with pytest.raises(OSError):
         made.write([position(5)], {("t", 0): (9, 9)})
-    made._send = good
+    made._send = made._send_syncs = good
     assert made.write([position(5)], {("t", 0): (9, 9)}).checkpoints == 1
+
+
+def test_a_text_that_is_too_long_keeps_no_other_group_from_being_written() -> None:
+    made = writer()
+    long = position(5, group="long")._replace(metadata="ü" * 16_384)
+    assert made.write([long, position(6)], {}).checkpoints == 2
+    found = [Checkpoint.decode(item.key, item.value) for item in made.sent if item.topic == TOPICS.checkpoints]
+    assert {(item.group, item.upstream_offset, item.metadata) for item in found} == {("long", 5, ""), ("g", 6, "")}
+    assert made.write([long, position(6)], {}).checkpoints == 0
 
 
 @st.composite
@@ -87,12 +98,12 @@ def test_no_offset_sync_makes_a_reader_skip_a_record(made: tuple[list[int], Part
         positions.append(position(min(offset, end), there, has_record=exact, group=f"g{len(positions)}"))
     target = writer()
     target.write(positions, {("t", 0): (offsets[-1], len(offsets) - 1)})
-    syncs = [item for _, item in target.sent if isinstance(item, OffsetSync)]
+    syncs = [OffsetSync.decode(item.key, item.value) for item in target.sent if item.topic == TOPICS.offset_syncs]
     assert syncs == sorted(syncs)
     for offset in range(end + 3):
         unread = [number for number, at in enumerate(offsets) if at >= offset]
         assert read_back(syncs, offset) <= (unread[0] if unread else len(offsets)), f"offset {offset} skips"
-    checkpoints = [item for _, item in target.sent if isinstance(item, Checkpoint)]
+    checkpoints = [Checkpoint.decode(item.key, item.value) for item in target.sent if item.topic == TOPICS.checkpoints]
     assert {(item.upstream_offset, item.downstream_offset) for item in checkpoints} == {
         (item.upstream_offset, item.downstream_offset) for item in positions
     }
@@ -104,6 +115,10 @@ def test_names() -> None:
     assert other.checkpoints == "dc1__checkpoints__internal"
     assert other.remote_heartbeats == "dc1__heartbeats"
     assert StateTopics("A", "B", "_", ".").names()[::3] == ["A.checkpoints.internal", "A_heartbeats"]
+    on_source = StateTopics("A", "B", syncs_on="source")
+    assert on_source.of_groups("source") == ["mm2-offset-syncs.B.internal"], "it is named after the other cluster"
+    assert on_source.of_groups("target") == ["A.checkpoints.internal"]
+    assert TOPICS.of_groups("source") == []
 
 
 @pytest.mark.parametrize("aliases", [("my.src", "B"), ("A", "b.c"), ("", "B"), ("A", "A")])

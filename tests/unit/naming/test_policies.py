@@ -126,7 +126,7 @@ def test_state_topics_of_mirror_maker_are_left_out(separator: str, naming: Any) 
         f"mm2-configs{separator}A{separator}internal",
     ]
     assert [name for name in written if topics.selects(name)] == []
-    assert "translate publish or MirrorMaker 2 writes it" in topics.why_left_out(f"A{separator}heartbeats")
+    assert "the mirror, translate publish or MirrorMaker 2 writes it" in topics.why_left_out(f"A{separator}heartbeats")
     users = [
         "my-heartbeats",
         "heartbeats-1",
@@ -137,6 +137,17 @@ def test_state_topics_of_mirror_maker_are_left_out(separator: str, naming: Any) 
         "internal",
     ]
     assert [name for name in users if not topics.selects(name)] == []
+
+
+def test_internal_topics_may_have_a_separator_of_their_own() -> None:
+    """``replication.policy.internal.topic.separator.enabled=false``; some include them by name."""
+    keys: dict[str, Any] = {"source_alias": "A", "target_alias": "B", "separator": "_"}
+    named = TopicsSection(include=["A.checkpoints.internal", "A_checkpoints_internal"])
+    section = MirrorSection(**keys, state_topics={"internal_separator": "."})
+    topics = named.of_flow(RenameSection(), section.names(RenameSection()))
+    assert [name for name in named.include if topics.selects(name)] == []
+    plain = named.of_flow(RenameSection(), MirrorSection(**keys).names(RenameSection()))
+    assert [name for name in named.include if plain.selects(name)] == ["A.checkpoints.internal"], "a user's topic"
 
 
 class _Suffix:

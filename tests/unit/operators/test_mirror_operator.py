@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
 from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
+from phase_world.state_records import beats, checkpoints, use_sim_senders
 from phase_world.world import World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -112,9 +113,9 @@ class Airflow:
         trigger.poll_seconds = 0.001
         return trigger, json.loads(json.dumps(deferred.value.kwargs or {})), deferred.value.method_name
 
-    def fire(self, trigger: Any) -> dict[str, Any]:
-        # Only a reason of its own wakes the task up here.
-        trigger.wake_seconds = 600.0
+    def fire(self, trigger: Any, wake_seconds: float = 600.0) -> dict[str, Any]:
+        # By default only a reason of its own wakes the task up here.
+        trigger.wake_seconds = wake_seconds
 
         async def first() -> Any:
             return [event async for event in trigger.run()]
@@ -123,10 +124,10 @@ class Airflow:
         payload: dict[str, Any] = json.loads(json.dumps(event.payload))
         return payload
 
-    def go_on(self, waiting: tuple[Any, dict[str, Any], str]) -> Any:
+    def go_on(self, waiting: tuple[Any, dict[str, Any], str], wake_seconds: float = 600.0) -> Any:
         """The trigger fires, and another process calls the task."""
         trigger, arguments, method = waiting
-        event = self.fire(trigger)
+        event = self.fire(trigger, wake_seconds)
         return getattr(self.task(), method)(self.context, event, **arguments)
 
 
@@ -437,3 +438,38 @@ def test_people_know_the_copy_by_its_task(airflow: Airflow, phase: str) -> None:
     sink = airflow.task().progress_sink({**airflow.context, "task_state_store": store})
     sink(Progress(phase, "3 of 3 partitions"))
     assert stored["phase"] == "mirror"
+
+
+def test_a_task_that_wakes_up_writes_the_state_topics(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each wake-up is another process: it goes on from what the topics hold. Nothing is written while it is paused."""
+    use_sim_senders(monkeypatch)
+    state = {"checkpoints": True, "heartbeats": True, "heartbeats_interval": "1s", "checkpoints_interval": "1s"}
+    airflow.world.change_spec(mirror={**SECTIONS["mirror"], "state_topics": state})
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.drive()
+    target = airflow.world.target
+    counts = []
+    for _ in range(3):
+        airflow.world.clock.sleep(20)
+        waiting = airflow.until_it_waits(lambda found=waiting: airflow.go_on(found, 0.01))
+        counts.append((len(beats(target, "A.heartbeats")), target.log("A.checkpoints.internal").end))
+    assert [count for count, _ in counts] == [2, 3, 4], "one when the job begins, and one with each wake-up"
+    assert len({end for _, end in counts}) == 1, "positions that have not changed are written once"
+    assert ("billing", "orders", 0) in checkpoints(target, "A.checkpoints.internal")
+    airflow.ask("paused")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    airflow.drive()
+    before = len(beats(target, "A.heartbeats"))
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    assert len(beats(target, "A.heartbeats")) == before
+
+
+def test_the_beat_of_the_task_follows_the_state_topics() -> None:
+    from airflow_provider_kafka_migration.spec import parse_spec
+
+    data = {**SECTIONS, "migration_id": "m", "source": {"conn_id": "env:A"}, "target": {"conn_id": "env:B"}}
+    slow = {**SECTIONS["mirror"], "sync_groups": False, "state_topics": {"heartbeats": True, "checkpoints": True}}
+    spec = parse_spec({**data, "mirror": slow, "storage": {"journal": "file:///tmp/journal"}})
+    task = KafkaMirrorOperator(task_id="mirror", spec=spec.model_dump(mode="json", exclude_unset=True))
+    assert task._beat(spec).total_seconds() == 1.0
