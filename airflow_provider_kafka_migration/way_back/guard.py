@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.freeze.frozen import (
     taken,
     webhook_receiver,
 )
+from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -55,6 +56,7 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
         )
     try:
         names = sorted(topic.target_name for topic in plan.topics)
+        check_closed(context.target, listing.acls, old_topics(plan))
         missing = deny_bindings(listing.acls, names, OwnPrincipal.of(record.spec, context.target))
     except FreezeFailed as error:
         raise TopologyRefused(
@@ -63,6 +65,9 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             next_step=old_cluster_advice(error),
             details=error.details,
         ) from error
+    if not missing:
+        reason = "0 further principals to deny on the old cluster"
+        record.journal.step_once(steps.OLD_CLUSTER_GUARDED, None, {"acls": []}, reason=reason)
     if missing:
         reason = f"{len(missing)} DENY ACLs keep producers out of the old cluster"
         record.journal.step(
@@ -70,6 +75,11 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
         )
         _check(record, context.target.admin.create_acls(missing), "created")
     return {"deny_acls": len(bindings(record.journal))}
+
+
+def old_topics(plan: Plan) -> list[str]:
+    """Return the topics that the old cluster had before, by their names there. Nobody there knows the others."""
+    return sorted(topic.target_name for topic in plan.topics if topic.exists_on_target)
 
 
 def old_cluster_advice(error: FreezeFailed) -> str:
