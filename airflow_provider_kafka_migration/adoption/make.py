@@ -84,9 +84,7 @@ def load_finder(adopt_from: AdoptFrom) -> FindStarts:
     return found
 
 
-def find_candidates(
-    topics: Sequence[TopicPlan], facts: Mapping[str, TopicFacts]
-) -> dict[TopicPartition, Candidate]:
+def find_candidates(topics: Sequence[TopicPlan], facts: Mapping[str, TopicFacts]) -> dict[TopicPartition, Candidate]:
     """Return the planned partitions that the target has, by (source topic, partition).
 
     :param facts: what the target shows, by target topic.

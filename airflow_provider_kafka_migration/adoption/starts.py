@@ -55,8 +55,8 @@ class FoundStarts:
     :param refused: partitions that cannot be adopted, and why; each is a blocker of the precheck.
     :param left_out: partitions to which nothing is copied, by policy, and why.
     :param below: positions below the boundary, for groups that lag behind it.
-    :param known: further partitions that may not begin on an empty log: what is taken over has been on the target. Where
-        the target does not show one of them, it is refused.
+    :param known: all partitions that what is taken over has left on the target, candidates or not. One that the target
+        does not show is refused: it does not begin on an empty log.
     :param boundary_of: migration whose end is the boundary; empty: none.
     :param boundary_digest: hash of its journal entry that told clients to switch.
     """

@@ -49,8 +49,8 @@ def check_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if spec.kind != "migration":
         return
     if spec.cutover.freeze == "acl":
-        names = sorted(topic.name for topic in plan.topics)
-        yield from _denials(spec, context.source, names, names, "use cutover.freeze: webhook or manual", lambda e: e.next_step)
+        names, without = sorted(topic.name for topic in plan.topics), "use cutover.freeze: webhook or manual"
+        yield from _denials(spec, context.source, names, names, without, lambda error: error.next_step)
     if spec.is_way_back and section_of(spec).freeze_old == "acl":
         names = sorted(topic.target_name for topic in plan.topics)
         old, without = guard.old_topics(plan), "set way_back.freeze_old: none"

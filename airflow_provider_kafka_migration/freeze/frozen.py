@@ -411,9 +411,7 @@ def webhook_address(given: str, resolver: Resolver) -> str:
 def writing_principals(acls: tuple[Acl, ...], topic: str) -> set[str]:
     """Return the principals that some ACL allows to write to a topic."""
     return {
-        acl.principal
-        for acl in acls
-        if acl.permission == "ALLOW" and acl.operation in _WRITING and matches(acl, topic)
+        acl.principal for acl in acls if acl.permission == "ALLOW" and acl.operation in _WRITING and matches(acl, topic)
     }
 
 

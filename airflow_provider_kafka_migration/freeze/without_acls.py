@@ -50,7 +50,7 @@ def _why_open(cluster: Cluster) -> str:
             where = Where(cluster=cluster.role)
             raise configs.error.exception(f"configs of broker {broker_id} of the {cluster.role} cannot be read", where)
         if configs.error is not None:
-            return f"the configs of broker {broker_id}, which tell who has access then, cannot be read ({configs.error})"
+            return f"the configs of broker {broker_id}, which tell who may use them, cannot be read ({configs.error})"
         item = configs.values.get(CONFIG)
         if item is None:
             continue

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.freeze.frozen import (
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
+    planned_acls,
     taken,
     webhook_receiver,
 )
@@ -174,6 +175,18 @@ def first_migration(record: MigrationRecord) -> MigrationRecord:
     journal.refresh()
     stores = (record.journal_store, record.archive_store, record.evidence_store)
     return MigrationRecord(spec, journal, *stores, now=record.now)
+
+
+def left_by_first(record: MigrationRecord) -> list[Acl]:
+    """Return the bindings with which the first migration has stopped the producers of the old cluster, as planned.
+
+    *Keep* leaves them: whoever still writes to the old cluster would write to one that nobody reads any more.
+    """
+    forward = first_migration(record)
+    attempt = forward.freeze()
+    if attempt is None or attempt.method != "acl" or attempt.lifted:
+        return []
+    return planned_acls(forward, attempt.key)
 
 
 def _remove(context: PhaseContext, wanted: set[Acl]) -> dict[str, Any]:
