@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.offset_map.below import BelowRange
 from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 
 
@@ -293,6 +294,31 @@ def test_other_findings_of_copiers_before_us_are_shown(switched: World, monkeypa
     found = findings(back)
     assert found["W122"] == ["orders-0"]
     assert found["I124"] == ["way_back"]
+
+
+def test_topics_that_were_copied_in_transactions_are_named_with_the_reason(
+    switched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = MigrationRecord.offset_map
+
+    def transactional(record: MigrationRecord) -> Any:
+        found = real(record)
+        if found is None or record.migration_id != "m1":
+            return found
+        changed = [
+            item.model_copy(update={"verdict": Verdict.TRANSACTIONAL}) if item.topic == "state" else item
+            for item in found.partitions
+        ]
+        return found.model_copy(update={"partitions": changed})
+
+    monkeypatch.setattr(MigrationRecord, "offset_map", transactional)
+    back = WayBack(switched, topics={"exclude": ["state"]})
+    back.run("plan")
+    [named] = [item for item in precheck.find_all(back.context(), back.context().record.plan()) if item.code == "W125"]
+    assert named.subject == "m1"
+    assert "copied in transactions next to other producers" in named.seen
+    assert "state" in named.seen
+    assert "orders" not in named.seen
 
 
 def test_a_migration_that_has_not_switched_has_no_boundary(worlds: Worlds) -> None:
