@@ -124,6 +124,7 @@ def _left_below(adoption: Adoption) -> Iterator[Finding]:
             yield finding(
                 "W122", f"records on the target: {', '.join(found)}", subject=f"{item.topic}-{item.partition}"
             )
-    noted = [f"{item.topic}-{item.partition}: {item.start.note}" for item in adoption.partitions if item.start.note]
-    if noted:
-        yield finding("W123", some(noted), subject=adoption.adopted_from)
+    notes = {f"{item.topic}-{item.partition}": item.start.note for item in adoption.partitions if item.start.note}
+    if notes:
+        noted = [f"{name}: {note}" for name, note in notes.items()]
+        yield finding("W123", some(noted), subject=adoption.adopted_from, notes=notes)
