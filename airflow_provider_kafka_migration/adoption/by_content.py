@@ -432,8 +432,8 @@ class _Partition:
         count, fewer = outcome.compared_records, outcome.source_offset - self.target_end.log_end_offset
         compared = f"only the newest {count} records were compared" if count else "no records were compared"
         used = (
-            f", and below the boundary the source has used {fewer} more offsets than the target (markers, compaction, or "
-            "records that the target lacks)"
+            f", and below the boundary the source has used {fewer} more offsets than the target (markers, compaction, "
+            "or records that the target lacks)"
             if fewer > 0
             else ""
         )

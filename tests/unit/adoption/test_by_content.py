@@ -131,7 +131,7 @@ def test_records_that_may_be_missing_below_what_was_compared_are_named(
 
 
 def test_holes_of_the_source_hide_records_that_are_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker behind each record: the target has used fewer offsets than the source although 2,000 records are twice."""
+    """A marker behind each record: the target has used fewer offsets although 2,000 records are twice."""
     source = Log({offset: item for offset, item in plain(9_499).items() if offset % 2 == 0}, end=9_500)
     target = copied(source, range(9_500), range(5_500, 9_500))
     start = find(monkeypatch, source, target, Recorded(9_499)).starts[KEY]
