@@ -122,9 +122,9 @@ def _authorizer(layout: Layout) -> dict[str, str]:
     in_kraft = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     return {
         "authorizer.class.name": in_kraft if layout.zookeeper_port is None else in_zookeeper,
-        # ANONYMOUS is every client of the plaintext listener, including the brokers.
+        # ANONYMOUS is every client of the plaintext listener, including the brokers. Nobody else may use topics without
+        # ACLs: allow.everyone.if.no.acl.found is not set, because brokers hide its value once it is.
         "super.users": "User:ANONYMOUS;User:admin",
-        "allow.everyone.if.no.acl.found": "false",
     }
 
 

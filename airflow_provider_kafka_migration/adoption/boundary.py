@@ -218,6 +218,8 @@ def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candi
     boundaries, transactional = boundary_of(record), transactional_partitions(record)
     ready = _handed_over(record)
     found = FoundStarts(boundary_of=record.migration_id, boundary_digest="" if ready is None else ready.hash)
+    if adopt.from_ == "way_back":
+        found.known = frozenset(boundaries.keys() | transactional | _left_out_before(record).keys())
     left = {key: item for key, item in candidates.items() if key in boundaries}
     for key in sorted(candidates.keys() & transactional):
         found.refused[key] = (

@@ -423,7 +423,21 @@ class _Partition:
             notes.append(self._has_more(outcome, extra))
         if committed is not None and beyond > 0:
             notes.append(f"the copier committed source offset {committed}, {beyond} below its last record")
+        if not outcome.whole:
+            notes.append(self._not_known(outcome))
         return "; ".join(notes)
+
+    def _not_known(self, outcome: Alignment) -> str:
+        """Return what was not compared. Holes of the source hide records that are twice, and are taken for missing."""
+        count, fewer = outcome.compared_records, outcome.source_offset - self.target_end.log_end_offset
+        compared = f"only the newest {count} records were compared" if count else "no records were compared"
+        used = (
+            f", and below the boundary the source has used {fewer} more offsets than the target (markers, compaction, "
+            "or records that the target lacks)"
+            if fewer > 0
+            else ""
+        )
+        return f"{compared}{used}; whether older ones are twice or missing is not known (adopt.compare: all)"
 
 
 def _known(count: int, *, whole: bool) -> int:

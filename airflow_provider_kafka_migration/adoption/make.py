@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.adoption.starts import Candidate, FindStarts, FoundStarts, adoption_document
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart, Adoption, BelowMap
 from airflow_provider_kafka_migration.documents.plan import AdoptionSummary, PartitionPlan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import topic_key
 from airflow_provider_kafka_migration.record import keys
@@ -64,10 +65,12 @@ def make_adoption(context: PhaseContext, topics: Sequence[TopicPlan]) -> MadeAdo
     adopt = context.spec.adopt
     if adopt is None:
         return None
-    candidates = find_candidates(context, topics)
+    facts = context.target.admin.describe_topics(sorted(topic.target_name for topic in topics))
+    candidates = find_candidates(topics, facts)
     context.progress(Progress(PHASE, f"adoption: {len(candidates)} partitions that the target already has"))
     found = load_finder(adopt.from_)(context, candidates)
     _refuse_other_offsets(context.spec, found)
+    _refuse_not_shown(topics, facts, candidates, found)
     names = {topic.name: topic.target_name for topic in topics}
     document = adoption_document(context.migration_id, adopt.from_, found, names)
     kept = {(item.topic, item.partition) for item in document.partitions if item.start.below_digest}
@@ -81,9 +84,11 @@ def load_finder(adopt_from: AdoptFrom) -> FindStarts:
     return found
 
 
-def find_candidates(context: PhaseContext, topics: Sequence[TopicPlan]) -> dict[TopicPartition, Candidate]:
-    """Return the planned partitions that the target has, by (source topic, partition)."""
-    facts = context.target.admin.describe_topics(sorted(topic.target_name for topic in topics))
+def find_candidates(topics: Sequence[TopicPlan], facts: Mapping[str, TopicFacts]) -> dict[TopicPartition, Candidate]:
+    """Return the planned partitions that the target has, by (source topic, partition).
+
+    :param facts: what the target shows, by target topic.
+    """
     found = {}
     for topic in topics:
         there = facts[topic.target_name]
@@ -112,6 +117,28 @@ def _refuse_other_offsets(spec: MigrationSpec, found: FoundStarts) -> None:
                 f"source offset {start.source_offset} goes to {start.target_offset}, but offsets.mode is equal"
             )
             del found.starts[key]
+
+
+def _refuse_not_shown(
+    topics: Sequence[TopicPlan],
+    facts: Mapping[str, TopicFacts],
+    candidates: Mapping[TopicPartition, Candidate],
+    found: FoundStarts,
+) -> None:
+    """Refuse partitions that have been on the target and that it does not show now.
+
+    One broker that does not know a topic yet is no proof that it was deleted; and where it was, its history is gone.
+    """
+    for topic in topics:
+        error = facts[topic.target_name].error
+        why = "does not show this partition" if error is None else f"does not show this topic ({error.name})"
+        for item in topic.partitions:
+            key = (topic.name, item.partition)
+            if key in found.known and key not in candidates:
+                found.refused[key] = (
+                    f"the target {why}, on which {found.boundary_of} has ended: clear plan, which asks again; if it "
+                    "was deleted there, its history is gone, so exclude the topic"
+                )
 
 
 def with_starts(spec: MigrationSpec, topic: TopicPlan, adoption: Adoption) -> TopicPlan:

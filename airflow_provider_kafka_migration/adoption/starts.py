@@ -55,6 +55,8 @@ class FoundStarts:
     :param refused: partitions that cannot be adopted, and why; each is a blocker of the precheck.
     :param left_out: partitions to which nothing is copied, by policy, and why.
     :param below: positions below the boundary, for groups that lag behind it.
+    :param known: all partitions that what is taken over has left on the target, candidates or not. One that the target
+        does not show is refused: it does not begin on an empty log.
     :param boundary_of: migration whose end is the boundary; empty: none.
     :param boundary_digest: hash of its journal entry that told clients to switch.
     """
@@ -63,6 +65,7 @@ class FoundStarts:
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     left_out: dict[TopicPartition, str] = field(default_factory=dict)
     below: dict[TopicPartition, BelowMap] = field(default_factory=dict)
+    known: frozenset[TopicPartition] = frozenset()
     boundary_of: str = ""
     boundary_digest: str = ""
 

@@ -23,7 +23,7 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
     """Check an answer and write it to the journal; return it as journaled.
 
     An approval must carry the current code; "not_yet" and "abort" change nothing by themselves and need none,
-    except that to "abort" a way back keeps the new cluster, which needs the code for that.
+    except that to "abort" a way back keeps the new cluster, which needs the code for that, and the same people.
 
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
@@ -52,19 +52,33 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
     if answer.decision == "abort" and record.spec.is_way_back:
-        # It keeps the new cluster, which is as final as going back.
-        _check_keep(record, answer, key)
+        try:
+            check_keep(record, answer)
+        except ApprovalRefused as error:
+            details = {"answer": answer.model_dump(mode="json"), "why": error.what}
+            context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
+            raise
     context.journal.step(steps.APPROVAL, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
     return answer
 
 
-def _check_keep(record: MigrationRecord, answer: ApprovalAnswer, key: str) -> None:
-    try:
-        way_back.check_keep(record, answer.code)
-    except ApprovalRefused as error:
-        details = {"answer": answer.model_dump(mode="json"), "why": error.what}
-        record.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
-        raise
+def check_keep(record: MigrationRecord, answer: ApprovalAnswer) -> None:
+    """Check an answer that keeps the new cluster, which is as final as going back; write nothing.
+
+    :raises ApprovalRefused: the code is not the present one; the answer is too old; or the person may not decide that.
+    """
+    way_back.check_code(record, answer.code)
+    _check_person(record, answer)
+    _check_age(record, answer)
+
+
+def is_second_keep(record: MigrationRecord, person: str, code: str) -> bool:
+    """Whether this person would be the second one who keeps the new cluster with a code, where two have to."""
+    entry = record.journal.find_step(steps.APPROVAL, answer_key("cutover", second=False))
+    if entry is None or not record.spec.approvals.second_users:
+        return False
+    first = ApprovalAnswer.model_validate(entry.details)
+    return first.decision == "abort" and first.code == _clean(code) and _person(first) != person
 
 
 def answer_key(kind: ApprovalKind, *, second: bool) -> str:

@@ -40,10 +40,29 @@ def _keep_binding(record: MigrationRecord) -> dict[str, Any]:
 
 def is_keep_decided(record: MigrationRecord) -> bool:
     """Whether a person has kept the new cluster with its code: in the approval, or in a *keep* that has begun."""
-    return rolling_back.has_begun(record.journal) or rolling_back.is_kept(record.journal, ("cutover", "cutover/second"))
+    if rolling_back.has_begun(record.journal):
+        return True
+    is_by_two = bool(record.spec.approvals.second_users)
+    return rolling_back.is_kept(record.journal, ("cutover", "cutover/second"), is_by_two=is_by_two)
 
 
 def check_keep(record: MigrationRecord, code: str) -> None:
+    """Check that the code alone keeps the new cluster, without a person's answer in the journal.
+
+    :raises ApprovalRefused: it is not the code of now, or the spec names the people who decide that.
+    """
+    check_code(record, code)
+    section = record.spec.approvals
+    if section.assigned_users or section.second_users:
+        raise ApprovalRefused(
+            "the spec names the people who may keep the new cluster, and "
+            + ("not two of them have" if section.second_users else "none of them has"),
+            where=record.where("way_back"),
+            next_step="one after the other, they run `kafka-migration way-back keep FILE --approve CODE`",
+        )
+
+
+def check_code(record: MigrationRecord, code: str) -> None:
     """Check the code of a person who wants to keep the new cluster.
 
     :raises ApprovalRefused: it is not the code of now.
@@ -57,7 +76,8 @@ def check_keep(record: MigrationRecord, code: str) -> None:
         if given
         else "a way back ends by keeping the new cluster, which needs its code",
         where=record.where("way_back"),
-        next_step="`kafka-migration way-back keep FILE` shows what will be put back, and the code for it",
+        next_step="`kafka-migration way-back keep FILE` shows what will be put back, and the code for it"
+        + ("; two people have to keep it" if record.spec.approvals.second_users else ""),
         details={"given": given[:20]},
     )
 

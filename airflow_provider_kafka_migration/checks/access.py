@@ -8,6 +8,7 @@ from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings
+from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
@@ -76,22 +77,34 @@ def check_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if spec.kind != "migration":
         return
     if spec.cutover.freeze == "acl":
-        names = sorted(topic.name for topic in plan.topics)
-        yield from _denials(spec, context.source, names, "use cutover.freeze: webhook or manual", lambda e: e.next_step)
+        names, without = sorted(topic.name for topic in plan.topics), "use cutover.freeze: webhook or manual"
+        yield from _denials(spec, context.source, names, names, without, lambda error: error.next_step)
     if spec.is_way_back and section_of(spec).freeze_old == "acl":
         names = sorted(topic.target_name for topic in plan.topics)
-        yield from _denials(spec, context.target, names, "set way_back.freeze_old: none", guard.old_cluster_advice)
+        old, without = guard.old_topics(plan), "set way_back.freeze_old: none"
+        yield from _denials(spec, context.target, names, old, without, guard.old_cluster_advice)
 
 
 def _denials(
-    spec: MigrationSpec, cluster: Cluster, topics: list[str], without: str, advice: Callable[[FreezeFailed], str]
+    spec: MigrationSpec,
+    cluster: Cluster,
+    topics: list[str],
+    there: list[str],
+    without: str,
+    advice: Callable[[FreezeFailed], str],
 ) -> Iterator[Finding]:
+    """Report why producers could not be denied.
+
+    :param there: those of ``topics`` that clients of this cluster may know.
+    :param without: what to do where ACLs cannot be used.
+    """
     listing = cluster.admin.describe_acls()
     if not listing.authorizer:
         seen = f"the {cluster.role} has no authorizer"
         yield finding("B042", seen, subject=cluster.role, fix=f"configure one, or {without}")
         return
     try:
+        check_closed(cluster, listing.acls, there)
         deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
     except FreezeFailed as error:
         yield finding("B042", error.what, subject=cluster.role, fix=advice(error))

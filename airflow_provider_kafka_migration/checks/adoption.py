@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from airflow_provider_kafka_migration.adoption.boundary import forward_record
+from airflow_provider_kafka_migration.adoption.boundary import forward_record, transactional_partitions
 from airflow_provider_kafka_migration.adoption.last_records import LogEnd, read_log_ends
 from airflow_provider_kafka_migration.documents.adoption import AdoptedPartition, Adoption
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
@@ -35,6 +35,7 @@ def check_adoption(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     left_out = [f"{item.topic}-{item.partition}: {item.reason}" for item in adoption.left_out]
     if left_out:
         yield finding("W125", some(left_out), subject=adoption.adopted_from)
+    yield from _in_transactions(context, plan, adoption)
     yield from _moved(context, adoption, context.spec.adopt.stable_window.total_seconds())
     yield from _lost_fences(context, adoption)
     yield from _left_below(adoption)
@@ -42,6 +43,21 @@ def check_adoption(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         compared = sum(item.start.compared_records for item in adoption.partitions)
         seen = f"{len(adoption.partitions)} partitions, {compared} records before their boundaries are equal"
         yield finding("I124", seen, subject=adoption.adopted_from)
+
+
+def _in_transactions(context: PhaseContext, plan: Plan, adoption: Adoption) -> Iterator[Finding]:
+    """Report the topics that stay away because the migration before has copied them in transactions.
+
+    The plan shows only that a pattern of the derived spec excludes them.
+    """
+    if not adoption.boundary_of:
+        return
+    known = transactional_partitions(forward_record(context, adoption.boundary_of))
+    topics = sorted({topic for topic, _ in known} - {topic.name for topic in plan.topics})
+    if topics:
+        seen = f"copied in transactions next to other producers, so no map leads back: {some(topics)}"
+        fix = "the other topics go back; keep these on the cluster that they are on, or move their clients without them"
+        yield finding("W125", seen, subject=adoption.boundary_of, fix=fix, topics=topics)
 
 
 def _moved(context: PhaseContext, adoption: Adoption, window_seconds: float) -> Iterator[Finding]:
@@ -108,6 +124,7 @@ def _left_below(adoption: Adoption) -> Iterator[Finding]:
             yield finding(
                 "W122", f"records on the target: {', '.join(found)}", subject=f"{item.topic}-{item.partition}"
             )
-    noted = [f"{item.topic}-{item.partition}: {item.start.note}" for item in adoption.partitions if item.start.note]
-    if noted:
-        yield finding("W123", some(noted), subject=adoption.adopted_from)
+    notes = {f"{item.topic}-{item.partition}": item.start.note for item in adoption.partitions if item.start.note}
+    if notes:
+        noted = [f"{name}: {note}" for name, note in notes.items()]
+        yield finding("W123", some(noted), subject=adoption.adopted_from, notes=notes)

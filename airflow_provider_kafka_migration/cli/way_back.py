@@ -27,6 +27,9 @@ from airflow_provider_kafka_migration.cli.migrate import (
 )
 from airflow_provider_kafka_migration.cli.plan import write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, Responder
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 way_back_app = typer.Typer(
@@ -154,7 +157,7 @@ def keep(
     Without --approve it shows what will be put back, and the code. Exit status 10: the code is wanted. Exit status 1:
     it has ended, but something could not be put back; run it again.
     """
-    from airflow_provider_kafka_migration.approvals import way_back
+    from airflow_provider_kafka_migration.approvals import check, way_back
     from airflow_provider_kafka_migration.record import rolling_back
 
     spec = _derived(file)
@@ -167,7 +170,14 @@ def keep(
             if is_open and approve is None:
                 return _ask_to_keep(way_back.facts(context.record), spec)
             if is_open and approve is not None:
-                way_back.check_keep(context.record, approve)
+                # Before claiming: who may not keep it does not take the way back from its holder.
+                check.check_keep(context.record, _kept(context, approve))
+        if is_open and approve is not None:
+            held = migration.journal_context
+            check.check_approval(held, _kept(held, approve))
+            if not way_back.is_keep_decided(held.record):
+                migration.release("a second person has to keep the new cluster, too")
+                return _ask_the_second(spec, approve)
         reason = reason or f"the new cluster is kept ({person()})"
         result = migration.run("rollback", reason=reason, code=approve or "")
     return rollback_answer(spec, result)
@@ -248,6 +258,32 @@ def _ask_to_leave_out(facts: list[dict[str, Any]], code: str, spec: MigrationSpe
 
 def _shown(end_offset: int | None) -> str:
     return "?" if end_offset is None else str(end_offset)
+
+
+def _kept(context: PhaseContext, code: str) -> ApprovalAnswer:
+    """Return the answer of whoever runs the command."""
+    from airflow_provider_kafka_migration.approvals import check, way_back
+
+    record = context.record
+    return ApprovalAnswer(
+        migration_id=record.migration_id,
+        kind="cutover",
+        decision="abort",
+        code=code,
+        responders=[Responder(user_id=person(), user_name=person())],
+        answered_at=iso(context.now()),
+        body_shown=json.dumps(way_back.facts(record), sort_keys=True),
+        second=check.is_second_keep(record, person(), code),
+    )
+
+
+def _ask_the_second(spec: MigrationSpec, code: str) -> Answer:
+    lines = [
+        f"[green]{escape(person())} keeps the new cluster[/]; a second person has to, too (approvals.second_users)",
+        f"[yellow]waits for an operator[/]: kafka-migration way-back keep FILE --approve {escape(code)}",
+    ]
+    data = {"migration_id": spec.migration_id, "waiting": {"approval": "keep", "second": True, "code": code}}
+    return Answer(data, lines, code=ExitCode.WAITS)
 
 
 def _ask_to_keep(facts: dict[str, Any], spec: MigrationSpec) -> Answer:

@@ -38,6 +38,7 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, source_registry, tail_stop, words
+from airflow_provider_kafka_migration.freeze.without_acls import check_closed, matches
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
@@ -410,19 +411,8 @@ def webhook_address(given: str, resolver: Resolver) -> str:
 def writing_principals(acls: tuple[Acl, ...], topic: str) -> set[str]:
     """Return the principals that some ACL allows to write to a topic."""
     return {
-        acl.principal
-        for acl in acls
-        if acl.resource_type == "TOPIC"
-        and acl.permission == "ALLOW"
-        and acl.operation in _WRITING
-        and _matches(acl, topic)
+        acl.principal for acl in acls if acl.permission == "ALLOW" and acl.operation in _WRITING and matches(acl, topic)
     }
-
-
-def _matches(acl: Acl, topic: str) -> bool:
-    if acl.pattern_type == "PREFIXED":
-        return topic.startswith(acl.resource_name)
-    return acl.resource_name in (topic, "*")
 
 
 def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own: OwnPrincipal) -> list[Acl]:
@@ -500,10 +490,14 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
                 next_step="use cutover.freeze: webhook or manual",
             )
         topics = sorted({topic for topic, _ in record.partitions()})
+        check_closed(source, listing.acls, topics)
         bindings = deny_bindings(listing.acls, topics, OwnPrincipal.of(record.spec, source))
         # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
         entry = record.journal.step(
-            steps.FREEZE_ACLS, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]}
+            steps.FREEZE_ACLS,
+            key=attempt,
+            details={"acls": [acl_row(acl) for acl in bindings]},
+            reason=f"{len({acl.principal for acl in bindings})} principals to deny",
         )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     _raise_failures(record, source.admin.create_acls(bindings), "created")

@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.evidence.publish import publish
 from airflow_provider_kafka_migration.freeze import frozen, source_registry, words
 from airflow_provider_kafka_migration.groups import early
 from airflow_provider_kafka_migration.groups.written import LeftOffsets, read_left, unread_left
+from airflow_provider_kafka_migration.kafka.admin.access import acl_row
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
@@ -52,7 +53,7 @@ _RUN_AGAIN = "run the rollback again once the registry answers: it puts back wha
 class RollbackReport(Document):
     """``<migration_id>/rollback-report.json`` in the evidence store."""
 
-    LATER_FIELDS = ("groups_left", "groups_of_others")
+    LATER_FIELDS = ("groups_left", "groups_of_others", "deny_acls_left")
 
     version: int = 1
     migration_id: str
@@ -75,6 +76,11 @@ class RollbackReport(Document):
     groups_of_others: list[dict[str, Any]] = Field(
         default_factory=list,
         description="the same where somebody else has committed another offset since: leave those alone",
+    )
+    deny_acls_left: list[list[str]] = Field(
+        default_factory=list,
+        description="DENY ACLs of the first migration's freeze that keep of a way back leaves on the old cluster: "
+        "resource type, name, pattern, principal, host, operation, permission",
     )
     clean_up: list[str] = Field(description="commands that would remove all this; they are not run")
 
@@ -181,6 +187,7 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
         left_in_registry=subjects,
         groups_left=offsets.own,
         groups_of_others=offsets.others,
+        deny_acls_left=[] if released is None else [acl_row(acl) for acl in guard.left_by_first(record)],
         # What a way back has brought to the old cluster stays there, next to its records.
         clean_up=(early.clean_up(offsets.own) if released is None else [])
         + [
@@ -206,9 +213,11 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     }
     if released is not None:
         summary = f"old_cluster_released: the new cluster is kept; {summary}"
+        left_acls = len(report.deny_acls_left)
+        summary += f"; {left_acls} DENY ACLs of the first migration stay on the old cluster" if left_acls else ""
         kept = {**released, "problems": problems, "reason": reason}
         kept |= {"report": details["report"], "digest": details["digest"]}
-        kept["group_offsets_left"] = len(report.groups_left)
+        kept |= {"group_offsets_left": len(report.groups_left), "deny_acls_left": left_acls}
         context.journal.step(steps.OLD_CLUSTER_RELEASED, details=kept, reason=summary)
         signed, told = _sign(context)
         details |= signed

@@ -6,7 +6,6 @@ there would copy to topics that delete again, and clients would be told to use a
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
@@ -56,10 +55,17 @@ def check_not_begun(journal: Journal, spec: MigrationSpec, phase: str) -> None:
     )
 
 
-def is_kept(journal: Journal, answers: Collection[str]) -> bool:
+def is_kept(journal: Journal, answers: tuple[str, str], *, is_by_two: bool) -> bool:
     """Whether the last answer to these approvals is to end the way back; its code was checked.
 
-    :param answers: keys of the answers in the journal.
+    :param answers: keys of the answers of the first and of the second person in the journal.
+    :param is_by_two: two different people have to end it, both with the same code.
     """
+    if is_by_two:
+        entries = [journal.find_step(steps.APPROVAL, key) for key in answers]
+        both = [ApprovalAnswer.model_validate(entry.details) for entry in entries if entry is not None]
+        people = {person.user_id for answer in both for person in answer.responders}
+        codes = {answer.code for answer in both}
+        return len(people) == 2 and len(codes) == 1 and all(answer.decision == "abort" for answer in both)
     given = [entry for entry in journal.steps(steps.APPROVAL) if entry.step_key in answers]
     return bool(given) and ApprovalAnswer.model_validate(given[-1].details).decision == "abort"

@@ -27,9 +27,11 @@ from airflow_provider_kafka_migration.freeze.frozen import (
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
+    planned_acls,
     taken,
     webhook_receiver,
 )
+from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -68,6 +70,7 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
         )
     try:
         names = sorted(topic.target_name for topic in plan.topics)
+        check_closed(context.target, listing.acls, old_topics(plan))
         missing = deny_bindings(listing.acls, names, OwnPrincipal.of(record.spec, context.target))
     except FreezeFailed as error:
         raise TopologyRefused(
@@ -76,6 +79,9 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             next_step=old_cluster_advice(error),
             details=error.details,
         ) from error
+    if not missing:
+        reason = "0 further principals to deny on the old cluster"
+        record.journal.step_once(steps.OLD_CLUSTER_GUARDED, None, {"acls": []}, reason=reason)
     if missing:
         reason = f"{len(missing)} DENY ACLs keep producers out of the old cluster"
         record.journal.step(
@@ -124,6 +130,11 @@ def _take_back_if_over(context: PhaseContext, created: set[Acl]) -> None:
             error.add_next_step(f"the way back is over: if they are still there, remove these ACLs by hand: {rows}")
             raise
         raise
+
+
+def old_topics(plan: Plan) -> list[str]:
+    """Return the topics that the old cluster had before, by their names there. Nobody there knows the others."""
+    return sorted(topic.target_name for topic in plan.topics if topic.exists_on_target)
 
 
 def old_cluster_advice(error: FreezeFailed) -> str:
@@ -221,6 +232,18 @@ def first_migration(record: MigrationRecord) -> MigrationRecord:
     journal.refresh()
     stores = (record.journal_store, record.archive_store, record.evidence_store)
     return MigrationRecord(spec, journal, *stores, now=record.now)
+
+
+def left_by_first(record: MigrationRecord) -> list[Acl]:
+    """Return the bindings with which the first migration has stopped the producers of the old cluster, as planned.
+
+    *Keep* leaves them: whoever still writes to the old cluster would write to one that nobody reads any more.
+    """
+    forward = first_migration(record)
+    attempt = forward.freeze()
+    if attempt is None or attempt.method != "acl" or attempt.lifted:
+        return []
+    return planned_acls(forward, attempt.key)
 
 
 def _remove(context: PhaseContext, wanted: set[Acl]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.groups.written import OwnWrites
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.rolling_back import has_begun
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
@@ -32,9 +33,12 @@ _REASON = "offsets of groups follow on the old cluster"
 
 
 def _is_time(record: MigrationRecord) -> bool:
-    """Whether groups may be written; with a stop the copy ends, for the return or for a signed *Keep*."""
+    """Whether groups may be written; with a stop the copy ends, for the return.
+
+    So it does once *Keep* has begun: its report lists what is left there, and producers may write there again.
+    """
     record.journal.refresh()
-    is_copying = record.journal.tip_state in (State.TAIL, State.DRAIN_READY)
+    is_copying = record.journal.tip_state in (State.TAIL, State.DRAIN_READY) and not has_begun(record.journal)
     return is_copying and not record.is_frozen() and record.tail_stop() is None
 
 

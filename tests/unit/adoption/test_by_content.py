@@ -127,6 +127,44 @@ def test_records_of_a_former_topic_are_a_matter_of_policy(monkeypatch: pytest.Mo
         assert "used 50 more offsets" in got.starts[KEY].note
 
 
+NOT_KNOWN = "whether older ones are twice or missing is not known"
+
+
+@pytest.mark.parametrize("policy", ["refuse", "report"])
+def test_records_that_may_be_missing_below_what_was_compared_are_named(
+    monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    source = Log(plain(9_500))
+    target = copied(source, range(5_000), range(7_000, 9_500))
+    start = find(monkeypatch, source, target, Recorded(9_499), on_duplicates=policy).starts[KEY]
+    assert (start.source_offset, start.target_offset, start.earlier.missing) == (9_500, 7_500, -1)
+    assert f"only the newest {start.compared_records} records were compared" in start.note
+    assert "the source has used 2000 more offsets than the target" in start.note
+    assert NOT_KNOWN in start.note
+
+
+def test_holes_of_the_source_hide_records_that_are_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker behind each record: the target has used fewer offsets although 2,000 records are twice."""
+    source = Log({offset: item for offset, item in plain(9_499).items() if offset % 2 == 0}, end=9_500)
+    target = copied(source, range(9_500), range(5_500, 9_500))
+    start = find(monkeypatch, source, target, Recorded(9_499)).starts[KEY]
+    assert (start.target_offset, start.earlier.duplicates) == (6_750, -1)
+    assert "the source has used" in start.note
+    assert NOT_KNOWN in start.note
+    exact = find(monkeypatch, source, target, Recorded(9_499), compare="all", on_duplicates="report").starts[KEY]
+    assert exact.earlier.duplicates == 2_000
+    assert NOT_KNOWN not in exact.note
+
+
+def test_a_suffix_is_never_called_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Log(plain(9_500))
+    start = find(monkeypatch, source, copied(source, range(9_500)), Recorded(9_499)).starts[KEY]
+    assert NOT_KNOWN in start.note
+    assert "more offsets" not in start.note
+    whole = find(monkeypatch, source, copied(source, range(9_500)), Recorded(9_499), compare="all").starts[KEY]
+    assert whole.note == ""
+
+
 def test_everything_is_compared_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Log(plain(3_000))
     target = copied(source, range(2_000), range(1_500, 2_500))

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from phase_support import approval, ready
 
-from airflow_provider_kafka_migration.approvals import answers, request, way_back
+from airflow_provider_kafka_migration.approvals import answers, check, request, way_back
 from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.pages import rendering
+from airflow_provider_kafka_migration.phases import rollback
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -54,6 +55,70 @@ def test_keeping_needs_its_own_code(context: PhaseContext) -> None:
     with pytest.raises(ApprovalRefused):
         answers.answer(context, approval(context, "cutover", keep))
     assert _abort(context, f" {keep.upper()} ").details["decision"] == "abort"
+
+
+def _decided_by(context: PhaseContext, **section: Any) -> PhaseContext:
+    approvals = context.spec.approvals.model_copy(update=section)
+    return replace(context, spec=context.spec.model_copy(update={"approvals": approvals}))
+
+
+def _keep(context: PhaseContext, user: str, *, second: bool = False) -> None:
+    code = way_back.keep_code(context.record)
+    answers.answer(context, approval(context, "cutover", code, user=user, decision="abort", second=second))
+
+
+def test_only_those_who_are_assigned_keep_the_new_cluster(context: PhaseContext) -> None:
+    context = _decided_by(context, assigned_users=["ann"])
+    with pytest.raises(ApprovalRefused, match="bob is not among those who may approve"):
+        _keep(context, "bob")
+    assert not way_back.is_keep_decided(context.record)
+    assert context.journal.steps(steps.APPROVAL_REFUSED)
+    with pytest.raises(ApprovalRefused, match="none of them has"):
+        rollback.check_allowed(context.record, way_back.keep_code(context.record))
+    _keep(context, "ann")
+    assert way_back.is_keep_decided(context.record)
+    assert rollback.check_allowed(context.record) is not None
+
+
+def test_an_old_answer_does_not_keep_the_new_cluster(context: PhaseContext) -> None:
+    old = approval(context, "cutover", way_back.keep_code(context.record), decision="abort")
+    late = replace(context, now=lambda: context.now() + timedelta(days=2))
+    with pytest.raises(ApprovalRefused, match="s old"):
+        answers.answer(late, old)
+    assert not way_back.is_keep_decided(context.record)
+
+
+def test_where_two_people_decide_two_keep_the_new_cluster(context: PhaseContext) -> None:
+    context = _decided_by(context, assigned_users=["ann"], second_users=["bob", "ann"])
+    code = way_back.keep_code(context.record)
+    with pytest.raises(ApprovalRefused, match="the first person has not answered yet"):
+        _keep(context, "bob", second=True)
+    _keep(context, "ann")
+    assert not way_back.is_keep_decided(context.record)
+    for given, why in ((code, "not two of them have"), ("", "needs its code")):
+        with pytest.raises(ApprovalRefused, match=why):
+            rollback.check_allowed(context.record, given)
+    assert not check.is_second_keep(context.record, "ann", code)
+    with pytest.raises(ApprovalRefused, match="both answers are from the same person"):
+        _keep(context, "ann", second=True)
+    assert check.is_second_keep(context.record, "bob", code)
+    _keep(context, "bob", second=True)
+    assert way_back.is_keep_decided(context.record)
+    answers.answer(context, approval(context, "cutover", "", decision="not_yet"))
+    assert not way_back.is_keep_decided(context.record), "the first person has thought again"
+
+
+def test_two_people_keep_the_same(context: PhaseContext) -> None:
+    """What is put back has changed between the two answers, so the first one did not see it."""
+    context = _decided_by(context, second_users=["bob"])
+    _keep(context, "ann")
+    acl = ["TOPIC", "t", "LITERAL", "User:a", "*", "WRITE", "DENY"]
+    context.journal.step(steps.OLD_CLUSTER_GUARDED, details={"acls": [acl]})
+    assert not check.is_second_keep(context.record, "bob", way_back.keep_code(context.record))
+    _keep(context, "bob", second=True)
+    assert not way_back.is_keep_decided(context.record)
+    _keep(context, "ann")
+    assert way_back.is_keep_decided(context.record)
 
 
 def test_other_migrations_are_aborted_without_a_code(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from phase_world.admin import UNKNOWN_TOPIC
 from phase_world.outside import Killed
 from phase_world.way_back import WayBack
 from phase_world.world import KEYS, ORDER, World, Worlds
@@ -17,9 +18,11 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PrecheckBlocked, SpecInvalid, Terminal
 from airflow_provider_kafka_migration.groups.commit import GroupTranslator, read_groups
 from airflow_provider_kafka_migration.kafka.admin.producers import PartitionProducers
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.offset_map.below import BelowRange
 from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 
 
@@ -158,6 +161,45 @@ def test_a_foreign_write_after_the_plan_is_found_by_the_precheck(switched: World
     assert "delete nothing" in found.fix
 
 
+def test_an_old_topic_that_was_deleted_before_the_plan_is_refused_by_name(switched: World) -> None:
+    """A topic that one broker does not show is not one that has never been there."""
+    del switched.source.topics["orders"]
+    back = WayBack(switched)
+    back.run("plan")
+    assert findings(back)["B120"] == ["orders-0", "orders-1"]
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    for item in adoption.refused:
+        assert "does not show this topic (UNKNOWN_TOPIC_OR_PARTITION), on which m1 has ended" in item.reason
+        assert "clear plan" in item.reason
+    with pytest.raises(PrecheckBlocked, match="B120"):
+        back.run("precheck")
+    assert fields(back).keys() == {("state", 0)}
+    assert "orders" not in switched.source.topics
+
+
+def test_a_partition_that_an_old_topic_does_not_have_any_more_is_refused(switched: World) -> None:
+    switched.source.topics["orders"].logs.pop()
+    back = WayBack(switched)
+    back.run("plan")
+    assert findings(back)["B120"] == ["orders-1"]
+    assert fields(back).keys() == set(KEYS) - {("orders", 1)}
+
+
+def test_an_old_topic_that_a_broker_did_not_show_for_a_moment_is_taken_over_by_the_next_plan(switched: World) -> None:
+    def hide(answer: dict[str, TopicFacts]) -> dict[str, TopicFacts]:
+        return {**answer, "orders": TopicFacts("orders", error=UNKNOWN_TOPIC)} if "orders" in answer else answer
+
+    back = WayBack(switched)
+    switched.outside.fail("target.admin.describe_topics", hide)
+    back.run("plan")
+    switched.outside.heal()
+    assert findings(back)["B120"] == ["orders-0", "orders-1"]
+    back.run("plan")
+    assert "B120" not in findings(back)
+    assert fields(back).keys() == set(KEYS)
+
+
 def test_an_adopted_topic_that_is_deleted_is_never_made_again(switched: World) -> None:
     """On an ordinary target it is created and copied again; here it had content that nobody could copy."""
     back = WayBack(switched)
@@ -252,6 +294,31 @@ def test_other_findings_of_copiers_before_us_are_shown(switched: World, monkeypa
     found = findings(back)
     assert found["W122"] == ["orders-0"]
     assert found["I124"] == ["way_back"]
+
+
+def test_topics_that_were_copied_in_transactions_are_named_with_the_reason(
+    switched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = MigrationRecord.offset_map
+
+    def transactional(record: MigrationRecord) -> Any:
+        found = real(record)
+        if found is None or record.migration_id != "m1":
+            return found
+        changed = [
+            item.model_copy(update={"verdict": Verdict.TRANSACTIONAL}) if item.topic == "state" else item
+            for item in found.partitions
+        ]
+        return found.model_copy(update={"partitions": changed})
+
+    monkeypatch.setattr(MigrationRecord, "offset_map", transactional)
+    back = WayBack(switched, topics={"exclude": ["state"]})
+    back.run("plan")
+    [named] = [item for item in precheck.find_all(back.context(), back.context().record.plan()) if item.code == "W125"]
+    assert named.subject == "m1"
+    assert "copied in transactions next to other producers" in named.seen
+    assert "state" in named.seen
+    assert "orders" not in named.seen
 
 
 def test_a_migration_that_has_not_switched_has_no_boundary(worlds: Worlds) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from phase_support import SIGNING_SEED
 from phase_world.admin import BUSY, REFUSED, SimAdmin
 from phase_world.outside import Killed
 from phase_world.returning import Returns, keep
-from phase_world.world import ORDER, SIGNING_KEY, World, Worlds, without_probes
+from phase_world.world import KEYS, ORDER, SIGNING_KEY, World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.approvals.check import check_approval
@@ -26,6 +27,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
+from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.planning import leave_out
 from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.state import State
@@ -104,16 +106,53 @@ def test_the_answer_of_the_approval_is_a_decision_until_another_one(returns: Ret
     assert world.state is State.ROLLED_BACK
 
 
-def test_once_it_has_begun_nothing_else_runs(returns: Returns) -> None:
-    world = _alive(returns.at("drain_ready", way_back=SECTION))
+#: All phases and other tasks, except those that end a way back and its freeze.
+OTHERS = sorted(PHASES.keys() - {"rollback", "cutover.freeze_limit"})
+
+
+@pytest.fixture(scope="module")
+def shared_half_kept(shared_returns: Returns) -> World:
+    """A way back whose *keep* has died after its first changes, with the tail still to be copied."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(SIGNING_KEY, SIGNING_SEED)
+        without_probes(patched)
+        world = _alive(shared_returns.at("drain_ready", way_back=SECTION))
     world.outside.dies_after = 2
     with pytest.raises(Killed):
         keep(world)
     world.restart()
-    record = world.context().record
+    world.source.log(*KEYS[0]).write(b"after keep")
+    return world
+
+
+@pytest.fixture
+def half_kept(shared_half_kept: World, returns: Returns) -> World:
+    """A copy of it for one test."""
+    assert returns
+    return _alive(shared_half_kept.fork())
+
+
+@pytest.mark.parametrize("phase", OTHERS)
+def test_once_it_has_begun_no_phase_runs(half_kept: World, phase: str) -> None:
+    submitted, end = len(half_kept.copiers.submitted), half_kept.target.log(*KEYS[0]).end
+    with pytest.raises(IllegalTransition, match=rf"\] {re.escape(phase)} cannot run: .* ended by \*keep\* since"):
+        half_kept.migration().run(phase)
+    assert half_kept.outside.changes == []
+    assert (len(half_kept.copiers.submitted), half_kept.target.log(*KEYS[0]).end) == (submitted, end)
+
+
+@pytest.mark.parametrize("phase", ["seed", "tail", "validate"])
+def test_once_it_has_begun_no_job_is_submitted(half_kept: World, phase: str) -> None:
+    """Tasks that do not wait for Spark come in by another door."""
+    with pytest.raises(IllegalTransition, match="is ended by"):
+        half_kept.migration().start_job(phase)
+    assert half_kept.outside.changes == []
+
+
+def test_once_it_has_begun_nothing_else_is_decided(half_kept: World) -> None:
+    world, record = half_kept, half_kept.context().record
     assert rolling_back.has_begun(record.journal)
     for act in (
-        lambda: rolling_back.check_not_begun(record.journal, record.spec, "tail"),
         lambda: _answer(world, "approve", "12345678"),
         lambda: leave_out.check_allowed(record),
     ):

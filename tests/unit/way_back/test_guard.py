@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.approvals import way_back as approval_fact
 from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze.without_acls import CONFIG
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, acl_row
@@ -155,6 +156,30 @@ def test_the_advice_names_the_section_of_the_spec_that_people_write(
         frozen.freeze(context, "acl", "1", world.clock.now())
     assert setting in str(refused.value.next_step)
     assert not world.denied
+
+
+def test_an_old_topic_that_is_open_to_everybody_is_refused_before_anything_is_touched(world: World) -> None:
+    """It has no ACL, so nobody would be denied; topics that the way back creates itself are nobody's yet."""
+    world.target.acls = set()
+    world.target.broker_configs[CONFIG] = "true"
+    context = _way_back(world, freeze_old="acl")
+    assert not list(access.check_denials(context, context.record.plan())), "the old cluster has none of these topics"
+    world.target.create("orders", 2)
+    world.run("plan")
+    context = _way_back(world, freeze_old="acl")
+    [found] = access.check_denials(context, context.record.plan())
+    assert (found.code, found.subject) == ("B042", "target")
+    assert "no ACL names 1 topics, among them orders" in found.seen
+    assert "name the producers in the old cluster's ACLs" in found.fix
+    with pytest.raises(TopologyRefused, match=f"broker 1 has {CONFIG}=true"):
+        guard.put(context, context.record.plan())
+    assert not world.steps(steps.OLD_CLUSTER_GUARDED)
+    world.target.acls = {replace(SHOP, operation="READ")}
+    assert not list(access.check_denials(context, context.record.plan())), "any ACL closes the topic to all others"
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 0}
+    assert guard.put(context, context.record.plan()) == {"deny_acls": 0}
+    [entry] = world.steps(steps.OLD_CLUSTER_GUARDED)
+    assert entry.reason == "0 further principals to deny on the old cluster"
 
 
 @pytest.mark.parametrize(("sentinel", "count"), [("record", 1), ("end_offsets", 0)])

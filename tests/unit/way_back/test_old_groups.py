@@ -236,6 +236,17 @@ def test_nothing_is_written_once_keeping_has_begun(world: World, monkeypatch: py
     assert old_offset(world) == 3
 
 
+def test_nothing_is_written_from_the_first_step_of_keep_on(world: World) -> None:
+    """The copy may go on for a while before it is told to stop: the old cluster may not answer."""
+    move(world, 3)
+    follow(world)
+    world.context().journal.step(steps.ROLLBACK_BEGUN, details={"reason": "kept"})
+    assert world.context().record.tail_stop() is None
+    move(world, 4)
+    assert old_groups.sync_once(world.context()) is None
+    assert old_offset(world) == 3
+
+
 @pytest.mark.parametrize("is_used", [False, True])
 def test_the_return_leaves_the_groups_of_topics_that_were_left_out(world: World, is_used: bool) -> None:
     """A person was shown that they stay, and sets them back by hand where they are to be used."""

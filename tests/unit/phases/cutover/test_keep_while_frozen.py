@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from phase_world.outside import Killed
 from phase_world.returning import Returns, keep
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PermissionMissing
+from airflow_provider_kafka_migration.kafka.admin.access import acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
@@ -34,6 +37,12 @@ def _old_denied(world: World) -> set[str]:
     return {acl.principal for acl in world.target.acls or () if acl.permission == "DENY"}
 
 
+def _reported(world: World) -> list[list[str]]:
+    data = world.evidence_store.get(f"{world.migration_id}/rollback-report.json")
+    assert data is not None
+    return json.loads(data).get("deny_acls_left", [])
+
+
 @pytest.mark.parametrize("is_down", [True, False])
 def test_producers_are_freed_although_the_old_cluster_keeps_its_acls(world: World, is_down: bool) -> None:
     if is_down:
@@ -52,6 +61,10 @@ def test_producers_are_freed_although_the_old_cluster_keeps_its_acls(world: Worl
     assert world.state is State.ROLLED_BACK
     assert world.steps(steps.OLD_CLUSTER_RELEASED)[-1].details["deny_acls_removed"]
     assert _old_denied(world) == {"User:shop"}, "by the freeze of the first migration"
+    assert _reported(world) == [acl_row(acl) for acl in world.target.acls or () if acl.permission == "DENY"]
+    released = world.steps(steps.OLD_CLUSTER_RELEASED)[-1]
+    assert released.details["deny_acls_left"] == 1
+    assert "1 DENY ACLs of the first migration stay on the old cluster" in str(released.reason)
 
 
 def test_killed_anywhere_it_ends_with_all_producers_free(world: World) -> None:

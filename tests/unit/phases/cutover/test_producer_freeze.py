@@ -19,8 +19,10 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     TopicRecreated,
 )
+from airflow_provider_kafka_migration.freeze.without_acls import CONFIG
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.producers import PartitionProducers, ProducerState
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags, topics_gone
 
@@ -208,6 +210,51 @@ def test_a_source_on_which_acls_stop_nobody_is_refused(worlds: Worlds, acls: set
         world.run(FREEZE)
     assert world.state is State.TAIL
     assert not world.denied
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("true", "broker 1 has allow.everyone.if.no.acl.found=true"),
+        (None, "broker 1 has set allow.everyone.if.no.acl.found, whose value brokers do not show"),
+        ("unreadable", r"cannot be read \(CLUSTER_AUTHORIZATION_FAILED\)"),
+    ],
+)
+def test_topics_without_acls_that_may_be_open_to_everybody_are_refused(
+    worlds: Worlds, value: str | None, why: str
+) -> None:
+    """``state`` has no ACL, so there is nobody whom a DENY for one principal would stop."""
+    world = worlds.at(FREEZE, acls={"policy": "skip"})
+    world.source.acls = {PRODUCER_ACL}
+    if value == "unreadable":
+        world.outside.fail("source.admin.broker_configs", lambda answer: Configs("1", error=CLUSTER_NOT_PERMITTED))
+    else:
+        world.source.broker_configs[CONFIG] = value
+    with pytest.raises(FreezeFailed, match=f"no ACL names 1 topics, among them state, and .*{why}"):
+        world.run(FREEZE)
+    assert world.state is State.TAIL
+    assert not world.denied
+
+
+@pytest.mark.parametrize("value", ["false", ""])
+def test_topics_without_acls_that_nobody_may_use_need_no_denial(worlds: Worlds, value: str) -> None:
+    world = worlds.at(FREEZE, acls={"policy": "skip"})
+    world.source.acls = set()
+    if value:
+        world.source.broker_configs[CONFIG] = value
+    world.run(FREEZE)
+    assert not world.denied
+    [planned] = world.steps("freeze_acls")
+    assert planned.reason == "0 principals to deny"
+    assert planned.details["acls"] == []
+
+
+def test_topics_with_acls_are_closed_to_everybody_else(worlds: Worlds) -> None:
+    world = worlds.at(FREEZE, acls={"policy": "skip"})
+    world.source.acls = {PRODUCER_ACL, Acl("TOPIC", "sta", "PREFIXED", "User:reader", "*", "READ", "ALLOW")}
+    world.source.broker_configs[CONFIG] = "true"
+    world.run(FREEZE)
+    assert world.denied == {"User:shop"}
 
 
 # -- verification -----------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class SimAdmin:
 
     def broker_configs(self, _broker_id: int) -> Configs:
         """See ``ConfigsAdmin.broker_configs``."""
-        return self._call("broker_configs", lambda: _configs("1", {}))
+        return self._call("broker_configs", lambda: _configs("1", self._state.broker_configs))
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -332,7 +332,8 @@ class SimAdmin:
         return self._call("open_transactions", list)
 
 
-def _configs(name: str, overrides: Mapping[str, str]) -> Configs:
+def _configs(name: str, overrides: Mapping[str, str | None]) -> Configs:
     values = {key: ConfigValue(key, value, ConfigSource.DEFAULT) for key, value in DEFAULTS.items()}
-    values |= {key: ConfigValue(key, value, ConfigSource.DYNAMIC_TOPIC) for key, value in overrides.items()}
+    source = ConfigSource.DYNAMIC_TOPIC
+    values |= {key: ConfigValue(key, value, source, sensitive=value is None) for key, value in overrides.items()}
     return Configs(name, dict(sorted(values.items())))

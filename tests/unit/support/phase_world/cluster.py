@@ -46,6 +46,8 @@ class ClusterState:
     topics: dict[str, Topic] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     acls: set[Acl] | None = field(default_factory=set)
+    #: what somebody has set on the brokers; None: a value that they do not show
+    broker_configs: dict[str, str | None] = field(default_factory=dict)
     next_producer_id: int = 1000
     #: every commit of a group's offsets, in order
     commits: list[tuple[str, dict[TopicPartition, int]]] = field(default_factory=list)

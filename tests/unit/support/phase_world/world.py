@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.spec_guard import spec_to_record
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.mirror_table import TABLES
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck
@@ -173,6 +174,17 @@ class World:
         if entry.leads_to is not None and context.journal.tip_state is entry.state:
             context.journal.transition(entry.leads_to, result.summary)
         return result
+
+    def migration(self) -> Migration:
+        """Return what operators and the command line open, around the context of this process.
+
+        :meth:`run` goes round its gates: which phases may run now, and what is done already.
+        """
+        made = Migration(
+            self.spec, Owner("cli", "tester", "tester"), Resolver(), runner=self.copiers, verifier=self.verifier
+        )
+        made.__dict__["context"] = self.context()
+        return made
 
     def enter(self, state: State | None) -> None:
         """Move the journal to a state that follows the present one, or stay."""
