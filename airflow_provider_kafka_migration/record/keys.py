@@ -23,6 +23,9 @@ SCHEMA_ID_MAP: Final = "schemas/id-map.json"
 #: All versions of the map of schema ids. Each is a create-only object and holds at least what the one before it holds.
 SCHEMA_ID_MAPS: Final = "schemas/id-map/"
 
+#: The names of the jobs that compare a mirror on Spark begin so.
+COMPARISON: Final = "compare-"
+
 
 def mirror_request(number: int) -> str:
     """A request to a mirror, from 1. It is create-only, so no two people get the same number."""
