@@ -80,8 +80,9 @@ def _judge(context: PhaseContext, found: MirrorVerification) -> None:
     details = {"partitions": [_name(item) for item in bad]}
     where = context.where(PHASE)
     if different:
+        besides = f", and {found.count('unchecked')} could not be checked" if found.count("unchecked") else ""
         raise ContentsDiffer(
-            f"{different} of {len(found.partitions)} partitions differ: {named}{more}",
+            f"{different} of {len(found.partitions)} partitions differ{besides}: {named}{more}",
             where=where,
             next_step="read results/verification.json and docs/runbook.md; clear the task to compare again",
             details=details,
@@ -107,7 +108,6 @@ def _log(found: MirrorVerification) -> None:
         log.log(level, "%s is %s: %s", _name(item), item.outcome, note_of(item))
     if len(rows) > _LOGGED:
         log.info("and %d more partitions; results/verification.json has all of them", len(rows) - _LOGGED)
-    log.info("%s", _summary(found))
 
 
 def _summary(found: MirrorVerification) -> str:
