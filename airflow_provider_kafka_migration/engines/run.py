@@ -445,7 +445,7 @@ def _detailed(record: MigrationRecord, name: str, error: MigrationError) -> Migr
 
 
 def _compares(name: str) -> bool:
-    return name in _CONTENT_JOBS or name.startswith(keys.COMPARISON)
+    return name in _CONTENT_JOBS or keys.is_comparison_job(name)
 
 
 def last_word(lines: tuple[str, ...]) -> MigrationError | None:

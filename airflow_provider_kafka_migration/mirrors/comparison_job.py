@@ -48,8 +48,8 @@ KEPT_FOR = timedelta(days=7)
 
 
 def job_name(run: str) -> str:
-    """Return the name of a run's job: at most 15 characters, so that the tokens of its submissions begin with it."""
-    return f"{keys.COMPARISON}{hashlib.sha256(run.encode()).hexdigest()[:7]}"
+    """Return the name of a run's job."""
+    return keys.comparison_job(hashlib.sha256(run.encode()).hexdigest())
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def remove(record: MigrationRecord, name: str) -> None:
 
 def _remove_abandoned(record: MigrationRecord, own: str) -> None:
     """Remove the jobs of runs that nobody has completed, such as those of a DAG that was deleted."""
-    prefix = record.key(keys.job(keys.COMPARISON)).removesuffix(".json")
+    prefix = record.key(keys.job(keys.comparison_job(""))).removesuffix(".json")
     for info in list(record.journal_store.list(prefix)):
         name = info.key.rpartition("/")[2].removesuffix(".json")
         found = _read(record, name)

@@ -58,7 +58,10 @@ class KafkaMirrorVerifyOperator(SparkMigrationOperator):
                 raise _invalid(COMPARED_TOPICS, f"{pattern!r} is no regular expression: {error}") from None
         if last is not None and last < 1:
             raise _invalid(COMPARED_LAST, f"{last} is no number of offsets")
-        return {"run": f"{run_owner(context)}/{context['ti'].task_id}", "topics": topics, "last": last}
+        instance = context["ti"]
+        # Instances of a mapped task compare side by side, each with a job of its own.
+        mapped = f"/{instance.map_index}" if getattr(instance, "map_index", -1) >= 0 else ""
+        return {"run": f"{run_owner(context)}/{instance.task_id}{mapped}", "topics": topics, "last": last}
 
 
 def _invalid(name: str, what: str) -> SpecInvalid:

@@ -23,9 +23,6 @@ SCHEMA_ID_MAP: Final = "schemas/id-map.json"
 #: All versions of the map of schema ids. Each is a create-only object and holds at least what the one before it holds.
 SCHEMA_ID_MAPS: Final = "schemas/id-map/"
 
-#: The names of the jobs that compare a mirror on Spark begin so.
-COMPARISON: Final = "compare-"
-
 
 def mirror_request(number: int) -> str:
     """A request to a mirror, from 1. It is create-only, so no two people get the same number."""
@@ -73,6 +70,16 @@ def schema_topics(digest: str) -> str:
 def job(name: str) -> str:
     """The job document of a phase: what copiers are to do."""
     return f"jobs/{name}.json"
+
+
+def comparison_job(digest: str) -> str:
+    """The name of a job that compares a mirror on Spark: at most 15 characters, so that its tokens begin with it."""
+    return f"compare-{digest[:7]}"
+
+
+def is_comparison_job(name: str) -> bool:
+    """Whether a job of this name compares a mirror."""
+    return name.startswith(comparison_job(""))
 
 
 def job_end(token: str) -> str:

@@ -194,6 +194,11 @@ def test_params_win_over_arguments(airflow: Airflow) -> None:
     assert task.phase_options(airflow.context) == {"run": "d/r/verify", "topics": ["b.*"], "last": None}
 
 
+def test_instances_of_a_mapped_task_have_jobs_of_their_own(airflow: Airflow) -> None:
+    airflow.context["ti"].map_index = 2
+    assert airflow.task().phase_options(airflow.context)["run"] == "d/r/verify/2"
+
+
 @pytest.mark.parametrize(
     ("params", "text"), [({"compared_topics": ["("]}, "no regular expression"), ({"compared_last": 0}, "no number")]
 )
