@@ -364,6 +364,18 @@ class DocumentUnreadable(Terminal):
     """A stored document has a version or a structure that this release cannot read."""
 
 
+class ContentsDiffer(Terminal):
+    """The comparison of a mirror has found differences; ``details`` lists the partitions."""
+
+
+class ContentsUnchecked(Terminal):
+    """A mirror's comparison has found no difference, but not everything was compared, or nothing at all."""
+
+
+class ResultMissing(Transient):
+    """A partition was to be compared on Spark, and no result has come back: nothing is known about it."""
+
+
 class NotInMigration(Terminal):
     """The migration has no such topic or partition, or its cluster has no such consumer group."""
 

@@ -23,6 +23,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.migration",
                     f"{_PACKAGE}.operators.freeze_limit",
                     f"{_PACKAGE}.operators.mirror",
+                    f"{_PACKAGE}.operators.mirror_verify",
                     f"{_PACKAGE}.operators.way_back",
                 ],
             }
@@ -54,6 +55,7 @@ def get_provider_info() -> dict[str, Any]:
             f"{_PACKAGE}.links.storage.EvidenceLink",
             f"{_PACKAGE}.links.storage.JournalLink",
             f"{_PACKAGE}.links.storage.PlanLink",
+            f"{_PACKAGE}.links.storage.VerificationLink",
         ],
         "notifications": [f"{_PACKAGE}.notifications.migration.MigrationNotifier"],
         # The plugin has a separate entry point: if listed here as well, Airflow would find it twice where providers are
@@ -119,7 +121,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "",
     },
     "spark_jobs_folder": {
-        "description": "Folder of the Spark mains (seed.py, tail.py, verify.py). Empty: inside the package.",
+        "description": "Folder of the Spark mains (seed.py, tail.py, verify.py, compare_mirror.py, probe.py). Empty: "
+        "inside the package.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/opt/airflow/spark_jobs",

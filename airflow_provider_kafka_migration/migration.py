@@ -458,15 +458,16 @@ class Migration:
 
     # -- jobs of phases, for tasks that do not wait -------------------------------------------------------------------
 
-    def start_job(self, phase: str) -> Submission | PhaseResult:
+    def start_job(self, phase: str, **options: Any) -> Submission | PhaseResult:
         """Prepare the job of a phase and submit it, or find the one that runs; a result if nothing is left to do.
 
         The runner must be a :class:`JobRunner`. Failures go to the journal, as those of :meth:`run`.
 
+        :param options: arguments of the phase's ``prepare``.
         :raises MigrationError: any error of the phase, or of the submission.
         """
         row = self._row(phase)
-        return self._recorded(row, lambda: self._start_job(row))
+        return self._recorded(row, lambda: self._start_job(row, options))
 
     def end_job(self, phase: str, submission: Submission) -> Submission | PhaseResult:
         """Take up the end of a job: verify what it has done, or start the next job of the phase.
@@ -486,14 +487,14 @@ class Migration:
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
 
-    def _start_job(self, row: Phase) -> Submission | PhaseResult:
+    def _start_job(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> Submission | PhaseResult:
         context = self._phase_context(row)
         done = self._already_done(row, context)
         if done is not None:
             return done
         self._enter(row, context.journal)
         job_phase, runner = _job_phase(row), self._job_runner(row)
-        step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context)
+        step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context, **options)
         return self._next_job(row, step)
 
     def _end_job(self, row: Phase, submission: Submission) -> Submission | PhaseResult:
@@ -564,6 +565,8 @@ class Migration:
         return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
     def _phase_context(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> PhaseContext:
+        if row.reads_only:
+            return self._context_of(self._existing_journal())
         if not row.needs_journal_only:
             return self.context
         if row.id == "rollback":
@@ -597,6 +600,8 @@ class Migration:
 
     def _already_done(self, row: Phase, context: PhaseContext) -> PhaseResult | None:
         """Return the journaled result of a finished phase, after verifying what can be verified; None: run it."""
+        if row.reads_only:
+            return None
         journal = context.journal
         journal.refresh()
         # A rollback of an ended migration is not always a no-op: it refuses a finalized one and names the alternative,

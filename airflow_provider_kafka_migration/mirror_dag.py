@@ -1,8 +1,11 @@
-"""Mirrors as DAGs: one builder for the generic DAG (Params), a DAG per flow, and the DAGs of a folder of YAML files."""
+"""Mirrors as DAGs: one builder for the generic DAG (Params), a DAG per flow, and the DAGs of a folder of YAML files.
+
+And the DAGs that compare them: each in a run of its own, beside the mirror.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,10 @@ from airflow.sdk import DAG
 
 from airflow_provider_kafka_migration.dag_parts.kinds import DagKind
 from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
-from airflow_provider_kafka_migration.mirror_table import BEFORE, MIRROR_PHASE
+from airflow_provider_kafka_migration.mirror_table import BEFORE, MIRROR_PHASE, VERIFY
 from airflow_provider_kafka_migration.operators.mirror import OPERATORS
-from airflow_provider_kafka_migration.provider.params import mirror_params, run_params
+from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
+from airflow_provider_kafka_migration.provider.params import mirror_params, run_params, verify_params
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.spec.load import read_yaml
 from airflow_provider_kafka_migration.spec.mirrors_file import is_of_mirrors, parse_flows
@@ -96,6 +100,68 @@ def build_mirror_dag(
     return dag
 
 
+VERIFY_DAG_ID = "kafka_mirror_verify"
+
+VERIFY_DAG_DOC = f"""\
+Compares the records of both sides of a mirror, on Spark. It only reads, and needs no claim: the mirror runs on beside
+it, and may be paused, promoted or ended.
+
+**One run is one comparison**, by hand or on a schedule. `{VERIFY.id}` is green if something was compared and all of it
+is equal; else it is red and names the partitions. `kafka-migration mirror status` shows the last comparison.
+"""
+
+
+def build_mirror_verify_dag(
+    spec: MigrationSpec | Mapping[str, Any] | None = None,
+    *,
+    dag_id: str | None = None,
+    topics: Sequence[str] = (),
+    last: int | None = None,
+    task_args: TaskArgs | None = None,
+    **dag_args: Any,
+) -> DAG:
+    """Build the DAG that compares one mirror, or with ``spec=None`` the generic one, which reads it from its Params.
+
+    It uses no connection, variable or network, so it may be called at the top level of a DAG file.
+
+    :param spec: the spec of the mirror, the same as for :func:`build_mirror_dag`.
+    :param dag_id: default ``kafka_mirror_verify``, or ``kafka_mirror_verify_<migration_id>``.
+    :param topics: regular expressions for whole topic names, on either side; empty: all. A run's Params may say
+        otherwise.
+    :param last: compare only so many last offsets of each partition; None: all that both sides still have.
+    :param task_args: additional operator arguments by task id, as in :func:`~.dag.build_migration_dag`.
+    :param dag_args: arguments of ``DAG``, for instance ``schedule="@daily"``; they override the defaults here.
+    :raises SpecInvalid: with every mistake of the spec, or because it is one of a migration.
+    :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself.
+    """
+    parsed = _parsed(spec)
+    plain = None if parsed is None else parsed.model_dump(mode="json", exclude_unset=True)
+    kind = _verify_kind(topics, last)
+    with DAG(**kind.dag_args(plain, dag_id, dag_args)) as dag:
+        tasks = TaskMaker(
+            plain,
+            task_args or {},
+            dag_args.get("default_args") or {},
+            docs={VERIFY.id: VERIFY.doc},
+            operators={VERIFY.id: KafkaMirrorVerifyOperator},
+        )
+        tasks.phase(VERIFY)
+        tasks.check_task_args()
+    return dag
+
+
+def _verify_kind(topics: Sequence[str] = (), last: int | None = None) -> DagKind:
+    return DagKind(
+        generic_id=VERIFY_DAG_ID,
+        title="Compare a Kafka mirror",
+        description="Compares the records of both sides of a Kafka mirror",
+        doc=VERIFY_DAG_DOC,
+        tags=TAGS,
+        generic_params=partial(verify_params, topics, last, generic=True),
+        run_params=partial(verify_params, topics, last),
+    )
+
+
 def _parsed(spec: MigrationSpec | Mapping[str, Any] | None) -> MigrationSpec | None:
     if spec is None:
         return None
@@ -112,6 +178,16 @@ def load_mirror_dags(
     :func:`~.dag.load_migration_dags`.
     """
     _KIND.load(namespace, folder, mirrors_in, build_mirror_dag, task_args=task_args, **dag_args)
+
+
+def load_mirror_verify_dags(
+    namespace: MutableMapping[str, Any], folder: str | Path, *, task_args: TaskArgs | None = None, **dag_args: Any
+) -> None:
+    """Put the DAG that compares each flow of a folder into a DAG file's ``globals()``.
+
+    The files are those of :func:`load_mirror_dags`. ``topics``, ``last`` and ``schedule`` are the same for all flows.
+    """
+    _verify_kind().load(namespace, folder, mirrors_in, build_mirror_verify_dag, task_args=task_args, **dag_args)
 
 
 def mirrors_in(file: Path) -> Iterator[MigrationSpec | Exception]:

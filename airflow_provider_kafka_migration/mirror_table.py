@@ -41,8 +41,20 @@ FINISH = Phase(
     needs_journal_only=True,
 )
 
+VERIFY = Phase(
+    "verify",
+    "Compares the records of both sides on Spark, up to where copiers have confirmed that they are copied. Reads only, "
+    "needs no claim, and runs beside the mirror. `kafka-migration mirror status` shows the result.\n\n**Red?** "
+    "Something differs (`CONTENTS_DIFFER`), or not everything could be compared (`CONTENTS_UNCHECKED`); the last log "
+    "lines name the partitions, and the runbook says what to do. Cleared, it compares again. After any other error it "
+    "continues, and does not compare again what it has found equal.",
+    "mirrors.verify:run",
+    fails_migration=False,
+    reads_only=True,
+)
+
 #: Rows by id, of each kind of spec.
 TABLES: Mapping[str, Mapping[str, Phase]] = {
     "migration": PHASES,
-    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FINISH)},
+    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FINISH, VERIFY)},
 }

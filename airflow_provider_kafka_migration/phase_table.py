@@ -50,6 +50,8 @@ class Phase:
     :param fails_migration: whether a failure of the phase fails the migration.
     :param needs_journal_only: the phase ends a freeze, so it must start even while clusters are unreachable; a cluster
         is opened only at its first use.
+    :param reads_only: the phase needs no claim and journals nothing, so it runs beside whoever holds the migration, and
+        also after its end.
     :param watches_tail: the phase waits while the tail copies. Its function takes ``sleep``, which raises the error of
         a tail that has failed.
     :param event: notification that the task sends when it has succeeded.
@@ -70,6 +72,7 @@ class Phase:
     joins: str = ""
     fails_migration: bool = True
     needs_journal_only: bool = False
+    reads_only: bool = False
     watches_tail: bool = False
     event: str = ""
     reports_trouble: bool = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, GrownPart, Part
-from airflow_provider_kafka_migration.documents.proof import ContentDifference
+from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
+from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentRange, TopicRules
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 
 Want = Literal["run", "paused", "promoted", "ended"]
 
@@ -215,3 +217,66 @@ class MirrorVerification(Document):
     def is_equal(self) -> bool:
         """Whether something was compared, and all that there is to compare is equal."""
         return self.count("equal") > 0 and not self.count("different") and not self.count("unchecked")
+
+
+# -- comparison as a job ----------------------------------------------------------------------------------------------
+#
+# What data plane processes need for the comparison of a mirror, and their stored results. Small and without secrets.
+
+
+class MirroredRange(Part):
+    """One partition that is to be compared: its range, and what belongs to the judgement about it."""
+
+    range: ContentRange
+    topic_id: str = Field("", description="source topic id when it was copied; empty: unknown")
+    first_source_offset: int = Field(description="first source offset of the copy: where its offset map begins")
+    first_target_offset: int = Field(description="the target offset that belongs to it")
+    copied_source_offset: int | None = Field(None, description="exclusive end of a finished copy; null: it goes on")
+    copied_target_offset: int | None = Field(None, description="the target offset that belongs to it")
+    source_rules: TopicRules = Field(description="what the source may do to its records")
+    target_rules: TopicRules = Field(description="what the target may do to its records")
+    below: str = Field("", description="what of the copy is no longer on both sides, for people")
+    held_back: str = Field("", description="why less is compared than was copied")
+    lacking: str = Field("", description="what the target must have and does not have any more")
+    notes: list[str] = Field(default_factory=list, description="what else a person should know")
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(source topic, partition)."""
+        return self.range.key
+
+
+class MirrorComparison(Document):
+    """``<migration_id>/jobs/compare-<run>.json``: one comparison of a mirror, for Spark."""
+
+    version: int = 1
+    migration_id: str
+    name: str = Field(description="of the job: compare-<run>, with a digest of the run")
+    run: str = Field(description="who compares: DAG id and run id. Another attempt of the same run continues the job")
+    spec_digest: str = Field(description="digest of the mirror's spec; another one is another job")
+    journal_location: str = Field(description="results go to <migration_id>/comparisons/<name>/ below it")
+    state: str = Field(description="state of the mirror when it began")
+    topics: list[str] = Field(default_factory=list, description="patterns of the topics; empty: all")
+    last: int | None = Field(None, description="number of last offsets of each partition; null: all")
+    started_at: str
+    timestamps: Literal["visible", "raw"] = "visible"
+    schema_ids: SchemaIdSettings | None = Field(None, description="as in a ContentJob")
+    provenance: ProvenanceSettings | None = Field(None, description="how copied records are marked; null: not at all")
+    known: list[VerifiedPartition] = Field(
+        default_factory=list, description="partitions whose outcome is known without a comparison"
+    )
+    ranges: list[MirroredRange] = Field(description="ascending by topic and partition")
+
+
+class ComparedPartition(Document):
+    """``<migration_id>/comparisons/<name>/<topic>-<partition>.json``: one partition's comparison.
+
+    It is deleted with its job once ``results/verification.json`` has all results.
+    """
+
+    version: int = 1
+    migration_id: str
+    job_digest: str = Field(description="digest of the MirrorComparison; a different one belongs to another job")
+    range: ContentRange
+    found: VerifiedPartition
+    error: dict[str, Any] | None = Field(None, description="MigrationError.as_dict(): what prevented the comparison")

@@ -439,9 +439,13 @@ def _engine_error(record: MigrationRecord, submission: Submission, status: JobSt
 
 def _detailed(record: MigrationRecord, name: str, error: MigrationError) -> MigrationError:
     """Return the error of a copy with all failed partitions: the progress document lists them."""
-    if name not in _CONTENT_JOBS and isinstance(error, CopyFailed | CopyStalled | SparkJobFailed):
+    if not _compares(name) and isinstance(error, CopyFailed | CopyStalled | SparkJobFailed):
         return copy_jobs.job_failed(record, name, error)
     return error
+
+
+def _compares(name: str) -> bool:
+    return name in _CONTENT_JOBS or keys.is_comparison_job(name)
 
 
 def last_word(lines: tuple[str, ...]) -> MigrationError | None:

@@ -72,6 +72,17 @@ class PlanLink(StorageLink):
         return "Plan"
 
 
+class VerificationLink(StorageLink):
+    """A link to the last comparison of a mirror."""
+
+    suffix = "results/verification.json"
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Comparison"
+
+
 class EvidenceLink(StorageLink):
     """A link to the signed evidence."""
 

@@ -11,20 +11,24 @@ import logging
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
-from airflow_provider_kafka_migration.compare.comparison import ContentOptions, Stretch, compare_stretch
-from airflow_provider_kafka_migration.compare.logs import CommittedLog, KafkaLog, MarkedLog, OurLog
-from airflow_provider_kafka_migration.compare.record_ids import record_ids
-from airflow_provider_kafka_migration.copy.provenance import ProvenanceMarker
-from airflow_provider_kafka_migration.documents.copy import CopyPartition, ProvenanceSettings
-from airflow_provider_kafka_migration.documents.mirror import MirrorVerification, Verified, VerifiedPartition
+from airflow_provider_kafka_migration.compare.mirrored import (
+    MirrorSettings,
+    compare_mirrored,
+    why_not_compared,
+)
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.mirror import (
+    MirroredRange,
+    MirrorVerification,
+    Verified,
+    VerifiedPartition,
+)
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange, TopicRules, is_compacted
-from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     Interrupted,
@@ -37,7 +41,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.groups.sync import confirmed_positions
 from airflow_provider_kafka_migration.jobs.copy_jobs import provenance_settings
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, read_ends
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, TransactionalMap
 from airflow_provider_kafka_migration.record import keys
@@ -134,7 +138,7 @@ def verify(
     record = context.record
     started_at, state = iso(context.now()), record.journal.working_state
     pieces = _copied(record, context.target, scope)
-    ids = schema_id_settings(record)
+    settings = mirror_settings(record)
     unfollowed: list[VerifiedPartition] = []
     try:
         unfollowed = _unfollowed(context, pieces)
@@ -147,7 +151,7 @@ def verify(
         for piece in pieces:
             if piece.found is None:
                 piece.ends("unchecked", error.what)
-    _compare_all(context, pieces, rules, ids, threads, stop)
+    _compare_all(context, pieces, rules, settings, threads, stop)
     result = MirrorVerification(
         migration_id=record.migration_id,
         state=mirror_name(state) if state is not None else "",
@@ -155,16 +159,30 @@ def verify(
         last=scope.last,
         started_at=started_at,
         finished_at=iso(context.now()),
-        partitions=sorted(
-            [*unfollowed, *(piece.found for piece in pieces if piece.found is not None)],
-            key=lambda item: (item.topic, item.partition),
-        ),
+        partitions=ascending([*unfollowed, *(piece.found for piece in pieces if piece.found is not None)]),
     )
     try:
         record.put_result(keys.VERIFICATION, result)
     except MigrationError as error:
         log.warning("The result of the comparison could not be stored: %s", error)
     return result
+
+
+def ascending(found: Sequence[VerifiedPartition]) -> list[VerifiedPartition]:
+    """Return the partitions in the order in which a result has them."""
+    return sorted(found, key=lambda item: (item.topic, item.partition))
+
+
+def mirror_settings(record: MigrationRecord) -> MirrorSettings:
+    """Return how the records are compared.
+
+    :raises DocumentUnreadable: the schema plan is missing, or is not the one that the plan was made with.
+    """
+    return MirrorSettings(
+        timestamps=record.spec.offsets.timestamps,
+        ids=schema_id_settings(record),
+        provenance=provenance_settings(record.spec, record.plan()),
+    )
 
 
 def last_verification(record: MigrationRecord) -> MirrorVerification | None:
@@ -364,13 +382,26 @@ def _is_closed(piece: _Piece) -> bool:
 
 def _check_ids(source: Cluster, pieces: Sequence[_Piece]) -> None:
     """Note the partitions whose source topic is gone, or another one by now."""
-    facts = source.admin.describe_topics(sorted({piece.item.topic for piece in pieces}))
+    wrong = other_topics(source, {piece.item.key: piece.item.topic_id for piece in pieces})
     for piece in pieces:
-        found, known = facts[piece.item.topic], piece.item.topic_id
-        if found.error is not None:
-            piece.ends("unchecked", f"source: the topic cannot be described: {found.error}")
-        elif known and found.topic_id and found.topic_id != known:
-            piece.ends("unchecked", "source: the topic was deleted and created again since it was copied")
+        if piece.item.key in wrong:
+            piece.ends("unchecked", wrong[piece.item.key])
+
+
+def other_topics(source: Cluster, ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+    """Return the partitions whose source topic is gone, or another one by now, with the reason.
+
+    :param ids: the topic id with which each partition was copied; empty: unknown.
+    """
+    facts = source.admin.describe_topics(sorted({topic for topic, _ in ids}))
+    found: dict[TopicPartition, str] = {}
+    for key, known in ids.items():
+        topic = facts[key[0]]
+        if topic.error is not None:
+            found[key] = f"source: the topic cannot be described: {topic.error}"
+        elif known and topic.topic_id and topic.topic_id != known:
+            found[key] = "source: the topic was deleted and created again since it was copied"
+    return found
 
 
 @dataclass(frozen=True)
@@ -554,7 +585,7 @@ def _compare_all(
     context: PhaseContext,
     pieces: Sequence[_Piece],
     rules: Mapping[str, _Rules | MigrationError],
-    ids: SchemaIdSettings | None,
+    settings: MirrorSettings,
     threads: int,
     stop: Callable[[], bool],
 ) -> None:
@@ -564,13 +595,12 @@ def _compare_all(
     meter, failed = _Meter(context, len(left)), threading.Event()
     local = threading.local()
     opened: list[_Pair] = []
-    marks = provenance_settings(context.record.spec, context.record.plan()) if left else None
 
     def run(piece: _Piece) -> None:
         if not hasattr(local, "pair"):
             local.pair = _Pair(context.source.clone(), context.target.clone())
             opened.append(local.pair)
-        comparer = _Comparer(context.record, local.pair, ids, marks, meter, lambda: failed.is_set() or stop())
+        comparer = _Comparer(context.record, local.pair, settings, meter, lambda: failed.is_set() or stop())
         comparer.compare(piece, rules[piece.item.topic])
 
     pool = ThreadPoolExecutor(max(1, min(threads, len(left))), thread_name_prefix="verify")
@@ -611,15 +641,13 @@ class _Comparer:
         self,
         record: MigrationRecord,
         clusters: _Pair,
-        ids: SchemaIdSettings | None,
-        marks: ProvenanceSettings | None,
+        settings: MirrorSettings,
         meter: _Meter,
         stop: Callable[[], bool],
     ) -> None:
         self._record = record
         self._clusters = clusters
-        self._ids = ids
-        self._marks = marks
+        self._settings = settings
         self._meter = meter
         self._stop = stop
 
@@ -631,103 +659,102 @@ class _Comparer:
         try:
             if isinstance(rules, MigrationError):
                 raise rules
-            stretch = self._stretch(piece, rules)
-            again = None if stretch.content.is_equal else _map_again(self._record, self._clusters.target, piece)
-            if again is not None and self._still_covers(piece, again):
-                piece.map = again
-                stretch = self._stretch(piece, rules)
+            found = self._found(piece, rules)
             # Another topic of this name would make all of it different.
             _check_ids(self._clusters.source, [piece])
         except Interrupted:
             raise
         except MigrationError as error:
             self._clusters.close()  # a broken connection must not affect the next partition
-            cluster = error.where.cluster
-            piece.ends("unchecked", f"{cluster}: {error.what}" if cluster else error.what)
+            piece.ends("unchecked", why_not_compared(error))
             return
         if piece.found is None:
-            piece.found = _judged(piece, stretch)
+            piece.found = found
 
-    @staticmethod
-    def _still_covers(piece: _Piece, again: PartitionMap) -> bool:
-        """Whether the corrected map leads to the same range; the ends of another one would have to be read again."""
-        compared = piece.range
-        assert compared is not None
-        return again.translate(compared.source_start_offset).target_offset == compared.target_start_offset
-
-    def _stretch(self, piece: _Piece, rules: _Rules) -> Stretch:
-        compared, offset_map = piece.range, piece.map
-        assert compared is not None
-        assert offset_map is not None
-        source: CommittedLog = KafkaLog(self._clusters.source.wire, compared.topic, compared.partition)
-        if self._marks is not None:
-            source = MarkedLog(source, ProvenanceMarker(self._marks, compared.target_topic, compared.partition))
-        target: CommittedLog = KafkaLog(self._clusters.target.wire, compared.target_topic, compared.partition)
-        if isinstance(offset_map, TransactionalMap):
-            target = OurLog(target, offset_map)
-        options = ContentOptions(
-            timestamps=self._record.spec.offsets.timestamps,
+    def _found(self, piece: _Piece, rules: _Rules) -> VerifiedPartition:
+        assert piece.map is not None
+        return compare_mirrored(
+            _mirrored(piece, rules),
+            piece.map,
+            self._settings,
+            self._record.journal_store,
+            self._record.migration_id,
+            self._wire,
+            map_again=lambda: _map_again(self._record, self._clusters.target, piece),
             stop=self._stop,
             pace=self._meter.add,
-            ids=record_ids(self._ids, compared.topic, self._record.journal_store, self._record.migration_id),
-            target_rules=rules.target,
         )
-        return compare_stretch(compared, offset_map, rules.source, source, target, options)
+
+    def _wire(self, role: str) -> Wire:
+        return (self._clusters.source if role == "source" else self._clusters.target).wire
 
 
-def _judged(piece: _Piece, stretch: Stretch) -> VerifiedPartition:
-    """Return the outcome of a comparison."""
-    content, compared, only = stretch.content, stretch.compared, stretch.source_only
-    assert only is not None
-    gone_on_target = only.deleted_records
-    notes = [*piece.notes, *([piece.below] if piece.below else [])]
-    if content.uncompared:
-        first, until = content.uncompared[0][0], content.uncompared[-1][1]
-        text = f"{content.uncompared_records} records of the target could not be compared"
-        notes.append(f"the source deleted offsets {first} to {until - 1} meanwhile, or may have: {text}")
-    if gone_on_target:
-        notes.append(f"the target deleted {gone_on_target} records meanwhile: they could not be compared")
-    outcome, reason = _outcome(piece, stretch)
-    return VerifiedPartition(
-        topic=compared.topic,
-        target_topic=compared.target_topic,
-        partition=compared.partition,
-        outcome=outcome,
-        reason=reason,
-        source_start_offset=compared.source_start_offset,
-        source_end_offset=compared.source_end_offset,
-        target_start_offset=compared.target_start_offset,
-        target_end_offset=compared.target_end_offset,
-        compared=content.compared,
-        only_on_source=dict(sorted(Counter(only.explained).items())),
-        only_on_target=content.explained,
-        deleted_meanwhile=gone_on_target + content.uncompared_records,
-        difference_count=content.difference_count,
-        differences=content.differences,
-        notes=notes,
+def _mirrored(piece: _Piece, rules: _Rules) -> MirroredRange:
+    """Return what any process needs in order to compare a piece."""
+    item, found = piece.item, piece.map
+    assert piece.range is not None
+    assert found is not None
+    return MirroredRange(
+        range=piece.range,
+        topic_id=item.topic_id,
+        first_source_offset=item.source_start_offset,
+        first_target_offset=item.target_start_offset,
+        copied_source_offset=found.source_end_offset,
+        copied_target_offset=found.target_end_offset,
+        source_rules=rules.source,
+        target_rules=rules.target,
+        below=piece.below,
+        held_back=piece.held_back,
+        lacking=piece.lacking,
+        notes=piece.notes,
     )
 
 
-def _outcome(piece: _Piece, stretch: Stretch) -> tuple[Verified, str]:
-    content = stretch.content
-    if content.difference_count:
-        return "different", ""
-    if piece.held_back:
-        return "unchecked", f"{piece.held_back}; {content.compared} records below are equal"
-    if piece.lacking:
-        return "unchecked", f"{piece.lacking}; {content.compared} records above are equal"
-    if (undated := _undated(stretch)) > 0:
-        why = "records cannot be compared: tombstones with timestamps in the future may be gone on the target, or lost"
-        return "unchecked", f"{undated} {why}; {content.compared} records are equal"
-    if content.compared:
-        return "equal", ""
-    if content.source_records or content.target_records:
-        return "unchecked", "none of its records could be compared: one side has deleted or compacted each of them"
-    return "nothing", "neither side has a record in this range"
+def to_compare(context: PhaseContext, scope: Scope) -> tuple[list[MirroredRange], list[VerifiedPartition]]:
+    """Determine what is to be compared, for other processes, and the outcomes that are known without it; ascending.
+
+    :param context: a context that only reads.
+    :raises NotInMigration: the scope selects nothing.
+    :raises OffsetMapInvalid: the mirror has ended without a finished offset map.
+    :raises MigrationError: the mirror's journal or documents cannot be read, or a cluster does not answer.
+    """
+    pieces = _copied(context.record, context.target, scope)
+    unfollowed = _unfollowed(context, pieces)
+    _place(context, pieces, scope)
+    rules = _rules(context, [piece for piece in pieces if piece.range is not None])
+    ranges: list[MirroredRange] = []
+    for piece in pieces:
+        if piece.found is not None:
+            continue
+        of_topic = rules[piece.item.topic]
+        if isinstance(of_topic, MigrationError):
+            piece.ends("unchecked", why_not_compared(of_topic))
+        else:
+            ranges.append(_mirrored(piece, of_topic))
+    known = ascending([*unfollowed, *(piece.found for piece in pieces if piece.found is not None)])
+    return sorted(ranges, key=lambda item: item.key), known
 
 
-def _undated(stretch: Stretch) -> int:
-    return stretch.source_only.undated_records if stretch.source_only is not None else 0
+# -- for people -------------------------------------------------------------------------------------------------------
+
+_SHOWN_DIFFERENCES = 3
+
+
+def note_of(item: VerifiedPartition) -> str:
+    """Return what a person should know about a partition, in one line; never the content of a record."""
+    parts = [item.reason] if item.reason else []
+    if item.difference_count:
+        shown = ", ".join(
+            f"{difference.kind} at source offset {difference.source_offset}, target offset {difference.target_offset}"
+            + (f" ({difference.detail})" if difference.detail else "")
+            for difference in item.differences[:_SHOWN_DIFFERENCES]
+        )
+        parts.append(f"{item.difference_count} differences: {shown}")
+    for side, found in (("source", item.only_on_source), ("target", item.only_on_target)):
+        if found:
+            counts = ", ".join(f"{count} {reason}" for reason, count in found.items())
+            parts.append(f"only on the {side}, as expected: {counts}")
+    return "; ".join([*parts, *item.notes])
 
 
 def in_order(found: MirrorVerification) -> Iterator[VerifiedPartition]:

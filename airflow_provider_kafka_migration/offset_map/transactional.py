@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -432,6 +433,8 @@ def _unpacked(data: bytes) -> list[int]:
 
 
 _PARTITIONS_PER_REQUEST = 2_000
+#: A position that is being committed becomes readable within this time.
+_STABLE_SECONDS = 10.0
 
 
 def read_positions(
@@ -448,6 +451,32 @@ def read_positions(
     found: dict[TopicPartition, Position | MigrationError | None] = dict.fromkeys(wanted)
     for start in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
         found.update(_read(wire, group, wanted[start : start + _PARTITIONS_PER_REQUEST]))
+    return found
+
+
+def settled_positions(
+    read: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Position | MigrationError | None]],
+    keys: Iterable[TopicPartition],
+) -> dict[TopicPartition, Position | None]:
+    """Read positions until no transaction is just being ended; None: nothing was committed yet.
+
+    :param read: :func:`read_positions` of a cluster and a group.
+    :raises BrokerBusy: transactions are constantly being ended.
+    :raises OffsetMapInvalid: a position was not written by this package.
+    """
+    left = set(keys)
+    found: dict[TopicPartition, Position | None] = {}
+    deadline = time.monotonic() + _STABLE_SECONDS
+    while left:
+        for place, answer in read(sorted(left)).items():
+            if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
+                continue  # a transaction is just being ended
+            if isinstance(answer, MigrationError):
+                raise answer
+            found[place] = answer
+            left.discard(place)
+        if left:
+            time.sleep(0.005)
     return found
 
 

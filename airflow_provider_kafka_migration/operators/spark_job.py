@@ -122,11 +122,12 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the phase; XCom gets only pointers."""
         runner = self.make_runner(context, self.migration_spec(context))
+        options = self.phase_options(context)
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
             self._starts(migration)
             if self.deferrable and self.may_defer and runner.engine.detached:
-                return self._advance(context, migration, runner, migration.start_job(self.phase), {})
-            return self._done(migration, migration.run(self.phase))
+                return self._advance(context, migration, runner, migration.start_job(self.phase, **options), {})
+            return self._done(migration, migration.run(self.phase, **options))
 
     def resume(
         self, context: Context, event: dict[str, Any], *, submission: dict[str, Any], memory: dict[str, Any]
@@ -266,6 +267,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             memory["notices"], memory["metrics"] = notices.remembered(), metrics.remembered()
 
         return take
+
+    def phase_options(self, _context: Context) -> dict[str, Any]:
+        """Return the arguments of the phase; none by default."""
+        return {}
 
     def _starts(self, migration: Migration) -> None:
         """Hook for subclasses, called before the phase runs."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
+from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink, VerificationLink
 from airflow_provider_kafka_migration.provider import preload
 
 
@@ -14,7 +14,7 @@ class KafkaMigrationPlugin(AirflowPlugin):
     """Registers the links, so that a scheduler and an API server know them without importing DAG files."""
 
     name = "kafka_migration"
-    operator_extra_links = [EvidenceLink(), JournalLink(), PlanLink()]
+    operator_extra_links = [EvidenceLink(), JournalLink(), PlanLink(), VerificationLink()]
 
     @classmethod
     def on_load(cls, *_args: Any, **_kwargs: Any) -> None:

@@ -6,7 +6,7 @@ descriptions come from the spec's own model, so the form cannot disagree with it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -32,6 +32,8 @@ MORE = "more"
 WAY_BACK = "way_back"
 #: Param that lets this run take the migration over from another one.
 TAKEOVER = "takeover"
+#: Params of a comparison: patterns of topic names, and the number of last offsets of each partition.
+COMPARED_TOPICS, COMPARED_LAST = "compared_topics", "compared_last"
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,36 @@ def run_params(kind: Kind = "migration") -> dict[str, Param]:
             section="More",
         )
     }
+
+
+def verify_params(topics: Sequence[str] = (), last: int | None = None, *, generic: bool = False) -> dict[str, Param]:
+    """Return the Params of a DAG that compares a mirror.
+
+    :param topics: what a run compares if nobody says otherwise, also ``last``.
+    :param generic: the spec comes from the Params, too.
+    """
+    section = "Comparison"
+    params = {
+        COMPARED_TOPICS: Param(
+            list(topics),
+            type="array",
+            items={"type": "string"},
+            title="Topics to compare",
+            description="Regular expressions for whole topic names, on either side. Empty: all topics.",
+            section=section,
+        ),
+        COMPARED_LAST: Param(
+            last,
+            type=["null", "integer"],
+            minimum=1,
+            title="Last offsets",
+            description="Compare only so many last offsets of each partition. Empty: all that both sides still have.",
+            section=section,
+        ),
+    }
+    if not generic:
+        return params
+    return {**{name: item for name, item in mirror_params().items() if name != TAKEOVER}, **params}
 
 
 def spec_from_params(params: Mapping[str, Any]) -> MigrationSpec:

@@ -72,6 +72,16 @@ def job(name: str) -> str:
     return f"jobs/{name}.json"
 
 
+def comparison_job(digest: str) -> str:
+    """The name of a job that compares a mirror on Spark: at most 15 characters, so that its tokens begin with it."""
+    return f"compare-{digest[:7]}"
+
+
+def is_comparison_job(name: str) -> bool:
+    """Whether a job of this name compares a mirror."""
+    return name.startswith(comparison_job(""))
+
+
 def job_end(token: str) -> str:
     """How a submitted job has ended, as its driver says; a document of its own for each submission."""
     return f"jobs/ends/{token}.json"

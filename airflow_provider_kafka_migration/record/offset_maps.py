@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords, CopyJob, CopyPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.recent import KeptMaps, RecentMap
@@ -33,15 +32,13 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
     group_name,
     read_map,
     read_positions,
+    settled_positions,
 )
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.background import BackgroundPasses
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-
-#: A position that is being committed becomes readable within this time.
-_STABLE_SECONDS = 10.0
 
 
 def partitions_with_runs(record: MigrationRecord) -> set[TopicPartition]:
@@ -120,20 +117,10 @@ def committed_positions(
     :raises Transient: transactions are constantly being ended.
     :raises OffsetMapInvalid: a position was not written by this package.
     """
-    left = {target_key(item): key for key, item in partitions.items() if item.verdict is Verdict.TRANSACTIONAL}
-    found: dict[TopicPartition, Position | None] = {}
-    deadline = time.monotonic() + _STABLE_SECONDS
-    while left:
-        answers = read_positions(target.wire, group_name(record.migration_id), left)
-        for place, answer in answers.items():
-            if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
-                continue  # a transaction is just being ended
-            if isinstance(answer, MigrationError):
-                raise answer
-            found[left.pop(place)] = answer
-        if left:
-            time.sleep(0.005)
-    return found
+    keys_of = {target_key(item): key for key, item in partitions.items() if item.verdict is Verdict.TRANSACTIONAL}
+    group = group_name(record.migration_id)
+    found = settled_positions(lambda places: read_positions(target.wire, group, places), keys_of)
+    return {key: found[place] for place, key in keys_of.items()}
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ found equal. Differences are data; the phase that started the job judges them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from airflow_provider_kafka_migration.compare.runner import ContentChecker, ContentResults, balanced
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.proof import ContentJob
+from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.session import job_and_runner
-from airflow_provider_kafka_migration.spark.tasks import TaskFunction, TaskRunner
+from airflow_provider_kafka_migration.spark.tasks import Row, TaskFunction, TaskRunner
 from airflow_provider_kafka_migration.spark.worker import JobPointer, ParentWatch, die_with_parent
 
 log = logging.getLogger(__name__)
@@ -64,19 +64,34 @@ def verify(runner: TaskRunner, job: ContentJob, pointer: JobPointer) -> None:
 
     :raises SparkJobFailed: Spark gave up a task.
     """
-    if not job.ranges:
-        return
+    if job.ranges:
+        groups = grouped(runner, job.ranges)
+        run_groups(runner, make_compare(pointer, groups), groups, job.migration_id, "content check")
+
+
+def grouped(runner: TaskRunner, ranges: Iterable[ContentRange]) -> list[list[tuple[str, int]]]:
+    """Divide partitions into the groups that tasks compare.
+
+    :raises SparkJobFailed: Spark does not say how many tasks run in parallel.
+    """
     with spark_errors("counting the slots of Spark"):
         slots = runner.slots()
-    groups = [[compared.key for compared in group] for group in balanced(job.ranges, _TASKS_PER_SLOT * slots)]
-    description = f"content check of {job.migration_id}: {len(job.ranges)} partitions in {len(groups)} tasks"
+    return [[compared.key for compared in group] for group in balanced(ranges, _TASKS_PER_SLOT * slots)]
+
+
+def run_groups(
+    runner: TaskRunner, compare: TaskFunction, groups: Sequence[Sequence[tuple[str, int]]], migration_id: str, what: str
+) -> list[Row]:
+    """Run a task per group, log what they have found, and return their rows of :data:`COMPARED_COLUMNS`.
+
+    :param what: the job, for people.
+    :raises SparkJobFailed: Spark gave up a task.
+    """
+    count = sum(len(group) for group in groups)
+    description = f"{what} of {migration_id}: {count} partitions in {len(groups)} tasks"
     with spark_errors(description):
         rows = runner.run(
-            make_compare(pointer, groups),
-            COMPARED_COLUMNS,
-            range(len(groups)),
-            group=f"{job.migration_id}/verify",
-            description=description,
+            compare, COMPARED_COLUMNS, range(len(groups)), group=f"{migration_id}/verify", description=description
         )
     for row in sorted(rows, key=lambda row: (row["topic"], row["partition"])):
         if row["error"] is not None:
@@ -84,6 +99,7 @@ def verify(runner: TaskRunner, job: ContentJob, pointer: JobPointer) -> None:
         elif row["difference_count"]:
             log.warning("%s-%d has %d differences", row["topic"], row["partition"], row["difference_count"])
     log.info("%d partitions, %s records compared", len(rows), f"{sum(row['compared'] for row in rows):,}")
+    return rows
 
 
 def run_job(arguments: JobArguments) -> None:
@@ -98,10 +114,11 @@ def run_job(arguments: JobArguments) -> None:
     found = ContentResults(job, store).read_all()
     errors = [error_from_dict(content.error) for content in found if content.error is not None]
     if errors and len(errors) == len(found):
-        raise _worst(errors)
+        raise worst(errors)
 
 
-def _worst(errors: list[MigrationError]) -> MigrationError:
+def worst(errors: list[MigrationError]) -> MigrationError:
+    """Return the first error that a person has to act upon; else the first one."""
     return next((error for error in errors if isinstance(error, Terminal)), errors[0])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.errors import Terminal, Where
+from airflow_provider_kafka_migration.record.keys import is_comparison_job
 
 #: Two copiers of one lane would only stop each other, so Spark must not start a second copy of a slow task.
 FORCED_CONF = {"spark.speculation": "false"}
@@ -28,6 +29,8 @@ _MAINS = {"backup": "tail", "restore": "tail", "verify-archive": "verify"}
 
 def main_name(job: str) -> str:
     """Return the file name of the Spark main that runs a job document of this name."""
+    if is_comparison_job(job):
+        return "compare_mirror.py"
     return f"{_MAINS.get(job, job)}.py"
 
 

@@ -14,8 +14,15 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_kafka_migration.dag import build_migration_dag, load_migration_dags
 from airflow_provider_kafka_migration.errors import SpecInvalid
-from airflow_provider_kafka_migration.mirror_dag import TASK_DOCS, build_mirror_dag, load_mirror_dags
+from airflow_provider_kafka_migration.mirror_dag import (
+    TASK_DOCS,
+    build_mirror_dag,
+    build_mirror_verify_dag,
+    load_mirror_dags,
+    load_mirror_verify_dags,
+)
 from airflow_provider_kafka_migration.operators.mirror import KafkaMirrorOperator, MirrorTask
+from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.spec import parse_spec
 
 #: Stable over releases, as those of a migration.
@@ -131,6 +138,67 @@ def test_neither_builder_takes_the_other_kind(mirror_spec: dict[str, Any], minim
 def test_arguments_for_unknown_tasks_are_refused(mirror_spec: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="tail"):
         build_mirror_dag(mirror_spec, task_args={"tail": {}})
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_generic", [False, True])
+def test_a_comparison_is_one_task_beside_the_mirror(mirror_spec: dict[str, Any], is_generic: bool) -> None:
+    spec = None if is_generic else mirror_spec
+    dag = build_mirror_verify_dag(spec)
+    (task,) = dag.tasks
+    assert isinstance(task, KafkaMirrorVerifyOperator)
+    assert (task.task_id, task.retries, task.has_retry_policy) == ("verify", 3, True)
+    assert task.on_failure_callback
+    assert "Red?" in task.doc_md
+    for text in (task.doc_md, type(task).__doc__ or "", dag.doc_md, dag.description, dag.dag_display_name):
+        assert "cutover" not in text
+        assert "migration" not in text.replace("kafka-migration", "")
+    assert task.migration_spec({"params": _params(mirror_spec)}).migration_id == "a-to-b"
+    assert dag.schedule is None
+    assert "takeover" not in dag.params, "it makes no claim"
+    named = {"compared_topics", "compared_last"}
+    assert named <= set(dag.params)
+    assert (set(dag.params) == named) is not is_generic
+
+
+def test_comparisons_of_one_mirror_follow_each_other(mirror_spec: dict[str, Any]) -> None:
+    dag = build_mirror_verify_dag(mirror_spec, schedule="@daily", topics=["orders.*"], last=1000)
+    assert (dag.dag_id, dag.max_active_runs, dag.catchup) == ("kafka_mirror_verify_a-to-b", 1, False)
+    assert dag.schedule == "@daily"
+    assert (dag.params["compared_topics"], dag.params["compared_last"]) == (["orders.*"], 1000)
+    assert dag.tags == {"kafka", "kafka-mirror", "a-to-b"}
+    assert (build_mirror_verify_dag().dag_id, build_mirror_verify_dag().max_active_runs) == ("kafka_mirror_verify", 16)
+
+
+@pytest.mark.parametrize("is_generic", [False, True])
+def test_a_comparison_serialises_equal_twice(mirror_spec: dict[str, Any], is_generic: bool) -> None:
+    spec = None if is_generic else mirror_spec
+    turned = None if spec is None else dict(reversed(list(spec.items())))
+    first, second = (build_mirror_verify_dag(item, topics=["a", "b"], last=7) for item in (spec, turned))
+    assert _serialised(first) == _serialised(second)
+
+
+def test_a_comparison_takes_neither_a_migration_nor_unknown_tasks(
+    mirror_spec: dict[str, Any], minimal_spec: dict[str, Any]
+) -> None:
+    with pytest.raises(SpecInvalid, match="spec of a migration, not of a mirror"):
+        build_mirror_verify_dag(minimal_spec)
+    with pytest.raises(ValueError, match="mirror"):
+        build_mirror_verify_dag(mirror_spec, task_args={"mirror": {}})
+    given = build_mirror_verify_dag(mirror_spec, task_args={"verify": {"pool": "mirrors", "deferrable": True}})
+    assert (given.get_task("verify").pool, given.get_task("verify").deferrable) == ("mirrors", True)
+
+
+def test_a_folder_of_flows_gives_a_comparison_of_each(tmp_path: Path, minimal_spec: dict[str, Any]) -> None:
+    _write(tmp_path, "mirrors.yaml", _FLOWS)
+    _write(tmp_path, "orders.yaml", minimal_spec)
+    found: dict[str, Any] = {}
+    load_mirror_verify_dags(found, tmp_path, schedule="@weekly", last=500)
+    assert sorted(found) == ["kafka_mirror_verify_east-to-west", "kafka_mirror_verify_west-to-east"]
+    assert {dag.schedule for dag in found.values()} == {"@weekly"}
+    assert {dag.params["compared_last"] for dag in found.values()} == {500}
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -16,11 +16,10 @@ from airflow_provider_kafka_migration.cli.session import SpecArgument, read_spec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_kafka_migration.documents.mirror import MirrorVerification, Verified, VerifiedPartition
+    from airflow_provider_kafka_migration.documents.mirror import MirrorVerification, Verified
     from airflow_provider_kafka_migration.mirrors.verification import Scope
 
 _SHOWN = 20
-_SHOWN_DIFFERENCES = 3
 _COLORS: dict[Verified, str] = {"different": "bold red", "unchecked": "yellow", "nothing": "dim", "equal": "green"}
 _WORDS: dict[Verified, str] = {"unchecked": "NOT CHECKED", "different": "DIFFERENT", "nothing": "nothing to compare"}
 
@@ -80,7 +79,7 @@ def _verify(file: Path, scope: Scope, threads: int, *, quiet: bool) -> MirrorVer
 
 
 def _lines(found: MirrorVerification) -> list[str | Table]:
-    from airflow_provider_kafka_migration.mirrors.verification import in_order
+    from airflow_provider_kafka_migration.mirrors.verification import in_order, note_of
 
     rows = list(in_order(found))
     table = Table("partition", "outcome", "source offsets", "equal records", "", box=None, pad_edge=False)
@@ -89,29 +88,13 @@ def _lines(found: MirrorVerification) -> list[str | Table]:
         offsets = f"{item.source_start_offset} to {item.source_end_offset - 1}" if has_range else ""
         outcome = f"[{_COLORS[item.outcome]}]{_WORDS.get(item.outcome, item.outcome)}[/]"
         table.add_row(
-            escape(f"{item.topic}-{item.partition}"), outcome, offsets, str(item.compared), escape(_note(item))
+            escape(f"{item.topic}-{item.partition}"), outcome, offsets, str(item.compared), escape(note_of(item))
         )
     lines: list[str | Table] = [table]
     if len(rows) > _SHOWN:
         lines.append(f"and {len(rows) - _SHOWN} more partitions; --json has all of them")
     lines.append(_summary(found))
     return lines
-
-
-def _note(item: VerifiedPartition) -> str:
-    parts = [item.reason] if item.reason else []
-    if item.difference_count:
-        shown = ", ".join(
-            f"{difference.kind} at source offset {difference.source_offset}, target offset {difference.target_offset}"
-            + (f" ({difference.detail})" if difference.detail else "")
-            for difference in item.differences[:_SHOWN_DIFFERENCES]
-        )
-        parts.append(f"{item.difference_count} differences: {shown}")
-    for side, found in (("source", item.only_on_source), ("target", item.only_on_target)):
-        if found:
-            counts = ", ".join(f"{count} {reason}" for reason, count in found.items())
-            parts.append(f"only on the {side}, as expected: {counts}")
-    return "; ".join([*parts, *item.notes])
 
 
 def _summary(found: MirrorVerification) -> str:

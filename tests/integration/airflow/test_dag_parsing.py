@@ -116,6 +116,7 @@ def test_dag_files_parse_without_connections_and_network(found: dict[str, Any]) 
     assert found["dags"] == [
         *("kafka_migration", "kafka_migration_rollback", "kafka_migration_way_back"),
         "kafka_mirror",
+        "kafka_mirror_verify",
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from airflow_provider_kafka_migration.documents.mirror import (
+    ComparedPartition,
+    MirrorComparison,
     MirrorRequest,
     MirrorVerification,
     MissingGroups,
@@ -69,4 +71,24 @@ def test_a_comparison_of_contents() -> None:
     assert [item.outcome for item in found.partitions] == ["different", "unchecked"]
     assert (found.partitions[0].differences[0].source_offset, found.partitions[1].source_end_offset) == (4321, -1)
     assert not found.is_equal
+    assert found.canonical() == data
+
+
+def test_a_comparison_as_a_job() -> None:
+    data = (CASES / "comparison-job.json").read_bytes()
+    found = MirrorComparison.parse(data)
+    assert [(item.key, item.copied_source_offset) for item in found.ranges] == [
+        (("orders", 0), None),
+        (("orders", 1), 5000),
+    ]
+    assert (found.name, found.known[0].outcome, found.last) == ("compare-3cec172", "unchecked", None)
+    assert found.canonical() == data
+
+
+def test_the_result_of_one_partition() -> None:
+    data = (CASES / "compared-partition.json").read_bytes()
+    found = ComparedPartition.parse(data)
+    assert found.error is not None
+    assert (found.found.outcome, found.error["code"]) == ("unchecked", "BROKER_UNREACHABLE")
+    assert found.job_digest == MirrorComparison.parse((CASES / "comparison-job.json").read_bytes()).digest()
     assert found.canonical() == data

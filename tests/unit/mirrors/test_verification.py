@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from phase_world.jobs import compare_ranges
 from phase_world.logs import NOW_MS, Log
 from phase_world.outside import Killed
 from phase_world.world import World, Worlds, without_probes
 from test_mirror_phase import ask, mirror_until
 
+from airflow_provider_kafka_migration.compare import mirrored
 from airflow_provider_kafka_migration.documents.mirror import MirrorVerification, VerifiedPartition
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
@@ -25,14 +28,15 @@ from airflow_provider_kafka_migration.jobs.copy_jobs import provenance_settings
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, records
-from airflow_provider_kafka_migration.mirrors import retention, verification
+from airflow_provider_kafka_migration.mirrors import comparison_job, retention, verification
 from airflow_provider_kafka_migration.mirrors.retention import retain_once
 from airflow_provider_kafka_migration.mirrors.verification import Scope, last_verification, verify
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.offset_map.transactional import Position
 from airflow_provider_kafka_migration.phases.mirrors import finish, mirror
-from airflow_provider_kafka_migration.record import offset_maps
+from airflow_provider_kafka_migration.record import keys, offset_maps
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.state import State
 
@@ -48,6 +52,27 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     without_probes(monkeypatch)
     monkeypatch.setattr(retention, "_CATCH_UP_SECONDS", 0.0)
     monkeypatch.setattr(verification, "_PATIENCE_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True, params=["in one process", "as a job"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs in both ways of comparing."""
+    if request.param == "as a job":
+        monkeypatch.setattr(sys.modules[__name__], "verify", compare_as_job)
+
+
+#: Tests of what only the way in one process does.
+in_one_process = pytest.mark.parametrize("how", ["in one process"], indirect=True)
+
+
+def compare_as_job(context: PhaseContext, scope: Scope) -> MirrorVerification:
+    """What a task and its executors do, in this process."""
+    job = comparison_job.write(context, scope, "dag/run/verify")
+    compare_ranges(context, job)
+    found, _ = comparison_job.collect(context, job)
+    context.record.put_result(keys.VERIFICATION, found)
+    comparison_job.remove(context.record, job.name)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +129,7 @@ def kinds(found: VerifiedPartition) -> list[tuple[str, int | None, int | None]]:
     return [(item.kind, item.source_offset, item.target_offset) for item in found.differences]
 
 
+@in_one_process
 def test_everything_is_equal_while_it_mirrors(world: World) -> None:
     before = list(world.outside.changes)
     found = verify(world.context(), Scope())
@@ -437,6 +463,7 @@ def test_an_open_transaction_hides_the_rest(world: World) -> None:
     assert compared(world).outcome == "different", "a difference counts more than what is hidden"
 
 
+@in_one_process
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("call", ["admin.describe_topics", "wire.list_offsets.*", "wire.metadata", "wire.fetch_once"])
 def test_a_cluster_that_is_down_makes_nothing_equal(world: World, side: str, call: str) -> None:
@@ -490,6 +517,7 @@ def test_a_topic_that_is_gone_is_not_equal(world: World) -> None:
     assert set(outcomes(verify(world.context(), Scope())).values()) == {"unchecked"}
 
 
+@in_one_process
 def test_a_result_that_cannot_be_stored_is_still_an_answer(world: World) -> None:
     world.outside.fail("journal_store.put*", StorageUnavailable("full", next_step="make room"))
     assert verify(world.context(), Scope()).is_equal
@@ -497,6 +525,7 @@ def test_a_result_that_cannot_be_stored_is_still_an_answer(world: World) -> None
     assert last_verification(world.context().record) is None
 
 
+@in_one_process
 def test_it_stops_on_request(world: World) -> None:
     with pytest.raises(Interrupted):
         verify(world.context(), Scope(), stop=lambda: True)
@@ -550,6 +579,7 @@ def shared_and_ended(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> World:
         return {place: ends[place] for place in places}
 
     monkeypatch.setattr(offset_maps, "read_positions", read)
+    monkeypatch.setattr(mirrored, "read_positions", read)
     naming = {"naming": "identity", "two_way": True, "sync_groups": False}
     world = running(
         worlds,

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from airflow_provider_kafka_migration.compare.mirrored import MirrorChecker
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, StopAt
+from airflow_provider_kafka_migration.documents.mirror import ComparedPartition, MirrorComparison
 from airflow_provider_kafka_migration.documents.proof import (
     ContentDifference,
     ContentRange,
@@ -17,6 +19,7 @@ from airflow_provider_kafka_migration.documents.proof import (
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 from airflow_provider_kafka_migration.errors import SchemaIdUnknown, Where
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.schema_ids.id_map import Absent, LiveIdMap
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter
 from airflow_provider_kafka_migration.schema_ids.wire_format import encode_id, id_in_payload
@@ -28,6 +31,25 @@ from phase_world.outside import Outside
 MIGRATION = "m1"
 #: How often copiers look for ids that they lack.
 _PATIENCE = 150
+
+
+class _SimClients:
+    """The connections of an executor (``copy.clients.Clients``)."""
+
+    def __init__(self, context: PhaseContext) -> None:
+        self._context = context
+
+    def wire(self, role: str, *, read_only: bool) -> Any:
+        """See ``Clients.wire``; nothing that compares may write."""
+        assert read_only
+        return (self._context.source if role == "source" else self._context.target).wire
+
+
+def compare_ranges(context: PhaseContext, job: MirrorComparison) -> list[ComparedPartition]:
+    """Compare the partitions of a mirror's job as an executor does."""
+    clients: Any = _SimClients(context)
+    with MirrorChecker(job, clients, context.journal_store) as checker:
+        return [checker.check(piece) for piece in job.ranges]
 
 
 class SimCopiers:

@@ -48,6 +48,9 @@ class SimWire:
             raise BrokerBusy("there is no leader", where=Where(topic=key[0], partition=key[1]), next_step="wait")
         return topic.logs[key[1]]
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def retrying(self, attempt: Callable[[], _T]) -> _T:
         """Call once: simulated clusters do not become well while a caller waits."""
         return attempt()
