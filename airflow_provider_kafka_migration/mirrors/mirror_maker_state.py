@@ -27,6 +27,7 @@ from airflow_provider_kafka_migration.mirror_maker.heartbeats import Heartbeats
 from airflow_provider_kafka_migration.mirror_maker.state_topics import StateTopics
 from airflow_provider_kafka_migration.mirror_maker.state_writer import GroupPosition, StateWriter, Written
 from airflow_provider_kafka_migration.mirrors.group_sync import is_mirroring
+from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
@@ -63,10 +64,13 @@ def open_writer(context: PhaseContext) -> StateWriter:
     return StateWriter(context.target, topics, syncs_on)
 
 
-def write_once(context: PhaseContext, writer: StateWriter, is_over: Callable[[], bool] = never) -> tuple[Written, int]:
+def write_once(
+    context: PhaseContext, writer: StateWriter, is_over: Callable[[], bool] = never, kept: KeptMaps | None = None
+) -> tuple[Written, int]:
     """Write the positions of all groups that are mirrored, if they have changed; also return the groups without any.
 
     :param is_over: asked directly before each write.
+    :param kept: what earlier passes have read of maps of copies in transactions.
     :returns: what was written, and the number of groups whose positions could not be read on the source.
     :raises TooLate: nothing is mirrored any more, or the pass is over.
     :raises ClaimLost: another owner has taken over.
@@ -80,7 +84,7 @@ def write_once(context: PhaseContext, writer: StateWriter, is_over: Callable[[],
     check()
     # The groups first: what is copied until the map is read counts for them, too.
     groups = read_groups(context.record, context.source)
-    translator = HeldTranslator.live(context.record, context.target)
+    translator = HeldTranslator.live(context.record, context.target, kept)
     last = last_records(translator)
     positions = [item for group in groups for item in _positions(group, translator, last)]
     failed = sum(group.error is not None for group in groups)
@@ -256,6 +260,7 @@ class Checkpoints(_StatePasses):
         is_on = context.spec.kind == "mirror" and section.checkpoints
         super().__init__(context, section.checkpoints_interval if is_on else None)
         self._writer: StateWriter | None = None
+        self._kept = KeptMaps()
 
     def _forget(self) -> None:
         self._writer = None
@@ -268,7 +273,7 @@ class Checkpoints(_StatePasses):
             return
         if self._writer is None:
             self._writer = open_writer(own)
-        _, failed = write_once(own, self._writer, self._stop.is_set)
+        _, failed = write_once(own, self._writer, self._stop.is_set, self._kept)
         self._report(f"{failed} groups could not be read on the source" if failed else "")
 
 

@@ -76,6 +76,19 @@ class RecentMap:
         """The verdict, which is always ``transactional``."""
         return Verdict.TRANSACTIONAL
 
+    @property
+    def target_start_offset(self) -> int:
+        """The target's log end when the copy began."""
+        return self._position.start.target_start
+
+    def source_of(self, target_offset: int) -> int:
+        """See :meth:`TransactionalMap.source_of`.
+
+        :raises OffsetMapInvalid: a page is missing, or was changed.
+        """
+        self._read_back(lambda run: run.target_start <= target_offset)
+        return self._so_far().source_of(target_offset)
+
     def translate(self, source_offset: int) -> TranslatedPosition:
         """See :meth:`TransactionalMap.translate`.
 
@@ -85,7 +98,8 @@ class RecentMap:
         known = self._kept.answer(question)
         if known is not None:
             return known
-        self._read_back_to(source_offset)
+        # Below the first copied one, all pages are needed.
+        self._read_back(lambda run: run.source_start <= source_offset)
         found = self._so_far()
         answer = found.translate(source_offset)
         last = next(reversed(self._newest()), None)
@@ -97,17 +111,17 @@ class RecentMap:
     def _newest(self) -> list[OffsetRange]:
         return next((runs for runs in self._read if runs), [])
 
-    def _first_source(self) -> int | None:
-        return next((runs[0].source_start for runs in reversed(self._read) if runs), None)
+    def _oldest_run(self) -> OffsetRange | None:
+        return next((runs[0] for runs in reversed(self._read) if runs), None)
 
-    def _read_back_to(self, source_offset: int) -> None:
-        """Read older pages until one begins at or below the offset; below the first copied one all are needed."""
-        first = self._first_source()
-        while self._older and (first is None or first > source_offset):
+    def _read_back(self, is_enough: Callable[[OffsetRange], bool]) -> None:
+        """Read older pages until the first run of one is early enough, or there are no more."""
+        oldest = self._oldest_run()
+        while self._older and (oldest is None or not is_enough(oldest)):
             page = self._pages.read(self._older)
             self._read.append(list(runs_of(page.runs)))
             self._older, self._map = page.previous, None
-            first = self._first_source()
+            oldest = self._oldest_run()
 
     def _so_far(self) -> TransactionalMap:
         if self._map is None:

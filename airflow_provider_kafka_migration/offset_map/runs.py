@@ -68,8 +68,15 @@ class OffsetTranslator(Protocol):
     def verdict(self) -> Verdict | None:
         """What kind of offsets the partition has; None: unknown."""
 
+    @property
+    def target_start_offset(self) -> int | None:
+        """Where the copy begins on the target; None: unknown."""
+
     def translate(self, source_offset: int) -> TranslatedPosition:
         """Return where a consumer that committed ``source_offset`` continues."""
+
+    def source_of(self, target_offset: int) -> int:
+        """Return the source offset of the copied record at a target offset."""
 
 
 class PartitionMap:

@@ -167,7 +167,7 @@ def test_contents_are_compared_with_the_mark(world: World, monkeypatch: pytest.M
     piece = verification._Piece(item, source.end, offset_map, compared)
     rules = TopicRules(compacted=False, delete_retention_ms=86_400_000)
     both = {"orders": verification._Rules(rules, rules)}
-    verification._compare_all(context, [piece], both, None, 1, lambda: False)
+    verification._compare_all(context, [piece], both, verification.mirror_settings(context.record), 1, lambda: False)
     assert piece.found is not None
     assert piece.found.outcome == ("equal" if is_marked else "different"), piece.found
 

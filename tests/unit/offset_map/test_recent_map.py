@@ -84,6 +84,9 @@ def test_each_answer_is_that_of_the_whole_map(
         found = reader.look(position)
         for offset in offsets:
             assert found.translate(offset) == whole.translate(offset), offset
+        assert found.target_start_offset == start[1]
+        for offset in range(start[1], position.target_offset + 1):
+            assert reader.look(position).source_of(offset) == whole.source_of(offset), offset
 
 
 def test_a_group_at_the_tip_reads_no_old_page(tmp_path: Path) -> None:
