@@ -357,6 +357,10 @@ def load_migration_dags(
 
 
 def migrations_in(file: Path) -> Iterator[MigrationSpec]:
+    """Yield the spec in a YAML file; none if the file is one of mirrors.
+
+    :raises SpecInvalid: with every mistake.
+    """
     data = read_yaml(file)
     if not is_of_mirrors(data):
         yield _with_secrets_told(partial(parse_spec, data, path=str(file)))

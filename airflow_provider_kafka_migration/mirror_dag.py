@@ -191,6 +191,10 @@ def load_mirror_verify_dags(
 
 
 def mirrors_in(file: Path) -> Iterator[MigrationSpec | Exception]:
+    """Yield the specs of the flows in a YAML file, and the error of flows with mistakes; none if it is of migrations.
+
+    :raises SpecInvalid: with every mistake of a spec of one flow.
+    """
     data = read_yaml(file)
     if not is_of_mirrors(data):
         return
