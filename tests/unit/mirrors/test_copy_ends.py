@@ -11,6 +11,7 @@ from test_mirror_phase import MIGRATION, ORDERS, SECTIONS, ask, mirror_until
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost
 from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts
+from airflow_provider_kafka_migration.mirrors import ending
 from airflow_provider_kafka_migration.mirrors.copy_ends import ends_so_far
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 
@@ -86,3 +87,9 @@ def test_a_lost_claim_is_not_taken_for_an_empty_list(world: World) -> None:
     _put(world, LANE)
     with pytest.raises(ClaimLost):
         _end(world)
+
+
+def test_a_partition_that_joins_while_a_promotion_reads_the_ends_of_the_source_has_none(world: World) -> None:
+    rows = ending._partitions(world.context(), {("orders", 1): 10, ("state", 0): 5}, is_complete=True)
+    found = {(item.topic, item.partition): (item.mirrored_until, item.source_end_offset) for item in rows}
+    assert found == {ORDERS: (5, -1), ("orders", 1): (10, 10), ("state", 0): (5, 5)}
