@@ -132,7 +132,7 @@ def _without_source(context: PhaseContext, job: CopyJob, names: Set[str]) -> set
 
 
 def being_made_again(record: MigrationRecord) -> set[str]:
-    """Return the target topics that the migration itself deletes or creates again, and has not journaled as complete."""
+    """Return the target topics that the migration itself deletes or creates again, up to their journaled end."""
     begun, recopied = _begun(record)
     return begun | recopied.keys()
 
