@@ -329,7 +329,9 @@ def _partitions(
     for key, item in found.items():
         log_end = ends[target_key(item)]
         end = copied.get(key, log_end)
-        if is_complete and key in copied and item.verdict is not Verdict.MAPPED and not positions.is_mapped(key):
+        may_end_in_holes = key in copied and item.verdict is not Verdict.MAPPED and not positions.is_mapped(key)
+        # A partition that has joined since the ends were read has none.
+        if is_complete and may_end_in_holes and key in source_ends:
             # Every offset has its place, also holes at the end, whose markers the target may not tell from others.
             place = positions.maps[key].translate(source_ends[key]).target_offset
             end = max(end, min(end if place is None else place, log_end))

@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
-from airflow_provider_kafka_migration.topics import topics_gone
+from airflow_provider_kafka_migration.topics import recopy, topics_gone
 
 PHASE = "drain_ready"
 
@@ -173,12 +173,16 @@ def _target_ends(
     """Return the log ends on the target.
 
     :raises TargetTopicMissing: topics were deleted there, so the ends of all cannot be listed in one request.
+    :raises BrokerBusy: the same for a while, such as for topics that the tail deletes to copy them again.
     """
     try:
         return target.wire.list_offsets([target_key(item) for item in partitions], "log_end")
     except BrokerBusy as error:
         sources = {item.target_topic: item.topic for item in partitions}
-        gone = sorted(topics_gone.find_gone(target.admin, dict.fromkeys(sources, "")))
+        again = _made_again(record)
+        found = topics_gone.find_gone(target.admin, dict.fromkeys(sources, ""))
+        # Read before and after the cluster: the tail may begin or end that in between.
+        gone = sorted(found.keys() - again - _made_again(record))
         if not gone:
             raise
         raise TargetTopicMissing(
@@ -189,6 +193,11 @@ def _target_ends(
             else "clear tail (or kafka-migration resume FILE): its error says what to do with such a topic",
             details={"topics": gone},
         ) from error
+
+
+def _made_again(record: MigrationRecord) -> set[str]:
+    record.journal.refresh()
+    return recopy.being_made_again(record)
 
 
 def _lag(item: CopyPartition, source_end: int, target_end: int, positions: SourcePositions) -> PartitionLag:

@@ -131,6 +131,12 @@ def _without_source(context: PhaseContext, job: CopyJob, names: Set[str]) -> set
     return {target for target, item in items.items() if item.topic in gone}
 
 
+def being_made_again(record: MigrationRecord) -> set[str]:
+    """Return the target topics that the migration itself deletes or creates again, up to their journaled end."""
+    begun, recopied = _begun(record)
+    return begun | recopied.keys()
+
+
 def _begun(record: MigrationRecord) -> tuple[set[str], dict[str, str]]:
     """Topics that the journal does not call complete: those to be created again, and those to be deleted by policy,
     the latter with their ids at that time."""

@@ -16,6 +16,7 @@ from phase_world.world import ORDER, SIGNING_KEY, World, Worlds, without_probes
 from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.errors import (
     ApprovalRefused,
+    BrokerBusy,
     BrokerUnreachable,
     CopyFailed,
     ForeignData,
@@ -29,7 +30,7 @@ from airflow_provider_kafka_migration.pages import rendering
 from airflow_provider_kafka_migration.planning import growth, leave_out
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.topics import target_topics, topics_gone
+from airflow_provider_kafka_migration.topics import lags, target_topics, topics_gone
 from airflow_provider_kafka_migration.validation import topics
 from airflow_provider_kafka_migration.way_back import old_groups
 
@@ -247,6 +248,23 @@ def test_a_topic_that_was_deleted_on_the_old_cluster_can_be_left_out(
     leave(world, "orders")
     to_the_end(world, "drain_ready")
     assert world.state is State.FINALIZED
+
+
+@pytest.mark.parametrize("step", [steps.TOPICS_RECOPIED, steps.TOPICS_MADE_AGAIN])
+def test_a_topic_that_the_tail_copies_again_is_waited_for(
+    returns: Returns, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The migration has deleted it itself, and creates it again; nobody else has to do anything."""
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _seconds: None))
+    world = returns.at("drain_ready", way_back=SECTION)
+    del world.target.topics["orders"]
+    names: Any = {"orders": "id-1"} if step == steps.TOPICS_RECOPIED else ["orders"]
+    world.context().journal.step(step, key="tail/r1", details={"run": "r1", "topics": names, "partitions": {}})
+    with pytest.raises(BrokerBusy):
+        lags.measure(world.context().record, world.context().source, world.context().target)
+    world.context().journal.step(steps.TOPICS_MADE_AGAIN_DONE, key="tail", details={"topics": ["orders"]})
+    with pytest.raises(TargetTopicMissing, match="somebody has deleted orders"):
+        lags.measure(world.context().record, world.context().source, world.context().target)
 
 
 def test_a_cluster_that_does_not_answer_is_named_in_what_a_person_is_shown(returns: Returns) -> None:
