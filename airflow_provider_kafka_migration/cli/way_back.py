@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -27,10 +27,11 @@ from airflow_provider_kafka_migration.cli.migrate import (
 )
 from airflow_provider_kafka_migration.cli.plan import write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
-from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, Responder
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
+    from airflow_provider_kafka_migration.record.context import PhaseContext
 
 way_back_app = typer.Typer(
     help="Let clients return to the old cluster after they have switched: it goes on receiving what is written to the "
@@ -263,6 +264,8 @@ def _shown(end_offset: int | None) -> str:
 def _kept(context: PhaseContext, code: str) -> ApprovalAnswer:
     """Return the answer of whoever runs the command."""
     from airflow_provider_kafka_migration.approvals import check, way_back
+    from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, Responder
+    from airflow_provider_kafka_migration.record.times import iso
 
     record = context.record
     return ApprovalAnswer(
