@@ -174,8 +174,8 @@ def publish(
                     written[name] += count
                 changed = f"{found.checkpoints} checkpoints, {found.offset_syncs} offset syncs"
                 error_console().print(f"round {written['rounds']}: {changed}")
-                for name, error in sorted(publisher.unread.items()):
-                    error_console().print(f"[yellow]group {escape(name)} was left out[/]: {escape(str(error))}")
+                for name, why in sorted(publisher.unread.items()):
+                    error_console().print(f"[yellow]group {escape(name)} was left out[/]: {escape(str(why))}")
             if once:
                 left_out = {name: error.what for name, error in sorted(publisher.unread.items())}
                 break
