@@ -84,6 +84,9 @@ def test_each_answer_is_that_of_the_whole_map(
         found = reader.look(position)
         for offset in offsets:
             assert found.translate(offset) == whole.translate(offset), offset
+        for offset in offsets[:5]:
+            alone = Reader(reader.folder).look(position)
+            assert alone.translate(offset) == whole.translate(offset), "of a process that has read nothing before"
 
 
 def test_a_group_at_the_tip_reads_no_old_page(tmp_path: Path) -> None:
