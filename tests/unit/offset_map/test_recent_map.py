@@ -87,6 +87,9 @@ def test_each_answer_is_that_of_the_whole_map(
         assert found.target_start_offset == start[1]
         for offset in range(start[1], position.target_offset + 1):
             assert reader.look(position).source_of(offset) == whole.source_of(offset), offset
+        for offset in offsets[:5]:
+            alone = Reader(reader.folder).look(position)
+            assert alone.translate(offset) == whole.translate(offset), "of a process that has read nothing before"
 
 
 def test_a_group_at_the_tip_reads_no_old_page(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
@@ -207,7 +208,9 @@ class FakeCluster:
 
     absent = False
 
-    def __init__(self) -> None:
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.config = SimpleNamespace(username="migration")
         self.wire = FakeWire()
         self.admin = FakeAdmin()
 
@@ -287,8 +290,8 @@ def make_context(
     context = PhaseContext(
         spec=spec,
         journal=journal,
-        source=FakeCluster(),  # type: ignore[arg-type]
-        target=FakeCluster(),  # type: ignore[arg-type]
+        source=FakeCluster("source"),  # type: ignore[arg-type]
+        target=FakeCluster("target"),  # type: ignore[arg-type]
         journal_store=stores[0],
         archive_store=stores[1],
         evidence_store=stores[2],
