@@ -41,7 +41,18 @@ _UV = "0.13.9"
 
 #: What only Airflow and the command line use, in addition to what is never shipped.
 _LEFT_OUT = frozenset(
-    {"airflow_cli.py", "cli", "dag.py", "dag_parts", "engines", "get_provider_info.py", "mirror_dag.py", "provider"}
+    {
+        "airflow_cli.py",
+        "cli",
+        "dag.py",
+        "dag_parts",
+        "deadline_watch.py",
+        "engines",
+        "get_provider_info.py",
+        "mirror_dag.py",
+        "provider",
+        "watch_dag.py",
+    }
 )
 #: Zip entries carry a time; the same files must give the same wheel.
 _TIME = (1980, 1, 1, 0, 0, 0)

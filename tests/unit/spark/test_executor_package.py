@@ -142,6 +142,7 @@ def test_the_wheel_has_no_part_for_airflow_or_the_command_line(wheel: Path) -> N
         "dag_parts",
         "engines",
         "mirror_dag.py",
+        "watch_dag.py",
     }
     assert "\nimport airflow\n" not in code
     assert "\nfrom airflow." not in code
