@@ -217,6 +217,8 @@ def _check_runbook(trial: Trial) -> None:
     lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
     told = {line for line in lines if line.startswith("kafka-migration ")}
     told |= set(re.findall(r"`(kafka-migration [^`]+)`", page))
+    # Those of mirrors need the spec of a mirror: tests/integration/mirrors runs them.
+    told = {line for line in told if not line.startswith("kafka-migration mirror ")}
     assert told == set(_RUNBOOK)
     evidence = next((trial.folder / "evidence").rglob("evidence.json"))
     folder = Path(__file__).parents[2] / "build" / "runbook"
