@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.compare.comparison import ContentOptions, Stretch, compare_stretch
+from airflow_provider_kafka_migration.compare.connections import OwnConnections
 from airflow_provider_kafka_migration.compare.logs import CommittedLog, KafkaLog, MarkedLog, OurLog
 from airflow_provider_kafka_migration.compare.record_ids import record_ids
 from airflow_provider_kafka_migration.copy.clients import Clients
@@ -238,7 +239,7 @@ class MirrorResults:
         return sum(1 for _ in self._store.list(self._prefix))
 
 
-class MirrorChecker:
+class MirrorChecker(OwnConnections):
     """Compares partitions of one job over its own connections. Not thread-safe: one owner.
 
     :param stop: called before each batch; True ends the comparison with :class:`Interrupted`.
@@ -252,30 +253,12 @@ class MirrorChecker:
         *,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        super().__init__(clients)
         self._job = job
         self._store = store
-        self._clients = clients
         self._results = MirrorResults(job, store)
         self._settings = MirrorSettings(job.timestamps, job.schema_ids, job.provenance)
         self._stop = stop
-        self._wires: dict[str, Wire] = {}
-
-    def __enter__(self) -> MirrorChecker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        for wire in self._wires.values():
-            wire.close()
-        self._wires.clear()
-
-    def _wire(self, role: str) -> Wire:
-        if role not in self._wires:
-            self._wires[role] = self._clients.wire(role, read_only=True)
-        return self._wires[role]
 
     def check(self, piece: MirroredRange) -> ComparedPartition:
         """Compare a partition and store the result; what this job has found equal is not read again.

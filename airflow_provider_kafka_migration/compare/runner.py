@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.compare.archive import compare_deleted, is_final
 from airflow_provider_kafka_migration.compare.comparison import ContentOptions, compare_content, range_map
+from airflow_provider_kafka_migration.compare.connections import OwnConnections
 from airflow_provider_kafka_migration.compare.logs import ArchiveLog, CommittedLog, KafkaLog, OurLog
 from airflow_provider_kafka_migration.compare.proven import (
     Anchor,
@@ -38,7 +39,6 @@ from airflow_provider_kafka_migration.documents.proof import (
 )
 from airflow_provider_kafka_migration.documents.schemas import id_rule
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, MigrationError, Transient, Where
-from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap, topic_key
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, TransactionalMap
@@ -98,7 +98,7 @@ class ContentResults:
         return [content for _, content in found if content is not None]
 
 
-class ContentChecker:
+class ContentChecker(OwnConnections):
     """Compares partitions of one job over its own connections. Not thread-safe: one owner.
 
     :param stop: called before each batch; True ends the check with :class:`Interrupted`.
@@ -107,29 +107,11 @@ class ContentChecker:
     def __init__(
         self, job: ContentJob, clients: Clients, store: ObjectStore, *, stop: Callable[[], bool] = lambda: False
     ) -> None:
+        super().__init__(clients)
         self._job = job
         self._store = store
         self._results = ContentResults(job, store)
-        self._clients = clients
         self._options = ContentOptions(timestamps=job.timestamps, stop=stop)
-        self._wires: dict[str, Wire] = {}
-
-    def __enter__(self) -> ContentChecker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        for wire in self._wires.values():
-            wire.close()
-        self._wires.clear()
-
-    def _wire(self, role: str) -> Wire:
-        if role not in self._wires:
-            self._wires[role] = self._clients.wire(role, read_only=True)
-        return self._wires[role]
 
     def check(self, compared: ContentRange) -> PartitionContent:
         """Compare a partition and store the result; what was already found equal is not read again.
