@@ -7,12 +7,13 @@ found equal. Differences are data; the phase that started the job judges them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from airflow_provider_kafka_migration.compare.runner import ContentChecker, ContentResults, balanced
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.session import job_and_runner
 from airflow_provider_kafka_migration.spark.tasks import Row, TaskFunction, TaskRunner
@@ -26,6 +27,7 @@ _LEAST_TASKS = 16
 
 #: Topic, partition, compared records, differences, what prevented the comparison.
 ComparedRow = tuple[str, int, int, int, str | None]
+Compare = Callable[[JobPointer, Sequence[TopicPartition]], Iterator[ComparedRow]]
 COMPARED_COLUMNS = {
     "topic": "string",
     "partition": "int",
@@ -35,8 +37,13 @@ COMPARED_COLUMNS = {
 }
 
 
-def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> TaskFunction:
-    """Return a task: the number of a group in, a row of :data:`COMPARED_COLUMNS` per compared partition out."""
+def make_compare(
+    pointer: JobPointer, groups: Sequence[Sequence[TopicPartition]], compare_group: Compare
+) -> TaskFunction:
+    """Return a task: the number of a group in, a row of :data:`COMPARED_COLUMNS` per compared partition out.
+
+    :param compare_group: compares the partitions of a group in the task's process.
+    """
     pointer = pointer.refreshed()
 
     def compare(number: int) -> Iterator[ComparedRow]:
@@ -45,7 +52,7 @@ def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> Ta
     return compare
 
 
-def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[ComparedRow]:
+def compare_group(pointer: JobPointer, keys: Sequence[TopicPartition]) -> Iterator[ComparedRow]:
     """Compare some partitions in this process, one after another."""
     die_with_parent()
     secrets = pointer.references.resolve()
@@ -66,10 +73,10 @@ def verify(runner: TaskRunner, job: ContentJob, pointer: JobPointer) -> None:
     """
     if job.ranges:
         groups = grouped(runner, job.ranges)
-        run_groups(runner, make_compare(pointer, groups), groups, job.migration_id, "content check")
+        run_groups(runner, make_compare(pointer, groups, compare_group), groups, job.migration_id, "content check")
 
 
-def grouped(runner: TaskRunner, ranges: Iterable[ContentRange]) -> list[list[tuple[str, int]]]:
+def grouped(runner: TaskRunner, ranges: Iterable[ContentRange]) -> list[list[TopicPartition]]:
     """Divide partitions into the groups that tasks compare.
 
     :raises SparkJobFailed: Spark does not say how many tasks run in parallel.
@@ -80,7 +87,7 @@ def grouped(runner: TaskRunner, ranges: Iterable[ContentRange]) -> list[list[tup
 
 
 def run_groups(
-    runner: TaskRunner, compare: TaskFunction, groups: Sequence[Sequence[tuple[str, int]]], migration_id: str, what: str
+    runner: TaskRunner, compare: TaskFunction, groups: Sequence[Sequence[TopicPartition]], migration_id: str, what: str
 ) -> list[Row]:
     """Run a task per group, log what they have found, and return their rows of :data:`COMPARED_COLUMNS`.
 

@@ -13,22 +13,12 @@ from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.mirror import MirrorComparison
 from airflow_provider_kafka_migration.errors import ResultMissing, Where, error_from_dict
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.spark.compare import ComparedRow, grouped, run_groups, worst
+from airflow_provider_kafka_migration.spark.compare import ComparedRow, grouped, make_compare, run_groups, worst
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
 from airflow_provider_kafka_migration.spark.session import job_and_runner
-from airflow_provider_kafka_migration.spark.tasks import TaskFunction, TaskRunner
+from airflow_provider_kafka_migration.spark.tasks import TaskRunner
 from airflow_provider_kafka_migration.spark.worker import JobPointer, ParentWatch, die_with_parent
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-
-
-def make_compare(pointer: JobPointer, groups: Sequence[Sequence[TopicPartition]]) -> TaskFunction:
-    """Return a task: the number of a group in, a row of :data:`~.compare.COMPARED_COLUMNS` per partition out."""
-    pointer = pointer.refreshed()
-
-    def compare(number: int) -> Iterator[ComparedRow]:
-        return compare_group(pointer, groups[number])
-
-    return compare
 
 
 def compare_group(pointer: JobPointer, keys: Sequence[TopicPartition]) -> Iterator[ComparedRow]:
@@ -54,7 +44,9 @@ def verify(runner: TaskRunner, job: MirrorComparison, pointer: JobPointer) -> No
     if not job.ranges:
         return
     groups = grouped(runner, [piece.range for piece in job.ranges])
-    rows = run_groups(runner, make_compare(pointer, groups), groups, job.migration_id, "comparison of the mirror")
+    rows = run_groups(
+        runner, make_compare(pointer, groups, compare_group), groups, job.migration_id, "comparison of the mirror"
+    )
     missing = {piece.key for piece in job.ranges} - {(str(row["topic"]), int(row["partition"])) for row in rows}
     if missing:
         topic, partition = min(missing)

@@ -59,11 +59,6 @@ class StateTopicsSection(Section):
         """Whether anything is written."""
         return self.checkpoints or self.heartbeats
 
-    @property
-    def writes_to_source(self) -> bool:
-        """Whether something is written to the source."""
-        return (self.checkpoints and self.offset_syncs == "source") or (self.heartbeats and self.heartbeats_on_source)
-
 
 class MirrorSection(Section):
     """One flow of a mirror (kind: mirror)."""

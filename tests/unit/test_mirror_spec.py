@@ -158,15 +158,10 @@ def test_what_does_not_go_together_in_state_topics(section: dict[str, Any], path
 
 
 def test_state_topics_are_off_and_the_source_is_not_written_to() -> None:
-    section = _mirror().mirror.state_topics
-    assert (section.is_on, section.writes_to_source) == (False, False)
-    on = _mirror(mirror={"state_topics": {"checkpoints": True, "heartbeats": True}}).mirror.state_topics
-    assert (on.is_on, on.writes_to_source) == (True, False)
-    for more in ({"offset_syncs": "source"}, {"heartbeats_on_source": True}):
-        section = _mirror(
-            mirror={"state_topics": {"checkpoints": True, "heartbeats": True, **more}}
-        ).mirror.state_topics
-        assert section.writes_to_source
+    for sections, is_on in (({}, False), ({"state_topics": {"checkpoints": True, "heartbeats": True}}, True)):
+        section = _mirror(mirror=sections).mirror.state_topics
+        assert section.is_on is is_on
+        assert (section.offset_syncs, section.heartbeats_on_source) == ("target", False)
 
 
 def test_a_migration_with_aliases_is_a_mistake() -> None:

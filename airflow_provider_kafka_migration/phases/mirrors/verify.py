@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.mirrors import comparison_job
 from airflow_provider_kafka_migration.mirrors.verification import Scope, in_order, note_of
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def _summary(found: MirrorVerification) -> str:
 
 
 def _name(item: VerifiedPartition) -> str:
-    return f"{item.topic}-{item.partition}"
+    return partition_name((item.topic, item.partition))
 
 
 JOB_PHASE: Final = JobPhase(
