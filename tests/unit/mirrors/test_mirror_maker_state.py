@@ -358,7 +358,7 @@ def test_the_age_of_the_replicated_heartbeat_grows_while_the_source_is_away(worl
 
 
 def test_a_restarted_process_knows_the_last_heartbeat_of_the_source(worlds: Worlds) -> None:
-    """Also if the source is away when it starts: its age must not begin anew, or vanish."""
+    """Also if the source is away when it starts: its age must neither start again nor vanish."""
     world = mirrored(worlds)
     HeartbeatPasses(world.context())._pass(world.context())
     first = read_heartbeat(world.journal_store, world.migration_id)
