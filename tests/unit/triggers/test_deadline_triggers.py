@@ -100,9 +100,7 @@ def test_the_end_ends_the_task_without_a_worker(storage: Storage, arguments: dic
     assert keys["aws_secret_access_key"] == "secret"
 
 
-@pytest.mark.parametrize(
-    "error", [StorageUnavailable("away"), StorageRefused("not permitted"), ValueError("a bug")]
-)
+@pytest.mark.parametrize("error", [StorageUnavailable("away"), StorageRefused("not permitted"), ValueError("a bug")])
 def test_no_error_is_an_end_and_connections_are_read_again(
     storage: Storage, arguments: dict[str, Any], error: Exception
 ) -> None:
