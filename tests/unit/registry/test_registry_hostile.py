@@ -32,8 +32,11 @@ AVRO = Schema("AVRO", '"string"')
 VERSION = {"subject": "s", "version": 1, "id": 7, "schemaType": "AVRO", "schema": '"string"'}
 
 
-def registry(url: str, *, timeout: float = 0.5, retry: float = 0.0, most: int = 100_000, **keys: Any) -> Registry:
-    """A client that does not try again, unless ``retry`` says so."""
+def registry(url: str, *, timeout: float = 20.0, retry: float = 0.0, most: int = 100_000, **keys: Any) -> Registry:
+    """A client that does not try again, unless ``retry`` says so.
+
+    The timeout is long, because the server is a thread of a busy machine; a test of slowness gives its own.
+    """
     settings = {"url": url, **keys}
     access = RegistryAccess.from_dict(
         settings, timeout_seconds=timeout, retry_seconds=retry, max_answer_bytes=most, max_parallel_requests=2
