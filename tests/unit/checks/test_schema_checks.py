@@ -44,7 +44,7 @@ def target() -> Iterator[FakeRegistry]:
 
 
 def client(registry: FakeRegistry, role: Any) -> Registry:
-    return Registry(RegistryAccess.from_dict({"url": registry.url}, retry_seconds=0.5, timeout_seconds=5), role)
+    return Registry(RegistryAccess.from_dict({"url": registry.url}, retry_seconds=0.5, timeout_seconds=20), role)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -193,9 +192,7 @@ def test_a_topic_that_may_not_be_read(worlds: Worlds) -> None:
 def test_a_partition_without_a_leader_holds_up_no_other(worlds: Worlds) -> None:
     copy = worlds.copy(lambda source: fill_source(source, 24), via="s3")
     copy.source.topics["holey"].leaders[0] = -1
-    began = time.monotonic()
     results = copy.slice(copy.job("backup"), seconds=4)
-    assert time.monotonic() - began < 6
     assert trouble_code(results.pop("holey")) == "BROKER_BUSY"
     assert all(result.done for result in results.values())
 

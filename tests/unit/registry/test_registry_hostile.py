@@ -278,7 +278,7 @@ def reset(connection: socket.socket, head: str, body: bytes) -> None:
     ids=range(6),
 )
 def test_a_broken_answer_is_unreachable(handler: Any) -> None:
-    text = refused(HttpScript(handler), RegistryUnreachable, read_version, timeout=5)
+    text = refused(HttpScript(handler), RegistryUnreachable, read_version, timeout=20)
     assert "the connection broke" in text
 
 
@@ -307,7 +307,7 @@ def busy_first(times: int, status: str, headers: str = "X: y") -> Any:
 
 @pytest.mark.parametrize("status", ["429 Slow Down", "500 Oops", "502 Bad", "503 Busy", "504 Late", "408 Timeout"])
 def test_what_may_pass_is_tried_again(status: str) -> None:
-    with HttpScript(busy_first(2, status)) as script, registry(script.url, timeout=5, retry=30) as client:
+    with HttpScript(busy_first(2, status)) as script, registry(script.url, timeout=20, retry=30) as client:
         assert client.schema("s", 1).id == 7
         assert len(script.requests) == 3
 
@@ -318,25 +318,25 @@ def test_lost_connections_are_tried_again() -> None:
     def handler(connection: socket.socket, head: str, body: bytes) -> None:
         next(handlers, lambda *_: connection.sendall(answer(json.dumps(VERSION))))(connection, head, body)
 
-    with HttpScript(handler) as script, registry(script.url, timeout=5, retry=30) as client:
+    with HttpScript(handler) as script, registry(script.url, timeout=20, retry=30) as client:
         assert client.schema("s", 1).id == 7
 
 
 def test_a_server_error_that_stays_is_tried_three_times() -> None:
     raw = answer('{"error_code": 50001, "message": "Error in the backend data store"}', "500 Oops")
     script = HttpScript(raw)
-    text = refused(script, RegistryUnreachable, read_version, timeout=5, retry=60)
+    text = refused(script, RegistryUnreachable, read_version, timeout=20, retry=60)
     assert "code 50001: Error in the backend data store" in text
     assert len(script.requests) == 3
 
 
 def test_retry_after_is_kept_within_the_bound() -> None:
     script = HttpScript(busy_first(99, "429 Slow Down", "Retry-After: 3600"))
-    assert "HTTP 429" in refused(script, RegistryUnreachable, read_version, timeout=5, retry=5)
+    assert "HTTP 429" in refused(script, RegistryUnreachable, read_version, timeout=20, retry=5)
     assert len(script.requests) == 1
     script = HttpScript(busy_first(1, "503 Busy", "Retry-After: 1"))
     begun = time.monotonic()
-    with script, registry(script.url, timeout=5, retry=30) as client:
+    with script, registry(script.url, timeout=20, retry=30) as client:
         client.schema("s", 1)
     assert time.monotonic() - begun >= 1
 
@@ -344,7 +344,7 @@ def test_retry_after_is_kept_within_the_bound() -> None:
 @pytest.mark.parametrize("text", ["soon", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", "9" * 400])
 def test_a_nonsensical_retry_after_does_no_harm(text: str) -> None:
     script = HttpScript(busy_first(1, "503 Busy", f"Retry-After: {text}"))
-    with script, registry(script.url, timeout=5, retry=5) as client:
+    with script, registry(script.url, timeout=20, retry=5) as client:
         if text.startswith("9"):
             with pytest.raises(RegistryUnreachable):
                 client.schema("s", 1)

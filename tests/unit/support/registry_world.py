@@ -40,7 +40,7 @@ def reference(name: str, subject: str, version: int = 1) -> dict[str, Any]:
 
 def client(registry: FakeRegistry, role: Any) -> Registry:
     """A client with short waits."""
-    return Registry(RegistryAccess.from_dict({"url": registry.url}, timeout_seconds=5, retry_seconds=1), role)
+    return Registry(RegistryAccess.from_dict({"url": registry.url}, timeout_seconds=20, retry_seconds=1), role)
 
 
 @dataclass

@@ -83,7 +83,7 @@ def test_a_following_backup_lingers_and_then_writes_though_the_source_goes_on(wo
     world.settle()
     assert world.given == [], "small pieces are gathered"
     while not world.given:
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
         time.sleep(world.feed.due_seconds(time.monotonic()))
         world.settle()
     assert time.monotonic() - began >= 0.3

