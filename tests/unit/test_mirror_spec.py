@@ -61,6 +61,43 @@ def test_a_mirror_that_was_accepted_with_recopy_is_still_readable() -> None:
     assert parse_spec(spec.model_dump(mode="json"), recorded=True) == spec
 
 
+@pytest.mark.parametrize(
+    ("acls", "grants"),
+    [
+        (None, "at_cutover"),
+        ({}, "at_cutover"),
+        ({"policy": "replace"}, "at_cutover"),
+        ({"policy": "skip"}, "at_once"),
+        ({"policy": "mirror_maker"}, "never"),
+        ({"write_grants": "at_once"}, "at_once"),
+        ({"write_grants": "never"}, "never"),
+    ],
+)
+def test_nobody_but_the_mirror_may_write_unless_the_spec_says_so(acls: dict[str, str] | None, grants: str) -> None:
+    spec = _mirror() if acls is None else _mirror(acls=acls)
+    assert spec.acls.write_grants == grants
+    for unset in (True, False):
+        assert parse_spec(spec.model_dump(mode="json", exclude_unset=unset), recorded=True) == spec
+
+
+def test_a_mirror_that_was_accepted_when_writing_was_granted_at_once_keeps_that() -> None:
+    path = Path(__file__).parents[1] / "cases" / "spec" / "mirror-recopy.yaml"
+    assert load_spec(path, recorded=True).acls.write_grants == "at_once"
+
+
+@pytest.mark.parametrize(
+    ("acls", "wrong"),
+    [
+        ({"policy": "mirror_maker", "write_grants": "at_cutover"}, r"acls\.write_grants: .*never grants WRITE"),
+        ({"policy": "merge_all"}, r"acls\.policy"),
+        ("merge", "acls"),
+    ],
+)
+def test_mistakes_in_the_access_of_a_mirror(acls: Any, wrong: str) -> None:
+    with pytest.raises(SpecInvalid, match=wrong):
+        _mirror(acls=acls)
+
+
 @pytest.mark.parametrize("unset", [True, False])
 def test_a_spec_stays_the_same_on_its_way_through_a_dag(unset: bool) -> None:
     spec = _mirror()
