@@ -48,10 +48,11 @@ def _without_freeze(record: MigrationRecord, acls: Iterable[Acl]) -> tuple[Acl, 
 
 def none_at_all(record: MigrationRecord, what: str) -> TopologyRefused:
     """The error for a source that shows nothing at all any more, though some of it is on the target."""
+    proof = "add any ACL to the source, such as one for an administrator, so that its list proves that, or "
+    next_step = f"check the source's brokers; if all {what} are really gone, {proof if what == 'ACLs' else ''}"
     return TopologyRefused(
         f"the source no longer lists any {what}, though this migration has copied some; an empty list is not taken as "
         "proof of their removal",
         where=record.where(PHASE, cluster="source"),
-        next_step=f"check the source's brokers; if all {what} are really gone, remove the copies on the target by hand "
-        "and set topology.on_source_drift: ignore",
+        next_step=f"{next_step}remove the copies on the target by hand and set topology.on_source_drift: ignore",
     )

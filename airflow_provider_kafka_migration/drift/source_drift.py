@@ -192,20 +192,22 @@ def _acls(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan)
     if section.policy == "skip" or section.target_auth != "kafka":
         return SourceDrift()
     on_source = source_listing.read_acls(record, source)
-    there = target.admin.describe_acls()
+    there, ours = target.admin.describe_acls(), created_access.created_acls(record)
     if not there.authorizer:
-        return SourceDrift(named={"ACLs of the target": _UNGUARDED} if plan.target.authorizer else {})
+        return SourceDrift(named={"ACLs of the target": _UNGUARDED} if plan.target.authorizer or ours else {})
     missing = {target_acl(item) for item in _plans(record, on_source, there, _names(plan)) if item.action == "create"}
-    ours = created_access.created_acls(record)
     gone = ours - _wanted(record, on_source, there) if ours else set()
-    if gone and not on_source:
-        raise source_listing.none_at_all(record, "ACLs")
+    surplus, absent = gone & set(there.acls), gone - set(there.acls)
+    if not on_source:
+        if surplus:
+            raise source_listing.none_at_all(record, "ACLs")
+        # Nothing is left that an empty list would have to prove.
+        return SourceDrift(missing_acls=tuple(sorted(missing)))
     if gone:
-        gone -= _wanted(record, source_listing.of_all_brokers(record, source), there)
+        kept = _wanted(record, source_listing.of_all_brokers(record, source), there)
+        surplus, absent = surplus - kept, absent - kept
     return SourceDrift(
-        missing_acls=tuple(sorted(missing)),
-        surplus_acls=tuple(sorted(gone & set(there.acls))),
-        absent_acls=tuple(sorted(gone - set(there.acls))),
+        missing_acls=tuple(sorted(missing)), surplus_acls=tuple(sorted(surplus)), absent_acls=tuple(sorted(absent))
     )
 
 

@@ -177,6 +177,36 @@ def test_a_source_that_shows_no_acls_withdraws_nothing(
     assert {("User:shop", "WRITE"), ("User:owner", "ALL")} <= rights(world)
 
 
+def test_the_last_acl_of_the_source_is_withdrawn_by_hand_or_once_another_one_proves_it(worlds: Worlds) -> None:
+    world = of(worlds, "at_once")
+    assert world.source.acls is not None
+    assert world.target.acls is not None
+    there = set(world.target.acls)
+    world.source.acls.clear()
+
+    def refused() -> None:
+        with pytest.raises(TopologyRefused, match="no longer lists any ACLs") as caught:
+            take_over.follow(world.context())
+        assert "add any ACL to the source" in caught.value.next_step
+
+    mirror_until(world, lambda: (refused(), ask(world, "paused")))
+    assert set(world.target.acls) == there
+    ask(world, "run")
+    world.restart()
+    other = world.fork()
+    assert other.target.acls is not None
+    other.target.acls.clear()
+    mirror_until(other, lambda: (take_over.follow(other.context()), ask(other, "paused")))
+    assert world.source.acls is not None
+    world.source.acls.add(Acl("CLUSTER", "kafka-cluster", "LITERAL", "User:admin", "*", "DESCRIBE", "ALLOW"))
+    mirror_until(world, lambda: (take_over.follow(world.context()), ask(world, "paused")))
+    # The mirror's own right on the target was there before.
+    assert {(acl.principal, acl.resource_name) for acl in world.target.acls} == {
+        ("User:admin", "kafka-cluster"),
+        ("User:migration", "*"),
+    }
+
+
 def test_one_broker_that_knows_fewer_acls_withdraws_nothing(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     world = of(worlds, "at_cutover")
     assert world.source.acls is not None
