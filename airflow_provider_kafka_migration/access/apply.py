@@ -229,9 +229,15 @@ def _summary(spec: MigrationSpec, acls: Mapping[str, Any], users: Mapping[str, A
         text = (
             f"{len(acls['created'])} ACLs created, {len(acls['existed'])} already existed, {len(acls['left'])} left out"
         )
-        text += f", {len(acls['deferred'])} held back until the cutover" if acls["deferred"] else ""
+        text += f", {len(acls['deferred'])} {_held_text(spec)}" if acls["deferred"] else ""
     text += f"; {len(users['users_created'])} users created" if users["users_created"] else ""
     return text + (f"; {len(quotas['quotas_set'])} quotas set" if quotas["quotas_set"] else "")
+
+
+def _held_text(spec: MigrationSpec) -> str:
+    if spec.acls.write_grants == "never":
+        return "not granted (acls.write_grants: never)"
+    return f"held back until the {'promotion' if spec.kind == 'mirror' else 'cutover'}"
 
 
 # -- ACLs ------------------------------------------------------------------------------------------------------------

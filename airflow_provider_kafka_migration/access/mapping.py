@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 
 WRITING = frozenset({"WRITE", "ALL"})
 _WILDCARD = "*"
+_ONLY_TOPICS = "acls.policy: mirror_maker copies ACLs that name one topic, and no others"
 #: Each flow would take what the other one has created for the cluster's own, and give back what is withdrawn.
 _NOT_BOTH_WAYS = "mirror.two_way: only ACLs of mirrored topics follow; the opposite flow would restore what is removed"
 
@@ -168,6 +169,9 @@ def grants_writing(acl: Acl) -> bool:
 def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
     """The binding under the target's names."""
     section = rules.spec.topics
+    if acl.resource_type == "TOPIC" and acl.resource_name == _WILDCARD and (prefix := _of_remote_topics(rules.spec)):
+        yield replace(acl, resource_name=prefix, pattern_type="PREFIXED"), "all topics of the source, and no others"
+        return
     if acl.resource_type != "TOPIC" or acl.resource_name == _WILDCARD:
         yield acl, ""
         return
@@ -187,12 +191,19 @@ def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
             yield literal, f"{name} was below the prefix {acl.resource_name} and now has an individual name"
 
 
+def _of_remote_topics(spec: MigrationSpec) -> str:
+    """Return what all topics of a mirror begin with on the target, and no topic of the target's own; else empty."""
+    return spec.topics.rename.prefix if spec.kind == "mirror" and spec.mirror.naming == "default" else ""
+
+
 def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
     """Why a binding is left out; empty if it is copied."""
     if any(re.fullmatch(pattern, acl.principal) for pattern in rules.spec.acls.exclude_principals):
         return "principal excluded by acls.exclude_principals"
     if acl.resource_type == "CLUSTER" and acl.operation == "CLUSTER_ACTION":
         return "ClusterAction belongs to the brokers"
+    if rules.spec.acls.policy == "mirror_maker" and not _names_one_topic(acl):
+        return _ONLY_TOPICS
     if acl.resource_type != "TOPIC" or acl.resource_name == _WILDCARD:
         return _NOT_BOTH_WAYS if rules.spec.is_two_way else ""
     names: Iterable[str] = rules.topics
@@ -206,6 +217,10 @@ def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
     if _is_internal(acl):
         return "internal topic"
     return "no topic of the migration is below this prefix" if acl.pattern_type == "PREFIXED" else "topic not migrated"
+
+
+def _names_one_topic(acl: Acl) -> bool:
+    return acl.resource_type == "TOPIC" and acl.pattern_type == "LITERAL" and acl.resource_name != _WILDCARD
 
 
 def _is_internal(acl: Acl) -> bool:

@@ -5,7 +5,8 @@ source, and then the source no longer shows who may write. With ``freeze: manual
 before, so all grants seen since the plan count, and the approval names those that the source no longer has.
 
 A mirror goes on for years, and its source may be gone when it is promoted. So it journals what is held back whenever
-that changes, and a promotion gives what the last entry has: rights that were withdrawn meanwhile are not among it.
+that changes, and a promotion gives what the last entry has: rights that were withdrawn meanwhile are not among it. A
+source that shows no ACL, or one broker that knows fewer than the others, withdraws nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_kafka_migration.access import created_access
-from airflow_provider_kafka_migration.access.mapping import plan_acls, target_acl
+from airflow_provider_kafka_migration.access import created_access, source_listing
+from airflow_provider_kafka_migration.access.mapping import make_plans, plan_acls, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin import access
-from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -70,11 +71,7 @@ def see(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
     if record.spec.kind == "mirror" and _is_held_back(record.spec):
-        now, before = _deferred(_plans(record, source, target)), _held_by_mirror(record)
-        if record.is_being_promoted():
-            now |= before
-        if now != before:
-            _journal_held(record, now)
+        _see_of_mirror(record, source, target)
         return
     if not _outlives_the_source(record.spec):
         return
@@ -84,6 +81,32 @@ def see(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
         record.journal.step(
             steps.WRITE_GRANTS_SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch"
         )
+
+
+def _see_of_mirror(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
+    before, there = _held_by_mirror(record), target.admin.describe_acls()
+    if not there.authorizer:
+        # Nothing can be granted there now, which does not mean that nothing is held back.
+        return
+    acls = source_listing.read_acls(record, source)
+    now = _held_back(record, acls, there)
+    if record.is_being_promoted():
+        now |= before
+    elif withdrawn := before - now:
+        if not acls:
+            raise source_listing.none_at_all(record, "ACLs")
+        now |= withdrawn & _held_back(record, source_listing.of_all_brokers(record, source), there)
+    if now != before:
+        _journal_held(record, now)
+
+
+def _held_back(record: MigrationRecord, acls: Sequence[Acl], there: AclListing) -> set[Acl]:
+    """Return what is held back of the source's bindings.
+
+    :param there: the bindings of the target.
+    """
+    topics = {topic for topic, _ in record.partitions()}
+    return _deferred(make_plans(record.spec, acls, there, topics, writes_granted=record.are_writes_granted()))
 
 
 def gone(record: MigrationRecord, source: Cluster, target: Cluster) -> list[str]:

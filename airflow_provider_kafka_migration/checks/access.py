@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
-from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings
+from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings, writing_principals
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
@@ -108,6 +108,22 @@ def _denials(
         deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
     except FreezeFailed as error:
         yield finding("B042", error.what, subject=cluster.role, fix=advice(error))
+
+
+def check_remote_writers(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Name those who may write to the remote topics by what the target already has, if a mirror grants no WRITE."""
+    spec, target = context.spec, context.target
+    if spec.kind != "mirror" or spec.acls.write_grants == "at_once" or not plan.target.authorizer:
+        return
+    acls, topics = target.admin.describe_acls().acls, sorted(topic.target_name for topic in plan.topics)
+    own = OwnPrincipal.of(spec, target).name
+    for principal in sorted({name for topic in topics for name in writing_principals(acls, topic)} - {own}):
+        named = [topic for topic in topics if principal in writing_principals(acls, topic)]
+        yield finding("W079", f"{principal} by ACLs of the target: {some(named)}", subject=principal, topics=named)
+    try:
+        check_closed(target, acls, topics)
+    except FreezeFailed as error:
+        yield finding("W079", error.what, subject="topics without ACLs")
 
 
 def _cluster_permissions(

@@ -1,21 +1,18 @@
 """What has changed on the source since the plan: topic configs, ACLs, SCRAM users, client quotas. Only reads.
 
 The target is compared with the source's current state. What cannot be read raises or is named; it never means "nothing
-has changed". An ACL that is missing on the source counts as removed only if all of its brokers agree, and an entirely
-empty list never proves a removal, because a broker that has just started may return one. The DENY bindings of the
-migration's own freeze (``cutover.freeze: acl``) are ignored.
+has changed" (for ACLs see :mod:`~.access.source_listing`). The DENY bindings of the migration's own freeze
+(``cutover.freeze: acl``) are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_kafka_migration.access import apply, created_access
+from airflow_provider_kafka_migration.access import apply, created_access, source_listing
 from airflow_provider_kafka_migration.access.mapping import make_plans, plan_users, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, ConfigChange, Plan, TopicPlan, UserPlan
-from airflow_provider_kafka_migration.errors import TopologyRefused
-from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
@@ -26,6 +23,10 @@ from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics.configs import TargetRules, changes, final_configs, with_excluded
 
 PHASE = "tail"
+_UNGUARDED = (
+    "the target no longer has an authorizer, so everybody may write to its topics, and no ACL follows: configure one "
+    "again, and the next pass brings its ACLs up to date"
+)
 _NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
 
 
@@ -36,6 +37,8 @@ class SourceDrift:
     :param configs: by source topic.
     :param missing_acls: bindings that the source has and the target does not, under the target's names.
     :param surplus_acls: bindings that this migration created and that the source no longer has.
+    :param absent_acls: those of which the target shows none, either: whoever removed them may have died before the
+        journal knew. They are removed once more, so that the journal no longer counts them as the migration's own.
     :param quotas: values to set on the target, ``None`` to remove one; ``present_quotas`` holds the target's values.
     :param new_users: users to create; ``gone_users`` holds those that this migration created and the source has lost.
     :param named: changes that can only be named: what it is, and why or what to do.
@@ -44,6 +47,7 @@ class SourceDrift:
     configs: Mapping[str, ConfigChange] = field(default_factory=dict)
     missing_acls: tuple[Acl, ...] = ()
     surplus_acls: tuple[Acl, ...] = ()
+    absent_acls: tuple[Acl, ...] = ()
     quotas: Mapping[QuotaEntity, Mapping[str, float | None]] = field(default_factory=dict)
     present_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     new_users: tuple[str, ...] = ()
@@ -109,28 +113,17 @@ def read_drift(record: MigrationRecord, source: Cluster, target: Cluster, plan: 
     configs = _configs(record, source, target, plan)
     if not record.is_access_copied():
         return SourceDrift(configs=configs)
-    missing, surplus = _acls(record, source, target, plan)
+    acls = _acls(record, source, target, plan)
     quotas, present = _quotas(record, source, target)
     new_users, gone_users, named = _users(record, source, target, plan)
-    return SourceDrift(
+    return replace(
+        acls,
         configs=configs,
-        missing_acls=tuple(sorted(missing)),
-        surplus_acls=tuple(sorted(surplus)),
         quotas=quotas,
         present_quotas=present,
         new_users=tuple(new_users),
         gone_users=tuple(gone_users),
-        named=named,
-    )
-
-
-def _none_at_all(record: MigrationRecord, what: str) -> TopologyRefused:
-    return TopologyRefused(
-        f"the source no longer lists any {what}, though this migration has copied some; an empty list is not taken as "
-        "proof of their removal",
-        where=record.where(PHASE, cluster="source"),
-        next_step=f"check the source's brokers; if all {what} are really gone, remove the copies on the target by hand "
-        "and set topology.on_source_drift: ignore",
+        named={**acls.named, **named},
     )
 
 
@@ -193,33 +186,29 @@ def _rules(record: MigrationRecord, target: Cluster, plan: Plan) -> TargetRules:
 # -- ACLs ------------------------------------------------------------------------------------------------------------
 
 
-def _acls(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> tuple[set[Acl], set[Acl]]:
-    """(only on the source, created by this migration and no longer on the source)."""
+def _acls(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> SourceDrift:
+    """Return how the ACLs of both sides differ, and nothing else."""
     section = record.spec.acls
     if section.policy == "skip" or section.target_auth != "kafka":
-        return set(), set()
-    source_listing, target_listing = source.admin.describe_acls(), target.admin.describe_acls()
-    if plan.source.authorizer and not source_listing.authorizer:
-        raise _none_at_all(record, "ACLs")
-    on_source = _without_freeze(record, source_listing.acls)
-    missing = {
-        target_acl(item) for item in _plans(record, on_source, target_listing, _names(plan)) if item.action == "create"
-    }
-    ours = created_access.created_acls(record) & set(target_listing.acls)
-    surplus = ours - _wanted(record, on_source, target_listing) if ours else set()
-    if surplus and not on_source:
-        raise _none_at_all(record, "ACLs")
-    if surplus:
-        surplus -= _wanted(record, _of_all_brokers(record, source), target_listing)
-    return missing, surplus
-
-
-def _without_freeze(record: MigrationRecord, acls: Iterable[Acl]) -> tuple[Acl, ...]:
-    """All bindings except the DENY ones that the migration itself created to stop producers; they stay after READY."""
-    # They are journaled before they are created, so a journal read after the brokers knows all that the brokers listed.
-    record.journal.refresh()
-    own = frozen.all_planned_acls(record)
-    return tuple(sorted(acl for acl in acls if acl not in own))
+        return SourceDrift()
+    on_source = source_listing.read_acls(record, source)
+    there, ours = target.admin.describe_acls(), created_access.created_acls(record)
+    if not there.authorizer:
+        return SourceDrift(named={"ACLs of the target": _UNGUARDED} if plan.target.authorizer or ours else {})
+    missing = {target_acl(item) for item in _plans(record, on_source, there, _names(plan)) if item.action == "create"}
+    gone = ours - _wanted(record, on_source, there) if ours else set()
+    surplus, absent = gone & set(there.acls), gone - set(there.acls)
+    if not on_source:
+        if surplus:
+            raise source_listing.none_at_all(record, "ACLs")
+        # Nothing is left that an empty list would have to prove.
+        return SourceDrift(missing_acls=tuple(sorted(missing)))
+    if gone:
+        kept = _wanted(record, source_listing.of_all_brokers(record, source), there)
+        surplus, absent = surplus - kept, absent - kept
+    return SourceDrift(
+        missing_acls=tuple(sorted(missing)), surplus_acls=tuple(sorted(surplus)), absent_acls=tuple(sorted(absent))
+    )
 
 
 def _names(plan: Plan) -> set[str]:
@@ -239,15 +228,6 @@ def _wanted(record: MigrationRecord, acls: tuple[Acl, ...], target: AclListing) 
         # target that has ALL no longer gets READ.
         plans += make_plans(record.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
     return {target_acl(item) for item in plans if item.action != "target_only"}
-
-
-def _of_all_brokers(record: MigrationRecord, source: Cluster) -> tuple[Acl, ...]:
-    """Bindings that any source broker knows: a broker that has just started may know fewer than the others."""
-    admin = source.admin
-    found: set[Acl] = set()
-    for broker in admin.facts().brokers:
-        found |= set(admin.describe_acls(broker_id=broker).acls)
-    return _without_freeze(record, found)
 
 
 # -- quotas ----------------------------------------------------------------------------------------------------------
@@ -277,7 +257,7 @@ def _quotas(
         if key not in source_quotas.get(entity, {}) and present.get(entity, {}).get(key) == value
     }
     if gone and not any(source_quotas.values()):
-        raise _none_at_all(record, "client quotas")
+        raise source_listing.none_at_all(record, "client quotas")
     for (entity, key), before in gone.items():
         found.setdefault(entity, {})[key] = before
     return found, present
@@ -304,7 +284,7 @@ def _users(
     before = {user.name: user for user in plan.users if user.credentials}
     gone = sorted(name for name in created if name in before and name not in listed)
     if gone and not listed:
-        raise _none_at_all(record, "SCRAM users")
+        raise source_listing.none_at_all(record, "SCRAM users")
     return new, gone, _named_users(before, now, {*new, *gone})
 
 
@@ -360,6 +340,8 @@ def split(drift: SourceDrift) -> tuple[SourceDrift, SourceDrift]:
         drift,
         missing_acls=tuple(acl for acl in drift.missing_acls if acl not in denied),
         surplus_acls=tuple(acl for acl in drift.surplus_acls if acl not in revoked),
+        # The target may have such a right after all: a broker that has just started shows fewer ACLs than there are.
+        absent_acls=tuple(acl for acl in drift.absent_acls if acl.permission == "DENY" or not _is_writing(acl)),
         quotas=_not_empty(other),
         gone_users=(),
     )

@@ -249,6 +249,8 @@ def _take_acls(
         return lines
     note("created", created_access.create_acls(record, target, only(drift.missing_acls, "ALLOW")))
     note("removed", created_access.remove_acls(record, target, only(drift.surplus_acls, "DENY")))
+    # A removal whose process died before the journal knew of it. People who put such an ACL there later shall keep it.
+    created_access.remove_acls(record, target, drift.absent_acls)
     return lines
 
 

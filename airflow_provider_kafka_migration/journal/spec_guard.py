@@ -214,6 +214,8 @@ def _place(state: State) -> int:
 
 _AGAIN = " (with mirror.naming: identity in both directions all records would then arrive twice: put them back)"
 
+_GRANTS = " (a mirror that says nothing about acls.write_grants has at_cutover; earlier it had at_once)"
+
 
 def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]]) -> None:
     working = journal.working_state or State.PLANNED
@@ -229,7 +231,8 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
         f"the spec has changed in fields that may no longer change: {listing}",
         where=Where(migration_id=journal.migration_id, phase=working.value),
         next_step="put the old values back, or roll back and start a new migration with another migration_id"
-        + (_AGAIN if any(path.startswith("mirror.") for path in late) else ""),
+        + (_AGAIN if any(path.startswith("mirror.") for path in late) else "")
+        + (_GRANTS if "acls.write_grants" in late else ""),
         details={"changes": {path: dict(change) for path, change in late.items()}},
     )
 

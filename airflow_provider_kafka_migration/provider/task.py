@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.provider.params import (
     way_back_run_spec,
 )
 from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
-from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec, with_mirror_defaults
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -65,7 +65,8 @@ def run_spec(
     """
     if spec is None and context["params"].get(WAY_BACK):
         return way_back_run_spec(context["params"])
-    found = parse_spec(spec if spec is not None else spec_data(context["params"], kind), recorded=recorded)
+    given = with_mirror_defaults(spec if spec is not None else spec_data(context["params"], kind))
+    found = parse_spec(given, recorded=recorded)
     return found if kind is None else found.check_kind(kind)
 
 

@@ -201,6 +201,11 @@ _ALL = (
     ),
     Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
     # -- access
+    Code(
+        "W079",
+        "others may write to the remote topics",
+        "take WRITE away from them on the target, or accept it: the mirror takes nothing away that it has not given",
+    ),
     Code("W080", "the target has no authorizer", "configure one, or set acls.policy: skip"),
     Code("I081", "the source has no authorizer", "nothing; there are no ACLs to copy"),
     Code("B082", "ACL differences are refused", "make them equal, or set acls.policy: merge"),

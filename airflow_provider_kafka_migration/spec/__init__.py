@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.spec.load import (
     json_schema,
     load_spec,
     parse_spec,
+    with_mirror_defaults,
 )
 from airflow_provider_kafka_migration.spec.mirror import MirrorSection
 from airflow_provider_kafka_migration.spec.schemas import (
@@ -102,4 +103,5 @@ __all__ = [
     "parse_bytes",
     "parse_duration",
     "parse_spec",
+    "with_mirror_defaults",
 ]

@@ -73,6 +73,7 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
             _renames,
             _grants_without_acls,
             _grants_with_iam,
+            _mirror_maker_acls,
             _users,
             _webhook,
         ),
@@ -180,6 +181,17 @@ def _grants_without_acls(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     acls = _section(sections, "acls")
     if acls.write_grants != "at_once" and acls.policy == "skip":
         yield "acls.write_grants", f"{acls.write_grants} holds back copied ACLs, but acls.policy: skip copies none"
+
+
+def _mirror_maker_acls(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find MirrorMaker 2's rules for ACLs where they cannot be kept."""
+    acls = _section(sections, "acls")
+    if acls.policy != "mirror_maker":
+        return
+    if _section(sections, "kind") != "mirror":
+        yield "acls.policy", "mirror_maker is for mirrors (kind: mirror): use merge"
+    elif acls.write_grants != "never":
+        yield "acls.write_grants", f"acls.policy: mirror_maker never grants WRITE; for {acls.write_grants} use merge"
 
 
 def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -166,7 +166,7 @@ def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) ->
     """Parse the spec in a mapping and apply all defaults.
 
     :param recorded: the spec was accepted before, perhaps by an earlier version: what is a mistake only in a new spec,
-        such as secrets in plain text, is tolerated.
+        such as secrets in plain text, is tolerated, and :func:`with_mirror_defaults` has been applied if it is to be.
     :raises SpecInvalid: with every mistake as ``{"path", "reason", "value"}`` in ``details["mistakes"]``.
     """
     where = Where(path=path)
@@ -177,10 +177,11 @@ def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) ->
             next_step="start from the example in docs/spec.md",
             details={"mistakes": [{"path": "(whole spec)", "reason": "not a mapping"}]},
         )
+    content = dict(data) if recorded else with_mirror_defaults(data)
     try:
-        return MigrationSpec.model_validate(dict(data), context={"recorded": recorded})
+        return MigrationSpec.model_validate(content, context={"recorded": recorded})
     except ValidationError as error:
-        mistakes = _mistakes(error, dict(data), recorded=recorded)
+        mistakes = _mistakes(error, content, recorded=recorded)
         listing = "; ".join(f"{mistake['path']}: {mistake['reason']}" for mistake in mistakes)
         raise SpecInvalid(
             f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''} in the spec: {listing}",
@@ -188,6 +189,23 @@ def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) ->
             next_step="correct all of them; `kafka-migration validate FILE` checks a spec file",
             details={"mistakes": mistakes},
         ) from None
+
+
+def with_mirror_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a spec that somebody wrote, with those defaults of a mirror that are not the defaults of a migration.
+
+    Nobody but the mirror is to write to its remote topics, so a mirror that copies ACLs holds WRITE back until its
+    promotion. A spec that is read from a journal has all its values, and keeps them.
+    """
+    content, given = dict(data), data.get("acls")
+    acls = dict(given) if isinstance(given, Mapping) else {}
+    if content.get("kind") != "mirror" or not (given is None or isinstance(given, Mapping)) or "write_grants" in acls:
+        return content
+    if acls.get("policy") == "mirror_maker":
+        acls["write_grants"] = "never"
+    elif acls.get("policy") != "skip" and acls.get("target_auth") != "iam":
+        acls["write_grants"] = "at_cutover"
+    return {**content, "acls": acls} if acls else content
 
 
 def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -> list[dict[str, str]]:

@@ -171,15 +171,17 @@ class TopologySection(Section):
 class AclsSection(Section):
     """How ACLs are copied."""
 
-    policy: Literal["merge", "replace", "refuse", "skip"] = Field(
+    policy: Literal["merge", "replace", "refuse", "skip", "mirror_maker"] = Field(
         "merge",
         description="merge creates what is missing; replace also reports what only the target has; refuse stops at any "
-        "difference; skip copies none and records that in the evidence.",
+        "difference; skip copies none and records that in the evidence; mirror_maker, only in mirrors, is "
+        "MirrorMaker 2's rule: ACLs that name one topic and no others, and write_grants: never.",
     )
     write_grants: Literal["at_once", "at_cutover", "never"] = Field(
         "at_once",
         description="When producers get WRITE on the target: immediately; when clients may switch, which is the "
-        "promotion of a mirror; or never, as with MirrorMaker 2 (ALL becomes READ).",
+        "promotion of a mirror; or never, as with MirrorMaker 2 (ALL becomes READ). Default in a mirror that copies "
+        "ACLs: at_cutover.",
     )
     exclude_principals: list[Regex] = Field(["User:ANONYMOUS"], description="Principals that are not copied.")
     target_auth: Literal["kafka", "iam"] = Field("kafka", description="iam writes access-map.json instead of ACLs.")

@@ -9,10 +9,12 @@ import pytest
 
 from airflow_provider_kafka_migration.errors import FingerprintChanged, IllegalTransition, SpecInvalid
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
+from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.provider.task import run_spec
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
+from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 _BASE: dict[str, Any] = {
@@ -59,6 +61,64 @@ def test_a_mirror_that_was_accepted_with_recopy_is_still_readable() -> None:
     spec = load_spec(path, recorded=True)
     assert (spec.offsets.on_source_truncation, spec.offsets.on_overtaken_tombstones) == ("recopy", "recopy")
     assert parse_spec(spec.model_dump(mode="json"), recorded=True) == spec
+
+
+@pytest.mark.parametrize(
+    ("acls", "grants"),
+    [
+        (None, "at_cutover"),
+        ({}, "at_cutover"),
+        ({"policy": "replace"}, "at_cutover"),
+        ({"policy": "skip"}, "at_once"),
+        ({"policy": "mirror_maker"}, "never"),
+        ({"write_grants": "at_once"}, "at_once"),
+        ({"write_grants": "never"}, "never"),
+    ],
+)
+def test_nobody_but_the_mirror_may_write_unless_the_spec_says_so(acls: dict[str, str] | None, grants: str) -> None:
+    spec = _mirror() if acls is None else _mirror(acls=acls)
+    assert spec.acls.write_grants == grants
+    for unset in (True, False):
+        assert parse_spec(spec.model_dump(mode="json", exclude_unset=unset), recorded=True) == spec
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_all_tasks_of_a_mirror_have_the_same_defaults(recorded: bool) -> None:
+    """Some tolerate what an earlier version accepted, and are given the same spec: as data, or by the form."""
+    mirror = {"source_alias": "A", "target_alias": "B"}
+    data = {**_BASE, "kind": "mirror", "mirror": mirror}
+    assert run_spec(data, {}, recorded=recorded, kind="mirror").acls.write_grants == "at_cutover"  # type: ignore[arg-type]
+    params = {"migration_id": "m", "journal": "file:///tmp/mirror", "source": "env:A", "target": "env:B"}
+    context: Any = {"params": {**params, **mirror}}
+    assert run_spec(None, context, recorded=recorded, kind="mirror").acls.write_grants == "at_cutover"
+
+
+def test_a_mirror_that_was_accepted_when_writing_was_granted_at_once_keeps_that(tmp_path: Path) -> None:
+    path = Path(__file__).parents[1] / "cases" / "spec" / "mirror-recopy.yaml"
+    assert load_spec(path, recorded=True).acls.write_grants == "at_once"
+    # A new version does not change a mirror that runs: its spec has to say what its journal has.
+    journal = Journal.create_or_open(LocalStore(tmp_path), "m", Fingerprint("A", "B"), owner=Owner("cli", "o", "a"))
+    before = _mirror(acls={"write_grants": "at_once"}).model_dump(mode="json")
+    guard_spec(journal, before)
+    for state in (State.PRECHECK, State.TOPOLOGY_COPY):
+        journal.transition(state, "test")
+    with pytest.raises(FingerprintChanged, match=r"acls\.write_grants: 'at_once' -> 'at_cutover'") as caught:
+        guard_spec(journal, _mirror().model_dump(mode="json"))
+    assert "a mirror that says nothing about acls.write_grants has at_cutover" in caught.value.next_step
+    assert guard_spec(journal, before) == {}
+
+
+@pytest.mark.parametrize(
+    ("acls", "wrong"),
+    [
+        ({"policy": "mirror_maker", "write_grants": "at_cutover"}, r"acls\.write_grants: .*never grants WRITE"),
+        ({"policy": "merge_all"}, r"acls\.policy"),
+        ("merge", "acls"),
+    ],
+)
+def test_mistakes_in_the_access_of_a_mirror(acls: Any, wrong: str) -> None:
+    with pytest.raises(SpecInvalid, match=wrong):
+        _mirror(acls=acls)
 
 
 @pytest.mark.parametrize("unset", [True, False])

@@ -178,7 +178,7 @@ def test_flows_in_both_directions_leave_other_acls_to_people(two_way: bool) -> N
     ]
     plans = _plans(bindings, target=[_acl("GROUP", "of-b")], kind="mirror", mirror=mirror)
     copied = {(plan.resource_type, plan.target_resource_name) for plan in plans if plan.action == "create"}
-    others = {("TOPIC", "*"), ("GROUP", "billing"), ("TRANSACTIONAL_ID", "app")}
+    others = {("TOPIC", "A."), ("GROUP", "billing"), ("TRANSACTIONAL_ID", "app")}
     assert copied == {("TOPIC", "A.orders")} | (set() if two_way else others)
     left = [plan for plan in plans if plan.action == "filtered"]
     assert all("mirror.two_way" in plan.reason for plan in left)
@@ -191,3 +191,51 @@ def test_flows_in_both_directions_copy_no_quotas() -> None:
     assert _spec(kind="mirror", mirror=mirror).quota_policy == "skip"
     assert _spec(kind="mirror", mirror={**mirror, "two_way": False}).quota_policy == "copy"
     assert _spec(acls={"quotas": "keep_target"}).quota_policy == "keep_target"
+
+
+def _of_mirror(bindings: list[Acl], naming: str = "default", **acls: Any) -> list[AclPlan]:
+    mirror = {"source_alias": "A", "target_alias": "B", "naming": naming}
+    return _plans(bindings, kind="mirror", mirror=mirror, acls=acls, writes_granted=False)
+
+
+def _created(plans: list[AclPlan]) -> set[tuple[str, str, str]]:
+    """(pattern, name on the target, operation) of what is created."""
+    return {(plan.pattern_type, plan.target_resource_name, plan.operation) for plan in plans if plan.action == "create"}
+
+
+@pytest.mark.parametrize(("naming", "there"), [("default", ("PREFIXED", "A.")), ("identity", ("LITERAL", "*"))])
+def test_a_right_to_all_topics_of_the_source_reaches_only_its_topics_where_names_tell(
+    naming: str, there: tuple[str, str]
+) -> None:
+    bindings = [_acl("TOPIC", "*", "READ"), _acl("TOPIC", "*", "WRITE", principal="User:shop")]
+    plans = _of_mirror(bindings, naming)
+    assert _created(plans) == {(*there, "READ")}
+    assert [target_acl(plan).operation for plan in plans if plan.action == "deferred"] == ["WRITE"]
+    assert {(plan.pattern_type, plan.target_resource_name) for plan in plans} == {there}
+
+
+def test_the_rules_of_mirror_maker() -> None:
+    """Only ACLs of single topics; WRITE never, and READ instead of ALL; denials as they are."""
+    bindings = [
+        _acl("TOPIC", "orders", "DESCRIBE"),
+        _acl("TOPIC", "orders", "ALL", principal="User:owner"),
+        _acl("TOPIC", "orders", "WRITE", principal="User:shop"),
+        _acl("TOPIC", "orders", "WRITE", principal="User:bad", allow="DENY"),
+        _acl("TOPIC", "ord", pattern="PREFIXED"),
+        _acl("TOPIC", "*"),
+        _acl("GROUP", "billing"),
+        _acl("CLUSTER", "kafka-cluster", "DESCRIBE"),
+        _acl("TRANSACTIONAL_ID", "app", "WRITE"),
+    ]
+    plans = _of_mirror(bindings, policy="mirror_maker")
+    created = {(plan.principal, plan.operation, plan.permission) for plan in plans if plan.action == "create"}
+    assert created == {
+        ("User:app", "DESCRIBE", "ALLOW"),
+        ("User:owner", "READ", "ALLOW"),
+        ("User:bad", "WRITE", "DENY"),
+    }
+    assert {plan.target_resource_name for plan in plans if plan.action == "create"} == {"A.orders"}
+    left = [plan for plan in plans if plan.action == "filtered"]
+    assert len(left) == 5
+    assert all("mirror_maker" in plan.reason for plan in left)
+    assert {plan.operation for plan in plans if plan.action == "deferred"} == {"ALL", "WRITE"}

@@ -52,6 +52,7 @@ from airflow_provider_kafka_migration.errors import (
     Terminal,
     TokenUnavailable,
 )
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupDescription, GroupMember
 from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts
@@ -630,6 +631,33 @@ def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     assert found(access.check_acls(make(), open_target)).keys() == {"W080"}
     open_source = plan.model_copy(update={"acls": [], "source": plan.source.model_copy(update={"authorizer": False})})
     assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
+
+
+def test_others_who_may_write_to_remote_topics_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    """By ACLs of the target, whose own they are, or because no ACL names a topic; not the mirror itself."""
+    names = sorted(topic.target_name for topic in plan.topics)
+    of_own = Acl("TOPIC", "*", "LITERAL", "User:mirror", "*", "ALL", "ALLOW")
+    of_people = Acl("TOPIC", names[0], "LITERAL", "User:etl", "*", "WRITE", "ALLOW")
+    reading = Acl("TOPIC", names[0], "LITERAL", "User:reader", "*", "READ", "ALLOW")
+    closed = Configs("1", {})
+
+    def listed(*acls: Acl, brokers: Configs = closed, **sections: Any) -> dict[str, str]:
+        admin = answers(
+            describe_acls=AclListing(True, acls), facts=SimpleNamespace(brokers=[1]), broker_configs=brokers
+        )
+        config = SimpleNamespace(username="mirror")
+        target = SimpleNamespace(role="target", admin=admin, wire=None, config=config)
+        mirror = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
+        return found(access.check_remote_writers(make(target=target, **{**mirror, **sections}), plan))
+
+    assert list(listed(of_own, of_people, reading)) == ["W079"]
+    assert listed(of_own, of_people, reading)["W079"].startswith("User:etl by ACLs of the target")
+    assert listed(of_own, reading) == {}
+    assert listed(of_own, of_people, acls={"write_grants": "at_once"}) == {}, "they are to write there"
+    assert listed(of_own, of_people, acls={"policy": "skip"}) == {}, "access is for people"
+    opened = configs(allow_everyone_if_no_acl_found="true")
+    assert "allow.everyone.if.no.acl.found" in listed(reading, brokers=opened)["W079"]
+    assert listed(reading, of_own, brokers=opened) == {}, "every topic has an ACL"
 
 
 def test_users_quotas_and_group_configs(make: Callable[..., PhaseContext], plan: Plan) -> None:

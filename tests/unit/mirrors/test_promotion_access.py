@@ -8,14 +8,25 @@ import pytest
 from phase_world.world import PRODUCER_ACL, World, Worlds
 from test_mirror_phase import ask, mirror_until
 
+from airflow_provider_kafka_migration.access import created_access
 from airflow_provider_kafka_migration.drift import take_over
-from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.phases.mirrors import finish
+from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import State
 
+#: Its own right on the source: ALL on all topics, which are those behind the alias on the target.
+OWN = Acl("TOPIC", "A.", "PREFIXED", "User:migration", "*", "ALL", "ALLOW")
 OWNER = Acl("TOPIC", "orders", "LITERAL", "User:owner", "*", "ALL", "ALLOW")
+
+
+@pytest.fixture(autouse=True)
+def _passes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each test says itself when a pass runs.
+    monkeypatch.setattr(follow.Follower, "_run", lambda _self: None)
 
 
 def sections(policy: str) -> dict[str, Any]:
@@ -56,8 +67,9 @@ def test_write_is_granted_at_the_promotion(worlds: Worlds, source_gone: bool) ->
     else:
         result = mirror_until(world, lambda: ask(world, "promoted"))
     assert result.details["problems"] == []
-    assert result.details["write_grants"] == 2
+    assert result.details["write_grants"] == 3
     assert {("User:shop", "WRITE"), ("User:owner", "ALL")} <= rights(world)
+    assert OWN in (world.target.acls or ())
 
 
 def test_what_was_withdrawn_is_not_granted(worlds: Worlds) -> None:
@@ -98,9 +110,9 @@ def test_a_grant_that_is_refused_is_named_and_the_promotion_goes_on(
     refused = ItemError(31, "CLUSTER_AUTHORIZATION_FAILED", "no Alter")
     monkeypatch.setattr(world.context().target.admin, "create_acls", lambda acls: dict.fromkeys(acls, refused))
     result = finish.run(world.context())
-    assert len(result.details["problems"]) == 2
-    assert "User:owner" in result.details["problems"][0]
-    assert "create it by hand" in result.details["problems"][0]
+    assert len(result.details["problems"]) == 3
+    assert "User:owner" in result.details["problems"][1]
+    assert "create it by hand" in result.details["problems"][1]
     assert world.steps(steps.WRITE_GRANTS)[-1].details["granted"] == 0
 
 
@@ -123,3 +135,149 @@ def test_producers_that_were_stopped_by_acls_may_write_after_the_promotion(
     assert world.state is State.PROMOTED
     assert ("User:shop", "WRITE") in rights(world)
     assert not [acl for acl in world.target.acls or () if acl.permission == "DENY"]
+
+
+# -- what proves no withdrawal ----------------------------------------------------------------------------------------
+
+
+def follow_and(world: World, act: Any = lambda: None) -> Any:
+    """Let the mirror run, do something beside it, let it take over what has changed, and pause it."""
+    if world.state is State.PAUSED:
+        ask(world, "run")
+        world.restart()
+    return mirror_until(world, lambda: (act(), take_over.follow(world.context()), ask(world, "paused")))
+
+
+def promote(world: World, *, source_gone: bool = True) -> None:
+    if world.state is not State.PAUSED:
+        mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, "promoted", source_gone=source_gone)
+    world.restart()
+    finish.run(world.context())
+    assert world.state is State.PROMOTED
+
+
+@pytest.mark.parametrize("shown", [AclListing(authorizer=False), AclListing(authorizer=True)])
+def test_a_source_that_shows_no_acls_withdraws_nothing(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, shown: AclListing
+) -> None:
+    """Its authorizer was switched off, or its broker has just started: a promotion gives all that was held back."""
+    world = of(worlds, "at_cutover")
+    before = set(world.target.acls or ())
+
+    def pass_without_acls() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(world.context().source.admin, "describe_acls", lambda **_: shown)
+            with pytest.raises(TopologyRefused, match="no longer lists any ACLs"):
+                take_over.follow(world.context())
+
+    mirror_until(world, lambda: (pass_without_acls(), ask(world, "paused")))
+    assert set(world.target.acls or ()) == before
+    promote(world)
+    assert {("User:shop", "WRITE"), ("User:owner", "ALL")} <= rights(world)
+
+
+def test_the_last_acl_of_the_source_is_withdrawn_by_hand_or_once_another_one_proves_it(worlds: Worlds) -> None:
+    world = of(worlds, "at_once")
+    assert world.source.acls is not None
+    assert world.target.acls is not None
+    there = set(world.target.acls)
+    world.source.acls.clear()
+
+    def refused() -> None:
+        with pytest.raises(TopologyRefused, match="no longer lists any ACLs") as caught:
+            take_over.follow(world.context())
+        assert "add any ACL to the source" in caught.value.next_step
+
+    mirror_until(world, lambda: (refused(), ask(world, "paused")))
+    assert set(world.target.acls) == there
+    ask(world, "run")
+    world.restart()
+    other = world.fork()
+    assert other.target.acls is not None
+    other.target.acls.clear()
+    mirror_until(other, lambda: (take_over.follow(other.context()), ask(other, "paused")))
+    assert world.source.acls is not None
+    world.source.acls.add(Acl("CLUSTER", "kafka-cluster", "LITERAL", "User:admin", "*", "DESCRIBE", "ALLOW"))
+    mirror_until(world, lambda: (take_over.follow(world.context()), ask(world, "paused")))
+    # The mirror's own right on the target was there before.
+    assert {(acl.principal, acl.resource_name) for acl in world.target.acls} == {
+        ("User:admin", "kafka-cluster"),
+        ("User:migration", "*"),
+    }
+
+
+def test_one_broker_that_knows_fewer_acls_withdraws_nothing(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = of(worlds, "at_cutover")
+    assert world.source.acls is not None
+    everything = AclListing(True, tuple(sorted(world.source.acls)))
+    fewer = AclListing(True, tuple(acl for acl in everything.acls if acl.principal == "User:migration"))
+
+    def patched() -> None:
+        admin = world.context().source.admin
+        monkeypatch.setattr(
+            admin, "describe_acls", lambda *, broker_id=None: fewer if broker_id is None else everything
+        )
+
+    follow_and(world, patched)
+    monkeypatch.undo()
+    assert ("User:owner", "READ") in rights(world)
+    promote(world)
+    assert {("User:shop", "WRITE"), ("User:owner", "ALL")} <= rights(world)
+
+
+def test_a_target_without_an_authorizer_is_named_and_what_is_held_back_stays_so(worlds: Worlds) -> None:
+    world = of(worlds, "at_cutover")
+    acls = world.target.acls
+
+    def unguarded() -> None:
+        world.target.acls = None
+
+    follow_and(world, unguarded)
+    named = [entry.details["what"] for entry in world.steps(steps.DRIFT_NAMED)]
+    assert named == ["ACLs of the target"]
+    world.target.acls = acls
+    promote(world)
+    assert {("User:shop", "WRITE"), ("User:owner", "ALL")} <= rights(world)
+
+
+# -- whose ACLs they are ----------------------------------------------------------------------------------------------
+
+
+def test_an_acl_that_a_person_puts_there_stays_although_a_removal_was_killed_before(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal was done and not journaled. What has the same form later is a person's."""
+    world = of(worlds, "at_once")
+    there = Acl("TOPIC", "A.orders", "LITERAL", "User:shop", "*", "WRITE", "ALLOW")
+    assert world.source.acls is not None
+    assert world.target.acls is not None
+    world.source.acls.remove(PRODUCER_ACL)
+
+    class Died(BaseException):
+        pass
+
+    def removal_that_dies() -> None:
+        journal = world.context().journal
+        step = journal.step
+
+        def dies(name: str, *args: Any, **options: Any) -> Any:
+            if name == steps.ACLS_REMOVED:
+                raise Died
+            return step(name, *args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "step", dies)
+            with pytest.raises(Died):
+                take_over.follow(world.context())
+
+    follow_and(world, removal_that_dies)
+    assert there not in world.target.acls
+    assert there not in created_access.created_acls(world.context().record), "the next pass has completed it"
+
+    def person() -> None:
+        assert world.target.acls is not None
+        world.target.acls.add(there)
+
+    follow_and(world, person)
+    assert there in world.target.acls
