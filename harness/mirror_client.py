@@ -13,6 +13,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from harness.jars import kafka_jars
 
 VERSION = "4.1.1"
+#: The first minor version whose classes translate the groups of a pattern (KIP-1239).
+PATTERN_VERSION = "4.3.1"
 
 #: (topic, partition) -> offset
 Offsets = dict[tuple[str, int], int]
@@ -41,6 +43,27 @@ class MirrorClient:
         found = self._classes.RemoteClusterUtils.translateOffsets(self._properties, source_alias, group, wait)
         return {(key.topic(), key.partition()): found[key].offset() for key in found}
 
+    def translate_matching(self, source_alias: str, pattern: str, *, seconds: int = 60) -> dict[str, Offsets]:
+        """``RemoteClusterUtils.translateOffsets`` of all groups whose whole name matches; from Kafka 4.3 on.
+
+        :return: group -> offsets.
+        """
+        wait = self._gateway.jvm.java.time.Duration.ofSeconds(seconds)
+        compiled = self._gateway.jvm.java.util.regex.Pattern.compile(pattern)
+        found = self._classes.RemoteClusterUtils.translateOffsets(self._properties, source_alias, compiled, wait)
+        return {
+            group: {(key.topic(), key.partition()): found[group][key].offset() for key in found[group]}
+            for group in found
+        }
+
+    def remote_topics(self, source_alias: str | None = None) -> set[str]:
+        """``MirrorClient.remoteTopics``: of all sources, or of this one."""
+        client = self._classes.MirrorClient(self._properties)
+        try:
+            return set(client.remoteTopics() if source_alias is None else client.remoteTopics(source_alias))
+        finally:
+            client.close()
+
     def metadata(self, source_alias: str, group: str, *, seconds: int = 60) -> dict[tuple[str, int], str]:
         """The texts of the commits, which ``translateOffsets`` returns, too."""
         wait = self._gateway.jvm.java.time.Duration.ofSeconds(seconds)
@@ -60,12 +83,19 @@ class MirrorClient:
         return set(getattr(self._classes.RemoteClusterUtils, kind)(self._properties))
 
 
+def _classpath(version: str) -> str:
+    """The mirror classes of a version. Those of :data:`VERSION` lie beside Connect, which tests of MirrorMaker need."""
+    if version == VERSION:
+        return f"{kafka_jars.classpath(f'{VERSION}-connect')}:{kafka_jars.classpath(VERSION)}"
+    return kafka_jars.classpath(f"{version}-mirror-client")
+
+
 @contextmanager
-def mirror_client(properties: Mapping[str, str]) -> Iterator[MirrorClient]:
-    """Start a JVM with Kafka's mirror classes, and stop it."""
+def mirror_client(properties: Mapping[str, str], version: str = VERSION) -> Iterator[MirrorClient]:
+    """Start a JVM with the mirror classes of a version of Kafka, and stop it."""
     (py4j,) = Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")
     port, token = launch_gateway(
-        classpath=f"{kafka_jars.classpath(f'{VERSION}-connect')}:{kafka_jars.classpath(VERSION)}",
+        classpath=_classpath(version),
         jarpath=str(py4j),
         java_path=kafka_jars.java(),
         javaopts=["-Xmx128M", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"],

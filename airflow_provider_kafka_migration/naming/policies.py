@@ -133,7 +133,8 @@ def hops(policy: ReplicationPolicy, topic: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-_HEARTBEATS = "heartbeats"
+#: The topic of heartbeats on the cluster of a flow; on further ones aliases come in front.
+HEARTBEATS = "heartbeats"
 _WRITTEN = "the mirror, translate publish or MirrorMaker 2 writes it"
 
 
@@ -157,7 +158,7 @@ def _is_heartbeats(topic: str, policy: DefaultPolicy) -> bool:
     name = topic
     while (rest := policy.upstream_topic(name)) is not None:
         name = rest
-    return name == _HEARTBEATS
+    return name == HEARTBEATS
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,17 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_provider_kafka_migration.checks import access, adoption, merged, schemas, source, spark, target, topics
+from airflow_provider_kafka_migration.checks import (
+    access,
+    adoption,
+    merged,
+    mirrors,
+    schemas,
+    source,
+    spark,
+    target,
+    topics,
+)
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, PrecheckResult, Severity, Verdict
 from airflow_provider_kafka_migration.errors import (
@@ -181,6 +191,7 @@ CHECKS: dict[str, Check] = {
     "freeze webhook": target.check_receiver,
     "permissions": access.check_permissions,
     "state topics of MirrorMaker 2": access.check_state_topics,
+    "heartbeats behind unknown aliases": mirrors.check_heartbeats,
     "producers that ACLs stop": access.check_denials,
     "topics on the target": topics.check_present,
     "topics with the records of both clusters": merged.check_merged,

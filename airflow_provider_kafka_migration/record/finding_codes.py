@@ -125,6 +125,11 @@ _ALL = (
         "a state topic of MirrorMaker 2 cannot be used",
         "delete the topic if nothing uses it, or switch off what needs it in mirror.state_topics",
     ),
+    Code(
+        "W044",
+        "heartbeats of MirrorMaker 2 would be mirrored as records, so that no promotion could end",
+        "add the alias in front of the topic to mirror.known_aliases of this flow and of all flows behind it",
+    ),
     # -- transactions on the source
     Code("W050", "open transactions", "they have to end before the cutover"),
     Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),

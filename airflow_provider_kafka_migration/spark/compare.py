@@ -82,8 +82,8 @@ def grouped(runner: TaskRunner, ranges: Iterable[ContentRange]) -> list[list[Top
     :raises SparkJobFailed: Spark does not say how many tasks run in parallel.
     """
     with spark_errors("counting the slots of Spark"):
-        slots = runner.slots()
-    return [[compared.key for compared in group] for group in balanced(ranges, _TASKS_PER_SLOT * slots)]
+        tasks = max(_LEAST_TASKS, _TASKS_PER_SLOT * runner.slots())
+    return [[compared.key for compared in group] for group in balanced(ranges, tasks)]
 
 
 def run_groups(

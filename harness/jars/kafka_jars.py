@@ -1,7 +1,8 @@
 """Kafka's own jars, fetched once with the Ivy that pyspark contains, then used offline.
 
 A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``), ``VERSION-connect`` (Connect runtime and
-MirrorMaker 2, e.g. ``4.1.1-connect``) or ``VERSION-tiered`` (the jars with which a broker of that version keeps
+MirrorMaker 2, e.g. ``4.1.1-connect``), ``VERSION-mirror-client`` (what applications use to read MirrorMaker 2's state,
+e.g. ``4.3.1-mirror-client``) or ``VERSION-tiered`` (the jars with which a broker of that version keeps
 segments in Kafka's own ``LocalTieredStorage``, e.g. ``3.9.1-tiered``). It lives in
 ``$XDG_CACHE_HOME/kafka-migration/kafka/SET`` (``~/.cache`` without that variable) and holds exactly the jars of
 ``harness/checksums/SET.sha256``, a committed file of ``sha256sum`` format.
@@ -32,7 +33,7 @@ __all__ = ["DEFAULT_SETS", "JarsError", "cache_folder", "classpath", "ensure", "
 DEFAULT_SETS = ("3.9.1", "4.1.1")
 
 _CHECKSUMS = Path(__file__).parents[1] / "checksums"
-_SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-tiered)?")
+_SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-mirror-client|-tiered)?")
 
 # (organisation, name, configuration): `master,runtime` is the artifact with its dependencies, `master` without them.
 _BROKER_MODULES = (
@@ -44,11 +45,13 @@ _CONNECT_MODULES = (
     ("org.apache.kafka", "connect-mirror", "master,runtime"),
     ("org.apache.kafka", "connect-runtime", "master,runtime"),
 )
+_MIRROR_CLIENT_MODULES = (("org.apache.kafka", "connect-mirror-client", "master,runtime"),)
 #: The artifacts with the classifier `test`: the storage manager itself, and its dependencies from the clients' tests.
 _TIERED_MODULES = (
     ("org.apache.kafka", "kafka-storage", "master"),
     ("org.apache.kafka", "kafka-clients", "master"),
 )
+_MODULES = {None: _BROKER_MODULES, "-connect": _CONNECT_MODULES, "-mirror-client": _MIRROR_CLIENT_MODULES}
 _FIXED_MODULES = (
     ("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
     ("org.slf4j", "slf4j-simple", "1.7.36"),
@@ -71,7 +74,7 @@ def recorded_checksums(name: str) -> dict[str, str]:
 def ensure(name: str) -> Path:
     """Folder of a set, complete and checked; fetches a missing set. See :meth:`harness.jars.jar_sets.JarSets.ensure`.
 
-    :param name: ``VERSION``, ``VERSION-connect`` or ``VERSION-tiered``.
+    :param name: ``VERSION``, ``VERSION-connect``, ``VERSION-mirror-client`` or ``VERSION-tiered``.
     :raises JarsError: unknown set, no network, or fetched jars that differ from the committed list.
     """
     return _sets(name).ensure(name)
@@ -95,7 +98,9 @@ def _sets(name: str) -> JarSets:
 def _parse(name: str) -> re.Match[str]:
     match = _SET_NAME.fullmatch(name)
     if match is None:
-        raise JarsError(f"{name!r} is no set of Kafka jars: write e.g. 4.1.1, 4.1.1-connect or 4.1.1-tiered")
+        raise JarsError(
+            f"{name!r} is no set of Kafka jars: write e.g. 4.1.1, 4.1.1-connect, 4.1.1-mirror-client or 4.1.1-tiered"
+        )
     return match
 
 
@@ -109,7 +114,7 @@ def _dependencies(match: re.Match[str]) -> Iterator[str]:
                 f'<artifact name="{module}" type="jar" ext="jar" m:classifier="test"/></dependency>'
             )
         return
-    kafka = _CONNECT_MODULES if match["kind"] else _BROKER_MODULES
+    kafka = _MODULES[match["kind"]]
     wanted = [(org, module, version, conf) for org, module, conf in kafka]
     wanted += [(org, module, revision, "master") for org, module, revision in _FIXED_MODULES]
     for org, module, revision, conf in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from harness import clients, compare
 from harness.brokers import KafkaCluster
 from harness.jars import kafka_jars
 from harness.load import Kind, TopicLoad, load
-from harness.mirror_client import MirrorClient, mirror_client
+from harness.mirror_client import PATTERN_VERSION, MirrorClient, mirror_client
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -67,6 +68,13 @@ def java(target_cluster: KafkaCluster) -> Iterator[MirrorClient]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def newer_java(target_cluster: KafkaCluster) -> Iterator[MirrorClient]:
+    """The classes of the first minor version that translates the groups of a pattern."""
+    with mirror_client({"bootstrap.servers": target_cluster.bootstrap}, PATTERN_VERSION) as client:
+        yield client
+
+
 def records(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, list[compare.Record]]:
     return {topic: compare.read_records(cluster.client_config(), topic)[0] for topic in topics}
 
@@ -99,7 +107,9 @@ def formatted(cluster: KafkaCluster, topic: str, formatter: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
 
 
-def test_java_clients_get_exact_offsets_of_every_kind_of_partition(lab: Lab, java: MirrorClient) -> None:
+def test_java_clients_get_exact_offsets_of_every_kind_of_partition(
+    lab: Lab, java: MirrorClient, newer_java: MirrorClient
+) -> None:
     alias = f"src{lab.migration_id.replace('.', '-')}"
     topics = StateTopics(alias, "dst")
     context = lab.context()
@@ -119,6 +129,12 @@ def test_java_clients_get_exact_offsets_of_every_kind_of_partition(lab: Lab, jav
             wanted = unread(there[topic], committed[topic, number])
             assert unread(here[topic], offset) == wanted, (group, topic)
     assert java.translate(alias, "nobody") == {}
+    some = re.escape(lab.migration_id)
+    assert newer_java.translate_matching(alias, rf"{some}\.0\..*") == {
+        group: java.translate(alias, group) for group in groups[:-1]
+    }
+    assert newer_java.translate_matching(alias, some) == {}, "the whole name of a group has to match"
+    assert newer_java.translate(alias, groups[1]) == java.translate(alias, groups[1])
 
     assert alias in java.upstream_clusters()
     assert java.replication_hops(alias) == 1

@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange, TopicRules
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, PermissionMissing, ResultMissing
 from airflow_provider_kafka_migration.spark import compare_mirror
+from airflow_provider_kafka_migration.spark.compare import grouped
 from airflow_provider_kafka_migration.spark.launch import main_file, main_name
 from airflow_provider_kafka_migration.spark.tasks import TaskFunction
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
@@ -57,9 +58,10 @@ def job(tmp_path: Path) -> MirrorComparison:
 class Runner:
     """Returns a row for each partition but some."""
 
-    def __init__(self, without: Sequence[int] = ()) -> None:
+    def __init__(self, without: Sequence[int] = (), slots: int = 2) -> None:
         self.without = set(without)
         self.groups = 0
+        self.free = slots
 
     def run(self, _function: TaskFunction, columns: Any, numbers: Sequence[int], **_: str) -> list[dict[str, Any]]:
         self.groups = len(numbers)
@@ -67,7 +69,7 @@ class Runner:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def slots(self) -> int:
-        return 2
+        return self.free
 
     def cancel(self, group: str) -> None: ...
 
@@ -82,6 +84,13 @@ def test_each_partition_has_a_row(job: MirrorComparison) -> None:
     runner = Runner()
     compare_mirror.verify(runner, job, _pointer(job))
     assert runner.groups == 3
+
+
+@pytest.mark.parametrize(("slots", "tasks"), [(1, 16), (4, 16), (8, 32), (50, 60)])
+def test_executors_that_come_after_the_slots_were_counted_find_tasks(slots: int, tasks: int) -> None:
+    groups = grouped(Runner(slots=slots), [_range(number).range for number in range(60)])
+    assert len(groups) == tasks
+    assert sorted(key for group in groups for key in group) == [("orders", number) for number in range(60)]
 
 
 def test_partitions_without_a_row_fail_the_driver(job: MirrorComparison) -> None:
