@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
@@ -103,24 +103,31 @@ def next_step_for(command: str, text: str) -> str:
     return commands_in(_once(text, again))
 
 
-#: Whether the current command is one of ``way-back``.
-_of_way_back: ContextVar[bool] = ContextVar("of_way_back", default=False)
 _COMMANDS_OF_WAY_BACK = {"run": "run", "resume": "resume", "status": "status", "rollback": "keep"}
+#: ``mirror resume`` ends a pause, which is something else.
+_COMMANDS_OF_MIRROR = {"run": "run", "resume": "run", "status": "status"}
+#: The group of the current command, and its commands that do the same as those of a migration; None: of a migration.
+_spoken_of: ContextVar[tuple[str, Mapping[str, str]] | None] = ContextVar("spoken_of", default=None)
 
 
 def speak_of_way_back() -> None:
     """Make all texts of the current command name the commands of ``way-back`` that do the same."""
-    _of_way_back.set(True)
+    _spoken_of.set(("way-back", _COMMANDS_OF_WAY_BACK))
+
+
+def speak_of_mirror() -> None:
+    """Make all texts of the current command name the commands of ``mirror`` that do the same."""
+    _spoken_of.set(("mirror", _COMMANDS_OF_MIRROR))
 
 
 def commands_in(text: str) -> str:
     """Return a text with the commands that a person can type here."""
-    if not _of_way_back.get():
+    spoken_of = _spoken_of.get()
+    if spoken_of is None:
         return text
-    names = "|".join(_COMMANDS_OF_WAY_BACK)
-    return re.sub(
-        rf"kafka-migration ({names})\b", lambda item: f"kafka-migration way-back {_COMMANDS_OF_WAY_BACK[item[1]]}", text
-    )
+    group, commands = spoken_of
+    names = "|".join(commands)
+    return re.sub(rf"kafka-migration ({names})\b", lambda item: f"kafka-migration {group} {commands[item[1]]}", text)
 
 
 def _once(text: str, again: str) -> str:
@@ -381,7 +388,7 @@ def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Calla
             kwargs[name] = group(**{item.name: kwargs.pop(item.name) for item in fields(group) if item.name in kwargs})
         parting = _Parting()
         token = _parting.set(parting)
-        below = _of_way_back.set(False)
+        below = _spoken_of.set(None)
         try:
             with listening() as ending:
                 parting.ending = ending
@@ -403,7 +410,7 @@ def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Calla
                 last = _last_words(parting)
         finally:
             _parting.reset(token)
-            _of_way_back.reset(below)
+            _spoken_of.reset(below)
         print_answer(answer, as_json=as_json, last=last)
         if answer.code:
             raise typer.Exit(answer.code)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering, speak_of_mirror
 from airflow_provider_kafka_migration.cli.migrate import (
     DataPlane,
     MigrationOpener,
@@ -78,6 +78,7 @@ _HOW_TO_END_A_SEED = (
 
 
 def _load(file: Path) -> MigrationSpec:
+    speak_of_mirror()
     return read_spec(file).check_kind("mirror", path=str(file))
 
 
@@ -133,6 +134,7 @@ def status(file: SpecArgument) -> Answer:
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
     from airflow_provider_kafka_migration.mirrors import (
         group_deletions,
+        group_sync,
         mirror_maker_state,
         missed_tombstones,
         requests,
@@ -151,6 +153,8 @@ def status(file: SpecArgument) -> Answer:
             kept = retention.last_problems(context.record)
             missing = group_deletions.read_missing(context.record)
             deleted = group_deletions.deleted(context.record)
+            copies = spec.mirror.sync_groups and found.working_state in (State.SEED, State.TAIL)
+            synced = group_sync.last_report(context.record) if copies else None
             verified = verification.last_verification(context.record)
             state_topics = mirror_maker_state.last_reports(context.record)
     copied = {} if snapshot is None else _figures(spec, snapshot)
@@ -162,6 +166,7 @@ def status(file: SpecArgument) -> Answer:
         "verdicts": copied.get("verdicts"),
         "silence": silence,
         "groups": groups,
+        "group_sync": None if synced is None or not synced.problem else synced.model_dump(mode="json"),
         "groups_missing": [item.model_dump(mode="json") for item in missing],
         "groups_deleted": deleted,
         "verification": None if verified is None else _verified(verified),
@@ -171,6 +176,9 @@ def status(file: SpecArgument) -> Answer:
         "state_topics": {name: item.model_dump(mode="json") for name, item in state_topics.items()},
     }
     lines = _status_lines(spec, found, request, data)
+    if synced is not None and synced.problem:
+        text = f"groups are NOT brought up to date since {synced.failing_since}: {synced.problem}"
+        lines.append(f"[bold red]{escape(text)}[/]")
     for item in missing:
         since = f"gone from the source since {item.since}" if item.since else "not listed by the source"
         lines.append(escape(f"group {item.group}: {since}; kept on the target: {item.kept}"))

@@ -57,6 +57,16 @@ class StateTopicsReport(Document):
     problem: str = Field("", description="what the last pass could not do; empty: nothing")
 
 
+class GroupSyncReport(Document):
+    """``results/group-sync.json``: whether the groups of a mirror are brought up to date; written when that changes."""
+
+    version: int = 1
+    migration_id: str
+    at: str
+    failing_since: str = Field("", description="since when no pass has succeeded; empty: the last one has")
+    problem: str = Field("", description="what the passes since then fail with; empty: nothing")
+
+
 class MissingGroup(GrownPart):
     """A group whose offsets the mirror has written on the target, and that the source does not list."""
 

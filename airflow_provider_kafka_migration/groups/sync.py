@@ -5,7 +5,8 @@ than is copied. It is then held at the end of the copy: a consumer that starts o
 misses nothing of what is there, and an offset beyond the target's log end would send it to ``auto.offset.reset``.
 
 The end of the copy is what copiers have confirmed, not the target's log end: others may have written there, and their
-records are none that the group has read. A partition whose copy has an error is left alone.
+records are none that the group has read. A partition whose copy has an error is left alone, and so is one that the
+target cannot be asked for, because its topic is gone or it has no leader; all others go on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from airflow_provider_kafka_migration.documents.cutover import (
     AHEAD_OF_COPY,
     COPY_HAS_AN_ERROR,
     NOTHING_COPIED,
+    GroupResult,
     GroupSnapshot,
     GroupsResult,
     TranslatedOffset,
@@ -36,6 +38,7 @@ from airflow_provider_kafka_migration.groups.commit import (
     read_groups,
     summarize,
 )
+from airflow_provider_kafka_migration.kafka.logs import by_leader
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.figures import is_same_topic
 from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
@@ -47,6 +50,7 @@ from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 _ERROR = COPY_HAS_AN_ERROR + ", so nobody knows how far it is: {what}"
+_UNASKED = "the target cannot be asked how far the copy is: {what}"
 _HELD = AHEAD_OF_COPY + ": it is held at the end of the copy, {end}"
 
 
@@ -55,11 +59,15 @@ class HeldTranslator(GroupTranslator):
     """Translations that never point beyond what is copied.
 
     :param ends: where the copy ends on each target partition, by (target topic, partition).
+    :param source_ends: the source offsets that belong to these ends; absent where that is not known.
     :param failing: why a copy is stuck, by (source topic, partition).
+    :param unasked: the partitions that the target could not be asked for, by (source topic, partition).
     """
 
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    source_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     failing: Mapping[TopicPartition, str] = field(default_factory=dict)
+    unasked: Mapping[TopicPartition, MigrationError] = field(default_factory=dict)
 
     @classmethod
     def live(  # type: ignore[override]
@@ -73,19 +81,23 @@ class HeldTranslator(GroupTranslator):
         """
         partitions = record.partitions()
         copied, failing = confirmed_positions(record)
-        highest = target.wire.list_offsets([target_key(item) for item in partitions.values()], "latest")
+        highest, unasked = _highest(target, partitions)
         in_transactions = committed_positions(record, target, partitions)
         live = GroupTranslator.live(record, target, live_translators(record, target, in_transactions, kept))
-        ends = {}
+        ends: dict[TopicPartition, int] = {}
+        source_ends: dict[TopicPartition, int] = {}
         for key, item in partitions.items():
+            place, position = target_key(item), in_transactions.get(key)
             if key in in_transactions:
-                position = in_transactions[key]
+                until = item.source_start_offset if position is None else position.source_offset
                 confirmed = None if position is None else position.target_offset
             else:
                 until = max(copied.get(key, -1), item.source_start_offset)
                 confirmed = live.maps[key].translate(until).target_offset
-            ends[target_key(item)] = min(highest[target_key(item)], confirmed or 0)
-        return cls(live.partitions, live.maps, live.below, live.left_out, ends, failing)
+            ends[place] = min(highest.get(place, 0), confirmed or 0)
+            if ends[place] == confirmed:
+                source_ends[place] = until
+        return cls(live.partitions, live.maps, live.below, live.left_out, ends, source_ends, failing, unasked)
 
     @cached_property
     def _by_target(self) -> dict[TopicPartition, CopyPartition]:
@@ -96,9 +108,11 @@ class HeldTranslator(GroupTranslator):
         return [self._held(item) for item in super().translate(group)]
 
     def _held(self, item: TranslatedOffset) -> TranslatedOffset:
-        what = self.failing.get((item.topic, item.partition))
-        if what is not None and item.target_offset is not None:
-            return _skipped(item, _ERROR.format(what=what))
+        key = (item.topic, item.partition)
+        if key in self.failing and item.target_offset is not None:
+            return _skipped(item, _ERROR.format(what=self.failing[key]))
+        if key in self.unasked and item.target_offset is not None:
+            return _skipped(item, _UNASKED.format(what=self.unasked[key].what))
         end = self.ends.get((item.target_topic, item.partition))
         if item.target_offset is None or end is None or item.target_offset <= end:
             return item
@@ -111,6 +125,20 @@ class HeldTranslator(GroupTranslator):
 
 def _skipped(item: TranslatedOffset, reason: str) -> TranslatedOffset:
     return item.model_copy(update={"target_offset": None, "translation": Translation.SKIPPED, "reason": reason})
+
+
+def _highest(
+    target: Cluster, partitions: Mapping[TopicPartition, CopyPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MigrationError]]:
+    """(high watermark by target partition, why others could not be asked for by source partition).
+
+    :raises MigrationError: a broker does not answer, so nothing is known of any.
+    """
+    problems: dict[TopicPartition, MigrationError] = {}
+    leaders = by_leader(target.wire, (target_key(item) for item in partitions.values()), problems)
+    asked = [place for places in leaders.values() for place in places]
+    found = target.wire.list_offsets(asked, "latest") if asked else {}
+    return found, {key: problems[target_key(item)] for key, item in partitions.items() if target_key(item) in problems}
 
 
 def confirmed_positions(record: MigrationRecord) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
@@ -185,9 +213,18 @@ def sync_groups_once(
         results = commit(context, snapshots, translator, own_writes(), before_each=check, reads_again=True)
     except TooLate:
         return None
-    result = make_result(record, results, snapshots)
+    result = make_result(record, [_with_unasked(item, translator) for item in results], snapshots)
     record.put_result(result_key, result)
     return result
+
+
+def _with_unasked(result: GroupResult, translator: HeldTranslator) -> GroupResult:
+    """Add the partitions that the target could not be asked for: the group may be behind there."""
+    places = [(item.topic, item.partition) for item in result.offsets]
+    errors = [translator.unasked[place].as_dict() for place in places if place in translator.unasked]
+    if not errors or result.skipped_reason:
+        return result
+    return result.model_copy(update={"failures": [*result.failures, *errors]})
 
 
 #: Brings the groups up to date once; None: this is not the time for it. It asks before each group whether it is over.

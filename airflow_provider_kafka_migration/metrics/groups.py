@@ -57,6 +57,16 @@ class GroupFigures:
         )
 
 
+def read_failing_since(store: ObjectStore, migration_id: str) -> float | None:
+    """Return since when no round of a mirror has succeeded, in seconds since 1970; None: the last one has, or none ran.
+
+    :raises StorageUnavailable: the storage does not answer.
+    """
+    data = store.get(f"{migration_id}/results/group-sync.json")
+    at = "" if data is None else str(json.loads(data).get("failing_since", ""))
+    return datetime.fromisoformat(at).timestamp() if at else None
+
+
 def read_heartbeat(store: ObjectStore, migration_id: str) -> float | None:
     """Return the time of the newest heartbeat of the source on a mirror's target, in seconds since 1970; None: none.
 

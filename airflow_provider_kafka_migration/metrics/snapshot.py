@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.lanes.figures import (
     lanes_under_way,
     with_lanes,
 )
-from airflow_provider_kafka_migration.metrics.groups import GroupFigures, read_heartbeat
+from airflow_provider_kafka_migration.metrics.groups import GroupFigures, read_failing_since, read_heartbeat
 from airflow_provider_kafka_migration.metrics.table import BY_NAME, FLOW_LABEL, OTHER, Metric
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -94,6 +94,8 @@ class Snapshot:
     :param document: the progress document, with what running slices have moved; never empty.
     :param standings: of every partition of the job.
     :param groups: of a job beside which groups are brought up to date; None before the first round.
+    :param never_synced_since: since when the first round of the groups has failed, in seconds since 1970; None: there
+        was a round, or none has failed.
     :param heartbeat_at: newest heartbeat of the source on the target of a mirror, in seconds since 1970; None: none.
     """
 
@@ -101,6 +103,7 @@ class Snapshot:
     standings: Mapping[TopicPartition, PartitionStanding] = field(repr=False)
     groups: GroupFigures | None = None
     heartbeat_at: float | None = None
+    never_synced_since: float | None = None
 
     @classmethod
     def read(cls, store: ObjectStore, migration_id: str, job_name: str) -> Snapshot | None:
@@ -117,11 +120,12 @@ class Snapshot:
         if not document:
             return None
         lanes = lanes_under_way(store, document)
-        groups = heartbeat_at = None
+        groups = heartbeat_at = never = None
         if document.get("job") == GROUPS_JOB:
             name = str(document["migration_id"])
             groups, heartbeat_at = GroupFigures.read(store, name), read_heartbeat(store, name)
-        return cls(with_lanes(document, lanes), _standings(document, lanes), groups, heartbeat_at)
+            never = read_failing_since(store, name) if groups is None else None
+        return cls(with_lanes(document, lanes), _standings(document, lanes), groups, heartbeat_at, never)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -180,6 +184,8 @@ class Snapshot:
             yield "groups_failed", self.groups.failed
             yield "groups_left_alone", self.groups.left_alone
             yield "groups_sync_age_seconds", max(now - self.groups.at, 0.0)
+        elif self.never_synced_since is not None:
+            yield "groups_sync_age_seconds", max(now - self.never_synced_since, 0.0)
         if self.heartbeat_at is not None:
             yield "replicated_heartbeat_age_seconds", max(now - self.heartbeat_at, 0.0)
 

@@ -221,7 +221,7 @@ ALL: tuple[Metric, ...] = (
         "gauge",
         "seconds",
         "migration",
-        "Now minus the end of the last round of the group sync.",
+        "Now minus the end of the last round of the group sync; as long as there was none, since the first one failed.",
         "It exceeds some rounds (`mirror.sync_interval`) and a minute.",
     ),
     Metric(

@@ -33,6 +33,7 @@ COVERED: Mapping[str, str] = {
     "sync.group.offsets.enabled": "mirror.sync_groups",
     "sync.group.offsets.interval.seconds": "mirror.sync_interval",
     "consumer.auto.offset.reset": "mirror.start",
+    "source.consumer.auto.offset.reset": "mirror.start",
     "emit.checkpoints.enabled": "mirror.state_topics.checkpoints",
     "emit.checkpoints.interval.seconds": "mirror.state_topics.checkpoints_interval",
     "offset-syncs.topic.location": "mirror.state_topics.offset_syncs",
@@ -40,6 +41,13 @@ COVERED: Mapping[str, str] = {
     "emit.heartbeats.interval.seconds": "mirror.state_topics.heartbeats_interval",
     "heartbeats.replication.enabled": "mirror.state_topics.heartbeats",
     "replication.policy.internal.topic.separator.enabled": "mirror.state_topics.internal_separator",
+}
+
+#: Names that properties had before 4.0, with those of today.
+FORMER: Mapping[str, str] = {
+    "topics.blacklist": "topics.exclude",
+    "groups.blacklist": "groups.exclude",
+    "config.properties.blacklist": "config.properties.exclude",
 }
 
 #: Properties that need no equivalent, and why.
@@ -116,6 +124,7 @@ _POLICIES = {
     "DefaultReplicationPolicy": "default",
     "IdentityReplicationPolicy": "identity",
 }
+_OFFSET_RESET = "consumer.auto.offset.reset"
 _FROM_PROVIDER = "comes from a config provider of MirrorMaker 2: put a reference to the secret there"
 _PROVIDER = re.compile(r"\$\{[^}]*\}")
 #: What MirrorMaker 2 writes into state topics, by the names of its properties and of the spec's keys.
@@ -126,6 +135,7 @@ _FLOW = re.compile(r"^(.+)->(.+?)\.(.+)$")
 def table() -> str:
     """Return the properties and what becomes of them, as a Markdown table for the documentation."""
     rows = [(name, f"`{key}`") for name, key in COVERED.items()]
+    rows += [(name, f"`{COVERED[now]}`, as `{now}`, if that is not set") for name, now in FORMER.items()]
     rows += [(name, f"not needed: {why}") for name, why in NOT_NEEDED.items()]
     rows += [(name, f"**no equivalent**: {why}") for name, why in NO_EQUIVALENT.items()]
     lines = [f"| `{name}{'*' if name.endswith('.') else ''}` | {becomes} |" for name, becomes in rows]
@@ -241,15 +251,38 @@ class _SortedOut:
     def flow(self, source: str, target: str) -> ImportedFlow | None:
         """Return a flow with the common properties below its own; None if it is not enabled."""
         own = self._flows.get((source, target), {})
-        values = {**self._common, **own}
+        values = {**{key: value for key, value in self._common.items() if not _is_of_connection(key)}, **own}
         if values.pop("enabled", "false").lower() != "true":
             return None
-        flow = ImportedFlow(source, target, _spec(source, target, self._aliases, values))
+        notes = self._take_offset_reset(source, own, values)
+        for former, now in FORMER.items():
+            if former in values:
+                values.setdefault(now, values[former])
+        flow = ImportedFlow(source, target, _spec(source, target, self._aliases, values), notes)
         for key, value in sorted(values.items()):
             self._note(flow, key, value)
         return flow
 
+    def _take_offset_reset(self, source: str, own: Mapping[str, str], values: dict[str, str]) -> dict[str, str]:
+        """Put where the flow begins under one name, as MirrorMaker 2 finds it; return notes about what it ignores.
+
+        What is said of the source counts before what is said of the flow's consumers; what is said of all flows is
+        ignored.
+        """
+        names = (f"source.{_OFFSET_RESET}", _OFFSET_RESET)
+        ignored = [name for name in names if name in self._common and name not in own]
+        for name in names:
+            values.pop(name, None)
+        found = own.get(names[0]) or self._clusters[source].get(_OFFSET_RESET) or own.get(names[1])
+        if found:
+            values[_OFFSET_RESET] = found
+        why = "MirrorMaker 2 ignores it unless it is said of one flow or cluster, and begins at the logs' starts"
+        return dict.fromkeys(ignored, f"{why}; so do the flows here: set mirror.start if that is not meant")
+
     def _note(self, flow: ImportedFlow, key: str, value: str) -> None:
+        if key in FORMER:
+            flow.notes[key] = f"taken as {FORMER[key]}, if that is not set; MirrorMaker 2 from 4.0 on ignores it"
+            return
         if key in COVERED:
             if why := _why_not(key, value):
                 flow.notes[key] = why
@@ -267,7 +300,7 @@ class _SortedOut:
     def connection(self, alias: str) -> tuple[dict[str, str], dict[str, str]]:
         """Return librdkafka's keys of a cluster, and what could not be translated."""
         keys, notes = dict[str, str](), dict[str, str]()
-        for key, value in sorted(self._clusters[alias].items()):
+        for key, value in sorted(self._of_cluster(alias).items()):
             if key in _CONNECTION:
                 keys[_CONNECTION[key]] = value
             elif key == "sasl.jaas.config":
@@ -292,10 +325,20 @@ class _SortedOut:
             notes["bootstrap.servers"] = "is missing"
         return keys, notes
 
+    def _of_cluster(self, alias: str) -> dict[str, str]:
+        """Return what is said of a cluster, but where the flows from it begin; what secures all of them, too."""
+        of_all = {key: value for key, value in self._common.items() if _is_of_connection(key)}
+        return {key: value for key, value in {**of_all, **self._clusters[alias]}.items() if key != _OFFSET_RESET}
+
     def unknown(self) -> list[str]:
         """Return properties that nobody knows, each once."""
         strange = {f"{source}->{target}.*" for source, target in self._flows if {source, target} - set(self._aliases)}
         return sorted({*self._unknown, *strange})
+
+
+def _is_of_connection(key: str) -> bool:
+    """Whether a property secures connections. Without an alias in front it counts for all clusters."""
+    return key in _CONNECTION or key.startswith(("security.", "sasl.", "ssl."))
 
 
 def _jaas(text: str) -> dict[str, str]:

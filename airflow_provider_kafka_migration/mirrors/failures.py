@@ -14,12 +14,18 @@ REPEATED_WITHIN = timedelta(hours=1)
 
 
 def is_repeated(journal: Journal, error: Exception, now: datetime) -> bool:
-    """Return whether a failure that may pass is that of a moment ago: the last one in the journal has its code."""
+    """Return whether a failure that may pass is that of a while ago: the journal has its code within the last hour.
+
+    Not only the last one counts: while a cluster is away, failures of several kinds take turns.
+    """
     if not isinstance(error, Transient):
         return False
     journal.refresh()
-    last = next((item for item in reversed(journal.entries()) if item.to_state is State.FAILED), None)
-    if last is None:
-        return False
-    code = (last.details.get("error") or {}).get("code")
-    return code == error.code and timedelta(0) <= now - parse_iso(last.at) < REPEATED_WITHIN
+    for item in reversed(journal.entries()):
+        if item.to_state is not State.FAILED:
+            continue
+        if not timedelta(0) <= now - parse_iso(item.at) < REPEATED_WITHIN:
+            return False
+        if (item.details.get("error") or {}).get("code") == error.code:
+            return True
+    return False

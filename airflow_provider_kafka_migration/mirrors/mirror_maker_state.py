@@ -107,14 +107,18 @@ def last_records(translator: HeldTranslator) -> dict[TopicPartition, tuple[int, 
 def _positions(
     group: GroupSnapshot, translator: HeldTranslator, last: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[GroupPosition]:
-    """Yield the positions of a group that the copy has reached."""
+    """Yield the positions of a group. One that the copy has not reached is the end of the copy, on both sides.
+
+    A group that reads as fast as it is written to is always ahead of what copiers have confirmed.
+    """
     if group.error is not None:
         return
     for item in translator.translate(group):
-        is_reached = item.target_offset is not None and not item.reason.startswith(AHEAD_OF_COPY)
-        if not is_reached or item.source_offset < 0:
+        place = (item.target_topic, item.partition)
+        is_ahead = item.reason.startswith(AHEAD_OF_COPY)
+        source_offset = translator.source_ends.get(place, -1) if is_ahead else item.source_offset
+        if item.target_offset is None or source_offset < 0:
             continue
-        assert item.target_offset is not None
         end = last.get((item.topic, item.partition))
         has_place = item.translation in (Translation.EQUAL, Translation.EXACT)
         yield GroupPosition(
@@ -122,10 +126,10 @@ def _positions(
             item.topic,
             item.target_topic,
             item.partition,
-            item.source_offset,
+            source_offset,
             item.target_offset,
             item.metadata,
-            has_place and end is not None and item.source_offset <= end[0],
+            has_place and end is not None and source_offset <= end[0],
         )
 
 

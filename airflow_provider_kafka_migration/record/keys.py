@@ -113,6 +113,8 @@ FINAL_GROUPS: Final = "groups-final"
 EARLY_GROUPS: Final = "groups-early"
 #: What was written for groups while records were still copied, and what they had on the target before.
 WRITTEN_GROUPS: Final = "groups-written"
+#: Whether the groups of a mirror are brought up to date, and since when not.
+GROUP_SYNC: Final = "group-sync"
 #: Groups of a mirror that the source no longer has, and why the target still has them.
 MISSING_GROUPS: Final = "groups-missing"
 LEFT_OUT: Final = "left-out"

@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 
-from airflow_provider_kafka_migration.metrics.table import ALL, COMMON_LABELS, prometheus_series
+from airflow_provider_kafka_migration.metrics.table import ALL, COMMON_LABELS, FLOW_LABEL, prometheus_series
 
 FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
 RULES = [
@@ -24,7 +24,7 @@ QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["
 EXPRESSIONS = [*(rule["expr"] for rule in RULES), *QUERIES]
 
 LABELS = {
-    series: {*COMMON_LABELS, *metric.labels, *({"le"} if series.endswith("_bucket") else ())}
+    series: {*COMMON_LABELS, FLOW_LABEL, *metric.labels, *({"le"} if series.endswith("_bucket") else ())}
     for metric in ALL
     for series in prometheus_series()
     if series.startswith(metric.prometheus_name)

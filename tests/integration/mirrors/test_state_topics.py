@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.mirror_maker.formats import Checkpoint, Heartbeat, OffsetSync
 from harness.brokers import KafkaCluster
-from harness.clients import commit_offsets
+from harness.clients import GroupReader, LiveProducer, commit_offsets, committed_offsets
 from harness.compare import compare, read_records
 from harness.mirror_client import MirrorClient, mirror_client
-from tests.integration.mirrors.mirror_support import Flow, eventually
+from tests.integration.mirrors.mirror_support import Flow, eventually, log_ends
 from tests.integration.mirrors.scenario_support import topics_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
@@ -161,6 +161,75 @@ def test_a_chain_whose_mirrors_and_first_source_die(
             # While it is paused, one may write them by hand; while it runs, one may not.
             there.command("translate", "publish", there.spec, "--once", status=0)
         assert {item for item in topics_of(first) if "heartbeats" in item} == {"heartbeats"}
+
+
+def test_a_group_at_the_end_of_its_topic_has_checkpoints(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    java: MirrorClient,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    """It commits what it reads, as fast as that is written: it is always ahead of what copiers have confirmed.
+
+    Beside it, a remote topic is deleted by somebody: only that one has no checkpoint any more.
+    """
+    name = unique_name("tip")
+    topic, other = f"{name}.orders", f"{name}.other"
+    group, idle = f"{name}.readers", f"{name}.idle"
+    stem = name.lower().replace("_", "-").replace(".", "-")
+    a, b = f"{stem}-a", f"{stem}-b"
+    source_cluster.create_topics({topic: (2, {}), other: (2, {})})
+    write(source_cluster, other, 20)
+    sections: dict[str, Any] = {
+        "mirror": {"state_topics": {"checkpoints": True, "checkpoints_interval": "1s"}},
+        # With the end of each slice, what copiers have confirmed is for a moment where the group is.
+        "tail": {"slice_seconds": 20},
+    }
+    flow = Flow(source_cluster, target_cluster, tmp_path, f"{stem}-flow", f"{name}.", (a, b), sections)
+    config = source_cluster.client_config()
+    remote = [(f"{a}.{topic}", number) for number in range(2)]
+
+    def written_at() -> str:
+        return str(flow("status")["state_topics"].get("checkpoints", {}).get("written_at", ""))
+
+    def follow() -> None:
+        """The checkpoints are where the group sync was before the pass, and never beyond the group or the copy."""
+        synced = committed_offsets(target_cluster.client_config(), group, [f"{a}.{topic}"])
+        for _ in range(2):  # the pass of the second one has certainly begun after that
+            before = written_at()
+            eventually(lambda before=before: written_at() > before, "a pass over the checkpoints")  # type: ignore[misc]
+        found = java.translate(a, group)
+        there = committed_offsets(config, group, [topic])
+        ends = log_ends(target_cluster, [f"{a}.{topic}"])
+        for key in remote:
+            assert synced[key] <= found.get(key, -1) <= min(ends[key], there[topic, key[1]])
+
+    with (
+        LiveProducer(config, {topic: range(2)}, records_per_second=200) as producer,
+        GroupReader(config, group, [topic]),
+        flow.running(),
+    ):
+        eventually(
+            lambda: all(
+                committed_offsets(target_cluster.client_config(), group, [f"{a}.{topic}"]).get(key, -1) > 0
+                for key in remote
+            ),
+            "the group sync has written the group",
+        )
+        follow()
+        target_cluster.delete_topics([f"{a}.{other}"])
+        commit_offsets(config, idle, {(topic, 0): 7, (other, 1): 3})
+        eventually(lambda: java.translate(a, idle) == {remote[0]: 7}, "the checkpoint of the topic that is there")
+        eventually(
+            lambda: committed_offsets(target_cluster.client_config(), idle, [f"{a}.{topic}"]) == {remote[0]: 7},
+            "the offset of the group on the target",
+        )
+        found = flow("status")
+        assert found["group_sync"] is None
+        assert found["groups"]["failed"] == 1, "the idle group is not complete, and that is told"
+        follow()
+        producer.freeze()
 
 
 def test_a_source_that_is_only_read_and_a_promotion(

@@ -159,6 +159,19 @@ def test_status_shows_groups_that_the_source_no_longer_has(invoke: Invoke, mirro
     assert data["groups_deleted"] == []
 
 
+def test_status_shows_that_groups_are_not_brought_up_to_date(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
+    assert json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)["group_sync"] is None
+    case = Path(__file__).parents[2] / "cases" / "mirror" / "v1" / "group-sync.json"
+    results = tmp_path / "journal" / "a-to-b" / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "group-sync.json").write_bytes(case.read_bytes())
+    shown = " ".join(invoke("mirror", "status", mirror_file).output.split())
+    text = "groups are NOT brought up to date since 2026-04-24T10:12:00Z: Describe on the groups is missing"
+    assert text in shown
+    data = json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)
+    assert data["group_sync"]["failing_since"] == "2026-04-24T10:12:00Z"
+
+
 def test_status_shows_the_last_comparison(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
     assert "compared never" in " ".join(invoke("mirror", "status", mirror_file).output.split())
     assert json.loads(invoke("mirror", "status", mirror_file, "--json").stdout)["verification"] is None

@@ -52,12 +52,13 @@ def test_texts_name_the_commands_of_the_way_back() -> None:
         "run `kafka-migration resume FILE`, or `kafka-migration rollback FILE`; `kafka-migration status FILE` shows it"
     )
     assert frame.commands_in(text) == text
-    token = frame._of_way_back.set(True)
+    token = frame._spoken_of.set(None)
     try:
+        frame.speak_of_way_back()
         assert frame.commands_in(text) == (
             "run `kafka-migration way-back resume FILE`, or `kafka-migration way-back keep FILE`; "
             "`kafka-migration way-back status FILE` shows it"
         )
         assert frame.commands_in("kafka-migration verify-evidence X") == "kafka-migration verify-evidence X"
     finally:
-        frame._of_way_back.reset(token)
+        frame._spoken_of.reset(token)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import airflow_provider_kafka_migration
-from airflow_provider_kafka_migration.cli.frame import Answer, answering, next_step_for
+from airflow_provider_kafka_migration.cli.frame import Answer, answering, next_step_for, speak_of_mirror
 from airflow_provider_kafka_migration.errors import CopyFailed
 
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
@@ -99,6 +100,23 @@ def test_no_advice_of_the_core_speaks_of_tasks_on_the_command_line() -> None:
 )
 def test_advice(command: str, text: str, shown: str) -> None:
     assert next_step_for(command, text) == shown
+
+
+def test_an_error_of_a_mirror_names_the_commands_of_mirrors() -> None:
+    """``kafka-migration resume`` refuses a mirror, and ``mirror resume`` ends a pause."""
+
+    def shown() -> list[str]:
+        speak_of_mirror()
+        texts = (
+            "start the broker; then clear the task",
+            "see `kafka-migration status FILE`; kafka-migration mirror resume",
+        )
+        return [next_step_for("run", text) for text in texts]
+
+    assert copy_context().run(shown) == [
+        "start the broker; then run `kafka-migration mirror run FILE`",
+        "see `kafka-migration mirror status FILE`; kafka-migration mirror resume",
+    ]
 
 
 def test_an_error_is_shown_in_these_words(capsys: Any) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from airflow_provider_kafka_migration.documents.mirror import (
     ComparedPartition,
+    GroupSyncReport,
     MirrorComparison,
     MirrorRequest,
     MirrorVerification,
@@ -52,6 +53,13 @@ def test_a_report_of_heartbeats() -> None:
     data = (CASES / "mirror-maker-heartbeats.json").read_bytes()
     found = StateTopicsReport.parse(data)
     assert (found.written_at, found.problem) == ("2026-04-24T10:40:00Z", "no broker answers")
+    assert found.canonical() == data
+
+
+def test_a_report_of_the_group_sync() -> None:
+    data = (CASES / "group-sync.json").read_bytes()
+    found = GroupSyncReport.parse(data)
+    assert (found.failing_since, found.problem) == ("2026-04-24T10:12:00Z", "Describe on the groups is missing")
     assert found.canonical() == data
 
 

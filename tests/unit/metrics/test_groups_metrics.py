@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.cutover import (
     GroupsResult,
     TranslatedOffset,
 )
+from airflow_provider_kafka_migration.documents.mirror import GroupSyncReport
 from airflow_provider_kafka_migration.jobs.copy_jobs import metrics_settings
 from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -78,6 +79,16 @@ def test_before_the_first_round_and_in_other_jobs_nothing_is_known(local_store: 
     assert groups_in(snapshot(local_store, entry("orders", 0, 0))) == {}
     sync_of(local_store, group("there"))
     assert groups_in(snapshot(local_store, entry("orders", 0, 0), job="seed")) == {}
+
+
+def test_a_sync_that_has_never_succeeded_has_an_age(local_store: LocalStore) -> None:
+    """Without a series there would be no alert."""
+    since = datetime.fromtimestamp(NOW - 300, UTC).isoformat()
+    report = GroupSyncReport(migration_id="orders", at=since, failing_since=since, problem="no right")
+    local_store.put("orders/results/group-sync.json", report.canonical())
+    assert groups_in(snapshot(local_store, entry("orders", 0, 0))) == {"groups_sync_age_seconds": 300}
+    sync_of(local_store, group("there"))
+    assert groups_in(snapshot(local_store, entry("orders", 0, 0)))["groups_sync_age_seconds"] == 30
 
 
 @pytest.mark.parametrize("kind", ["mirror", "migration"])

@@ -285,6 +285,62 @@ def test_where_a_flow_begins(value: str, start: str, note: str) -> None:
     assert bool(note) == ("consumer.auto.offset.reset" in flow.notes)
 
 
+@pytest.mark.parametrize(
+    ("lines", "start"),
+    [
+        ("a->b.source.consumer.auto.offset.reset = latest", "latest"),
+        ("a.consumer.auto.offset.reset = latest", "latest"),
+        ("a.consumer.auto.offset.reset = latest\na->b.consumer.auto.offset.reset = earliest", "latest"),
+        ("a->b.source.consumer.auto.offset.reset = earliest\na.consumer.auto.offset.reset = latest", "earliest"),
+        ("b.consumer.auto.offset.reset = latest", "earliest"),
+        ("consumer.auto.offset.reset = latest", "earliest"),
+        ("source.consumer.auto.offset.reset = latest", "earliest"),
+    ],
+)
+def test_a_flow_begins_where_mirror_maker_s_would(lines: str, start: str) -> None:
+    """As ``MirrorMakerConfig`` and ``MirrorSourceConfig`` of 4.1.1 answer."""
+    found = read_properties(f"clusters = a, b\na->b.enabled = true\n{lines}\n")
+    flow = found.flows[0]
+    assert flow.spec["mirror"].get("start", "earliest") == start
+    assert found.unknown == []
+    is_ignored = lines.startswith(("consumer", "source"))
+    assert is_ignored == any("MirrorMaker 2 ignores it" in note for note in flow.notes.values())
+    assert "consumer.auto.offset.reset" not in found.connection_notes["a"]
+
+
+def test_what_secures_connections_counts_for_all_clusters() -> None:
+    text = (
+        "clusters = a, b\na->b.enabled = true\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\n"
+        "security.protocol = SASL_SSL\nb.security.protocol = SASL_PLAINTEXT\nsasl.mechanism = PLAIN\n"
+        'sasl.jaas.config = org.Plain required username="ann" password="secret";\nssl.truststore.location = /t\n'
+    )
+    found = read_properties(text)
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "ann", "sasl.password": "secret"}
+    assert found.connections == {
+        "a": {"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", **login},
+        "b": {"bootstrap.servers": "b:1", "security.protocol": "SASL_PLAINTEXT", **login},
+    }
+    assert found.unknown == []
+    assert "a Java key store" in found.connection_notes["a"]["ssl.truststore.location"]
+    assert "secret" not in str(found.flows)
+
+
+def test_former_names_exclude_as_well() -> None:
+    """Records of a topic that was excluded must not be copied because of an old spelling."""
+    text = (
+        "clusters = a, b\na->b.enabled = true\na->b.topics.blacklist = payroll\ngroups.blacklist = g\n"
+        "config.properties.blacklist = retention.ms\n"
+    )
+    found = read_properties(text)
+    spec, notes = found.flows[0].spec, found.flows[0].notes
+    assert (spec["topics"]["exclude"], spec["groups"]["exclude"]) == (["payroll"], ["g"])
+    assert spec["topology"]["config_exclude"] == ["retention.ms"]
+    assert found.unknown == []
+    assert "from 4.0 on ignores it" in notes["topics.blacklist"]
+    both = read_properties(f"{text}a->b.topics.exclude = others\n").flows[0].spec
+    assert both["topics"]["exclude"] == ["others"]
+
+
 def test_a_forwarding_admin_is_to_be_ported_by_hand() -> None:
     text = "clusters = a, b\na->b.enabled = true\nforwarding.admin.class = com.example.GitOpsAdmin\n"
     assert "port it to Python by hand" in read_properties(text).flows[0].notes["forwarding.admin.class"]

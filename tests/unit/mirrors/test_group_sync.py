@@ -13,8 +13,11 @@ from phase_world.world import KEYS, World, Worlds
 from test_mirror_phase import ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.cutover import Translation
+from airflow_provider_kafka_migration.documents.mirror import GroupSyncReport
+from airflow_provider_kafka_migration.errors import BrokerBusy, PermissionMissing
 from airflow_provider_kafka_migration.groups import sync
 from airflow_provider_kafka_migration.groups.sync import confirmed_positions
+from airflow_provider_kafka_migration.metrics.groups import read_failing_since
 from airflow_provider_kafka_migration.mirrors import group_sync
 from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
@@ -199,6 +202,61 @@ def test_a_partition_whose_copy_has_an_error_is_left_alone(worlds: Worlds) -> No
     assert set(committed(world, "billing")) == {("A.orders", 1)}
     [left] = [item for group in results[0].groups for item in group.offsets if (item.topic, item.partition) == KEYS[0]]
     assert left.reason.endswith("so nobody knows how far it is: somebody else writes to it")
+
+
+@pytest.mark.parametrize("how", ["its topic is gone", "it has no leader"])
+def test_a_partition_that_the_target_cannot_be_asked_for_holds_up_no_other(worlds: Worlds, how: str) -> None:
+    world = worlds.at("tail", **BY_HAND)
+    gone = world.target.topics.pop("A.state") if how == "its topic is gone" else None
+    if gone is None:
+        world.target.leaderless.add(("A.state", 0))
+    result = group_sync.sync_once(world.context())
+    assert result is not None
+    assert committed(world, "billing") == {("A.orders", 0): 2, ("A.orders", 1): 10}
+    assert committed(world, "audit") == {}
+    failures = {item.group: [failure["code"] for failure in item.failures] for item in result.groups}
+    assert failures == {"audit": ["BROKER_BUSY"], "billing": []}, "the group may be behind there, and that is told"
+    world.target.leaderless.clear()
+    if gone is not None:
+        world.target.topics["A.state"] = gone
+    result = group_sync.sync_once(world.context())
+    assert result is not None
+    assert committed(world, "audit") == {("A.state", 0): 5}
+    assert not any(item.failures for item in result.groups)
+
+
+def test_a_sync_that_fails_is_stored_until_one_succeeds(worlds: Worlds) -> None:
+    """Also if none has ever succeeded, and over a restart."""
+    world = worlds.at("tail", **BY_HAND)
+    world.outside.fail("source.admin.list_groups", PermissionMissing("Describe is missing"))
+
+    def attempt() -> GroupSyncReport | None:
+        passes = group_sync.GroupSync(world.context())
+        passes._attempt(passes._pass, world.context())
+        return group_sync.last_report(world.context().record)
+
+    first = attempt()
+    assert first is not None
+    assert (first.problem, first.failing_since) == ("Describe is missing", first.at)
+    assert read_failing_since(world.journal_store, MIGRATION) == world.clock.now().timestamp()
+    world.clock.sleep(60)
+    world.outside.heal()
+    world.outside.fail("source.admin.list_groups", BrokerBusy("no answer"))
+    second = attempt()
+    assert second is not None
+    assert (second.problem, second.failing_since) == ("no answer", first.at)
+    world.outside.heal()
+    last = attempt()
+    assert last is not None
+    assert (last.problem, last.failing_since) == ("", "")
+    assert read_failing_since(world.journal_store, MIGRATION) is None
+
+
+def test_a_sync_that_succeeds_stores_no_report(worlds: Worlds) -> None:
+    world = worlds.at("tail", **BY_HAND)
+    passes = group_sync.GroupSync(world.context())
+    passes._attempt(passes._pass, world.context())
+    assert group_sync.last_report(world.context().record) is None
 
 
 def test_nothing_counts_as_copied_before_a_copier_has_confirmed_it(worlds: Worlds) -> None:

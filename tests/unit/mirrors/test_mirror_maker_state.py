@@ -18,7 +18,8 @@ from test_mirror_phase import ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.mirror import Promotion, StateTopicsReport
 from airflow_provider_kafka_migration.errors import BrokerBusy, ClaimLost, ForeignData, PermissionMissing
-from airflow_provider_kafka_migration.groups.sync import TooLate
+from airflow_provider_kafka_migration.groups.commit import read_groups
+from airflow_provider_kafka_migration.groups.sync import HeldTranslator, TooLate
 from airflow_provider_kafka_migration.journal.journal import Journal, Owner
 from airflow_provider_kafka_migration.metrics.groups import read_heartbeat
 from airflow_provider_kafka_migration.mirror_maker import heartbeats as heartbeats_module
@@ -26,6 +27,7 @@ from airflow_provider_kafka_migration.mirror_maker.formats import Checkpoint
 from airflow_provider_kafka_migration.mirror_maker.state_writer import StateMessage
 from airflow_provider_kafka_migration.mirrors import mirror_maker_state as state
 from airflow_provider_kafka_migration.mirrors.mirror_maker_state import Checkpoints, HeartbeatPasses
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.phases.mirrors import finish, mirror
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Progress
@@ -112,10 +114,13 @@ def test_a_separator_of_internal_topics(worlds: Worlds) -> None:
     assert checkpoints(world.target, "A_checkpoints_internal") == EXACT
 
 
-def test_only_what_is_copied_has_a_checkpoint(worlds: Worlds) -> None:
-    """While the seed runs, too: ``audit`` has read all of ``state``, of which three records are on the target."""
+def test_a_group_that_is_ahead_has_the_end_of_the_copy(worlds: Worlds) -> None:
+    """While the seed runs, too: ``audit`` has read all of ``state``, of which three records are on the target.
+
+    Of ``orders-1`` nothing is there yet, so it has no checkpoint.
+    """
     world = worlds.at("seed", **sections())
-    world.copiers.leaves[KEYS[2]] = 3
+    world.copiers.leaves.update({KEYS[1]: 5, KEYS[2]: 3})
     seen: list[dict[Any, Any]] = []
 
     def look() -> None:
@@ -123,10 +128,38 @@ def test_only_what_is_copied_has_a_checkpoint(worlds: Worlds) -> None:
         seen.append(checkpoints(world.target, CHECKPOINTS))
 
     during_the_seed(world, look)
-    assert ("billing", "A.orders", 0) in seen[0]
-    assert ("audit", "A.state", 0) not in seen[0]
+    assert seen[0] == {("billing", "A.orders", 0): (2, 2), ("audit", "A.state", 0): (3, 3)}
+    assert ("state", 0, 3, 3) not in syncs(world.target, SYNCS), "there is no record yet"
     write(world)
     assert checkpoints(world.target, CHECKPOINTS) == EXACT
+
+
+def test_the_end_of_a_copy_with_other_offsets(worlds: Worlds) -> None:
+    """Both offsets of the checkpoint are those of the end."""
+    world = mirrored(worlds)
+    context = world.context()
+    translator = HeldTranslator.live(context.record, context.target)
+    end = translator.source_ends["A.orders", 0]
+    shifted = PartitionMap([OffsetRange(0, 100)])
+    moved = replace(
+        translator, maps={**translator.maps, KEYS[0]: shifted}, ends={**translator.ends, ("A.orders", 0): end + 100}
+    )
+    world.source.group("billing", orders_0=end + 7)
+    group = next(item for item in read_groups(context.record, context.source) if item.group == "billing")
+    last = {KEYS[0]: (end - 1, end + 99)}
+    found = next(item for item in state._positions(group, moved, last) if item.source_topic == "orders")
+    assert (found.upstream_offset, found.downstream_offset, found.has_record) == (end, end + 100, False)
+    unknown = replace(moved, source_ends={})
+    assert not [
+        item for item in state._positions(group, unknown, last) if (item.source_topic, item.partition) == KEYS[0]
+    ]
+
+
+def test_a_topic_that_is_gone_from_the_target_holds_up_no_other(worlds: Worlds) -> None:
+    world = mirrored(worlds)
+    del world.target.topics["A.state"]
+    write(world)
+    assert checkpoints(world.target, CHECKPOINTS) == {key: item for key, item in EXACT.items() if key[0] == "billing"}
 
 
 def test_a_round_writes_what_differs_from_what_the_topic_holds(worlds: Worlds) -> None:

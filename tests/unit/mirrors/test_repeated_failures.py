@@ -36,6 +36,23 @@ def test_an_outage_of_a_day_is_journaled_once_an_hour(world: World) -> None:
     assert 2 * 23 <= len(journal.entries()) - before <= 2 * 25
 
 
+def test_failures_of_several_kinds_that_take_turns_are_journaled_once_an_hour_each(world: World) -> None:
+    journal = world.context().journal
+    journal.transition(State.TAIL, "mirroring starts")
+    before = len(journal.entries())
+    kinds = (BrokerUnreachable, StorageUnavailable)
+    for number in range(480):
+        error = kinds[number % 2]("away")
+        if journal.tip_state is State.FAILED:
+            journal.transition(State.TAIL, "mirror is run again")
+        if not is_repeated(journal, error, world.clock.now()):
+            journal.fail(error)
+        world.clock.sleep(30)
+    found = [item for item in journal.entries()[before:] if item.to_state is State.FAILED]
+    assert {str(item.details["error"]["code"]) for item in found} == {kind.code for kind in kinds}
+    assert len(found) <= 2 * 5, "four hours"
+
+
 def test_what_is_new_is_journaled_at_once(world: World) -> None:
     journal = world.context().journal
     now = world.clock.now()
