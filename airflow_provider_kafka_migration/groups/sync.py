@@ -74,7 +74,11 @@ class HeldTranslator(GroupTranslator):
         partitions = record.partitions()
         copied, failing = confirmed_positions(record)
         highest = target.wire.list_offsets([target_key(item) for item in partitions.values()], "latest")
-        in_transactions = committed_positions(record, target, partitions)
+        unread: dict[TopicPartition, MigrationError] = {}
+        in_transactions = committed_positions(record, target, partitions, unread)
+        # One position that somebody has altered holds up no other partition.
+        failing.update({key: error.what for key, error in unread.items()})
+        in_transactions.update(dict.fromkeys(unread))
         live = GroupTranslator.live(record, target, live_translators(record, target, in_transactions, kept))
         ends = {}
         for key, item in partitions.items():
