@@ -23,6 +23,10 @@ from tests.integration.mirrors.scenario_support import topics_of
 #: A broker that has just started may not know its topics yet; librdkafka's producer would give up on them.
 PATIENT = {"topic.metadata.propagation.max.ms": "3600000"}
 
+#: For flows whose brokers are killed: a short slice also shortens the time after which a topic that is not there counts
+#: as deleted, and a broker that has just started may not know its topics yet.
+LONG_SLICES = {"tail": {"slice_seconds": 20}}
+
 #: Makes a fault; False: there was nothing that could have failed.
 Fault = Callable[[], bool | None]
 

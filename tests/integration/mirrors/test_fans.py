@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.brokers import KafkaCluster
 from tests.integration.mirrors.mirror_support import SECONDS, Flow, KeptMirror
-from tests.soak_support import Route, Site, Soak, check_settled, kill_each, mirror_fault, settle, wait_written
+from tests.soak_support import (
+    LONG_SLICES,
+    Route,
+    Site,
+    Soak,
+    check_settled,
+    kill_each,
+    mirror_fault,
+    settle,
+    wait_written,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -25,7 +36,9 @@ def third_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
 class Fans:
     """A -> C and B -> C gather a topic that all have, A -> B and A -> C hand one out."""
 
-    def __init__(self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str) -> None:
+    def __init__(
+        self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str, **sections: Any
+    ) -> None:
         self.soak = Soak.from_environment(120)
         self.prefix = f"{name}."
         self.sites = {
@@ -45,6 +58,7 @@ class Fans:
                     "mirror": {"known_aliases": list(clusters)},
                     # A -> B -> C is not what is asked for: only topics of their own are gathered.
                     "topics": {"include": [f"{self.prefix}.*"]},
+                    **sections,
                 },
             )
             self.routes.append(Route(source, target, flow.remote(source.topics), source.group))
@@ -72,12 +86,14 @@ def fans(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
     third_cluster: KafkaCluster,
+    request: pytest.FixtureRequest,
     unique_name: Callable[[str], str],
     tmp_path: Path,
 ) -> Iterator[Fans]:
     clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
     with ExitStack() as opened:
-        yield Fans(opened, clusters, tmp_path, unique_name("fans"))
+        sections = LONG_SLICES if request.node.get_closest_marker("soak") else {}
+        yield Fans(opened, clusters, tmp_path, unique_name("fans"), **sections)
 
 
 def test_fan_in_and_fan_out(fans: Fans) -> None:

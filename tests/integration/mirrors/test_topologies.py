@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,17 @@ from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.compare import bounds, compare
 from tests.integration.mirrors.mirror_support import SECONDS, Flow, KeptMirror, eventually
-from tests.soak_support import Route, Site, Soak, check_settled, kill_each, mirror_fault, settle, wait_written
+from tests.soak_support import (
+    LONG_SLICES,
+    Route,
+    Site,
+    Soak,
+    check_settled,
+    kill_each,
+    mirror_fault,
+    settle,
+    wait_written,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +61,9 @@ class _ActiveActive:
     What comes from C is handed on to B, and nothing ever comes back.
     """
 
-    def __init__(self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str) -> None:
+    def __init__(
+        self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str, **sections: Any
+    ) -> None:
         self.soak = Soak.from_environment(120)
         self.prefix = f"{name}."
         self.topic = f"{self.prefix}orders"
@@ -66,7 +79,7 @@ class _ActiveActive:
                 f"{name}-{''.join(pair)}".lower().replace(".", "-").replace("_", "-"),
                 self.prefix,
                 pair,
-                {"mirror": {"two_way": pair[0] != "C", "known_aliases": list(clusters)}},
+                {"mirror": {"two_way": pair[0] != "C", "known_aliases": list(clusters)}, **sections},
             )
             self.mirrors["".join(pair)] = mirror = KeptMirror(flow)
             opened.callback(mirror.kill)
@@ -102,12 +115,14 @@ def active(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
     third_cluster: KafkaCluster,
+    request: pytest.FixtureRequest,
     unique_name: Callable[[str], str],
     tmp_path: Path,
 ) -> Iterator[_ActiveActive]:
     clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
     with ExitStack() as opened:
-        yield _ActiveActive(opened, clusters, tmp_path, unique_name("active"))
+        sections = LONG_SLICES if request.node.get_closest_marker("soak") else {}
+        yield _ActiveActive(opened, clusters, tmp_path, unique_name("active"), **sections)
 
 
 @pytest.mark.timeout(1500)
