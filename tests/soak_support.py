@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
@@ -16,10 +17,15 @@ from harness.clients import LiveProducer, commit_offsets, committed_offsets, los
 from harness.compare import Record, TopicPartitionKey, bounds, compare
 from harness.faults.judge import Damage, judge_equal
 from harness.processes import wait_for
+from tests.integration.mirrors.mirror_support import SECONDS, KeptMirror
 from tests.integration.mirrors.scenario_support import topics_of
 
 #: A broker that has just started may not know its topics yet; librdkafka's producer would give up on them.
 PATIENT = {"topic.metadata.propagation.max.ms": "3600000"}
+
+#: For flows whose brokers are killed: a short slice also shortens the time after which a topic that is not there counts
+#: as deleted, and a broker that has just started may not know its topics yet.
+LONG_SLICES = {"tail": {"slice_seconds": 20}}
 
 #: Makes a fault; False: there was nothing that could have failed.
 Fault = Callable[[], bool | None]
@@ -132,6 +138,18 @@ class Site:
         """Number of acknowledged records."""
         return sum(producer.count() for producer in self.producers)
 
+    @classmethod
+    def open(cls, opened: ExitStack, soak: Soak, alias: str, cluster: KafkaCluster, prefix: str) -> Site:
+        """A site with one topic of two partitions, ``orders`` behind the prefix, and a producer that writes to it.
+
+        :param opened: closes the producer.
+        """
+        topic = f"{prefix}orders"
+        cluster.create_topics({topic: (2, {})})
+        config, seed = {**cluster.client_config(), **PATIENT}, soak.choose.randrange(1 << 16)
+        producer = opened.enter_context(LiveProducer(config, {topic: [0, 1]}, records_per_second=100, seed=seed))
+        return cls(alias, cluster, [topic], f"{prefix}group.{alias}", [producer])
+
 
 @dataclass(frozen=True)
 class Route:
@@ -148,6 +166,12 @@ class Route:
     @property
     def name(self) -> str:
         return f"{self.source.alias} -> {self.target.alias} of {', '.join(sorted(self.names))}"
+
+    def copied(self) -> int:
+        """The sum of the ends of what is on the target by now."""
+        there = set(self.names.values()) & topics_of(self.target.cluster)
+        found = bounds(self.target.cluster.client_config(), there) if there else {}
+        return sum(part.end for numbers in found.values() for part in numbers.values())
 
     def is_complete(self) -> bool:
         """Whether the target has the ends of the source, and the group stands there on both."""
@@ -169,6 +193,45 @@ class Route:
     ) -> dict[TopicPartitionKey, int]:
         found = bounds(cluster.client_config(), topics)
         return {(names[name], number): item.end for name, numbers in found.items() for number, item in numbers.items()}
+
+
+def wait_written(sites: Sequence[Site], records: int) -> None:
+    """Wait until so many more records are acknowledged at each site."""
+    before = [site.count() for site in sites]
+    wait_for(
+        f"{records} more records at {', '.join(site.alias for site in sites)}",
+        lambda: all(site.count() >= count + records for site, count in zip(sites, before, strict=True)),
+        SECONDS,
+    )
+
+
+def kill_each(soak: Soak, mirrors: Sequence[KeptMirror], sites: Sequence[Site], routes: Sequence[Route]) -> None:
+    """Kill each mirror once (SIGKILL), in the order of the seed, while it copies what is being written.
+
+    It is started again when all sites have more records.
+    """
+    for mirror in soak.choose.sample(mirrors, len(mirrors)):
+        for route in routes:
+            if (route.source.alias, route.target.alias) == mirror.flow.aliases:
+                copied = route.copied()
+                wait_for(f"records of {route.name}", lambda r=route, c=copied: r.copied() > c, SECONDS)  # type: ignore[misc]
+        mirror.kill()
+        soak.kinds["mirror killed"] += 1
+        soak.tell(f"SIGKILL of {mirror.name}")
+        wait_written(sites, 100)
+        mirror.look()
+
+
+def mirror_fault(soak: Soak, mirrors: Sequence[KeptMirror]) -> dict[str, Fault]:
+    """One of the mirrors is killed, and started again within seconds."""
+
+    def killed() -> None:
+        mirror = soak.choose.choice(mirrors)
+        mirror.kill()
+        time.sleep(soak.choose.uniform(0, 3))
+        mirror.look()
+
+    return {"mirror killed": killed}
 
 
 def settle(

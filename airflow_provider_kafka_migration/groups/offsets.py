@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.documents.cutover import (
     Translation,
 )
 from airflow_provider_kafka_migration.documents.plan import GroupPlan
-from airflow_provider_kafka_migration.errors import PermissionMissing
+from airflow_provider_kafka_migration.errors import OffsetMapInvalid, PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupDescription,
@@ -218,9 +218,7 @@ def translate_offset(
     if committed.offset < 0:
         found_offset, how, reason = None, Translation.SKIPPED, "the committed offset is negative"
     else:
-        found = offset_map.translate(committed.offset)
-        found_offset, how = found.target_offset, Translation(found.how.value)
-        reason = "" if found_offset is not None else "the partition has no data on the target"
+        found_offset, how, reason = _translated(offset_map, committed.offset)
         if item.adopted and how is Translation.RESET_TO_START:
             found_offset, how, reason = translate_below(committed.offset, below.get(key))
     return TranslatedOffset(
@@ -234,6 +232,17 @@ def translate_offset(
         metadata=committed.metadata,
         reason=reason,
     )
+
+
+def _translated(offset_map: OffsetTranslator, source_offset: int) -> tuple[int | None, Translation, str]:
+    """Return the target offset, how it was found, and why there is none."""
+    try:
+        found = offset_map.translate(source_offset)
+    except OffsetMapInvalid as error:
+        # Of a copy in transactions, only what is asked for is read; other partitions do not need it.
+        return None, Translation.SKIPPED, error.what
+    reason = "" if found.target_offset is not None else "the partition has no data on the target"
+    return found.target_offset, Translation(found.how.value), reason
 
 
 def translate_below(source_offset: int, below: BelowTranslator | None) -> tuple[int | None, Translation, str]:

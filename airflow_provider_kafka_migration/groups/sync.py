@@ -82,7 +82,11 @@ class HeldTranslator(GroupTranslator):
         partitions = record.partitions()
         copied, failing = confirmed_positions(record)
         highest, unasked = _highest(target, partitions)
-        in_transactions = committed_positions(record, target, partitions)
+        unread: dict[TopicPartition, MigrationError] = {}
+        in_transactions = committed_positions(record, target, partitions, unread)
+        # One position that somebody has altered holds up no other partition.
+        failing.update({key: error.what for key, error in unread.items()})
+        in_transactions.update(dict.fromkeys(unread))
         live = GroupTranslator.live(record, target, live_translators(record, target, in_transactions, kept))
         ends: dict[TopicPartition, int] = {}
         source_ends: dict[TopicPartition, int] = {}

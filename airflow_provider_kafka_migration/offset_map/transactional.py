@@ -382,6 +382,8 @@ def read_position(source_offset: int, metadata: str) -> Position:
             raise ValueError(f"version {document['v']}")
         source_start, target_start = document["start"]
         runs = tuple(runs_of(_unpacked(base64.b64decode(document.get("runs", ""), validate=True))))
+        if runs and runs[-1].source_start + (runs[-1].count or 0) > source_offset:
+            raise ValueError(f"its runs end behind the committed offset, {source_offset}")
         return Position(
             source_offset=source_offset,
             target_offset=int(document["target"]),
@@ -457,10 +459,13 @@ def read_positions(
 def settled_positions(
     read: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Position | MigrationError | None]],
     keys: Iterable[TopicPartition],
+    unread: dict[TopicPartition, MigrationError] | None = None,
 ) -> dict[TopicPartition, Position | None]:
     """Read positions until no transaction is just being ended; None: nothing was committed yet.
 
     :param read: :func:`read_positions` of a cluster and a group.
+    :param unread: receives the partitions whose position could not be read, with the reason, and they are missing in
+        the answer; None: the first one is an error.
     :raises BrokerBusy: transactions are constantly being ended.
     :raises OffsetMapInvalid: a position was not written by this package.
     """
@@ -471,10 +476,13 @@ def settled_positions(
         for place, answer in read(sorted(left)).items():
             if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
                 continue  # a transaction is just being ended
-            if isinstance(answer, MigrationError):
-                raise answer
-            found[place] = answer
             left.discard(place)
+            if not isinstance(answer, MigrationError):
+                found[place] = answer
+            elif unread is None:
+                raise answer
+            else:
+                unread[place] = answer
         if left:
             time.sleep(0.005)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords, CopyJob, CopyPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import MigrationError, OffsetMapInvalid, Terminal
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.recent import KeptMaps, RecentMap
@@ -53,14 +53,22 @@ def partitions_with_runs(record: MigrationRecord) -> set[TopicPartition]:
 
 
 def load_maps(
-    record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition] | None = None
+    record: MigrationRecord,
+    target: Cluster,
+    partitions: Mapping[TopicPartition, CopyPartition] | None = None,
+    *,
+    unread: dict[TopicPartition, MigrationError] | None = None,
 ) -> dict[TopicPartition, PartitionMap]:
-    """Load the map of every partition, open at its end."""
+    """Load the map of every partition, open at its end.
+
+    :param unread: receives the partitions that are copied in transactions and whose map cannot be read, with the
+        reason, and they are missing in the answer; None: the first one is an error.
+    """
     partitions = record.partitions() if partitions is None else partitions
     with_runs = partitions_with_runs(record)
-    maps = _load_transactional(record, target, partitions)
+    maps = _load_transactional(record, target, partitions, unread)
     for key, item in partitions.items():
-        if key in maps:
+        if key in maps or key in (unread or {}):
             continue
         base = OffsetRange(item.source_start_offset, item.target_start_offset)
         if key in with_runs:
@@ -72,15 +80,23 @@ def load_maps(
 
 
 def _load_transactional(
-    record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition]
+    record: MigrationRecord,
+    target: Cluster,
+    partitions: Mapping[TopicPartition, CopyPartition],
+    unread: dict[TopicPartition, MigrationError] | None = None,
 ) -> dict[TopicPartition, PartitionMap]:
     """Load the maps of partitions that are copied in transactions, as their committed positions refer to them."""
     maps: dict[TopicPartition, PartitionMap] = {}
-    for key, position in committed_positions(record, target, partitions).items():
+    for key, position in committed_positions(record, target, partitions, unread).items():
         if position is None:
             maps[key] = TransactionalMap(OffsetRange(partitions[key].source_start_offset, 0))
-        else:
+            continue
+        try:
             maps[key] = MapPages(record.journal_store, record.migration_id, *key).load(position)
+        except OffsetMapInvalid as error:
+            if unread is None:
+                raise
+            unread[key] = error
     return maps
 
 
@@ -110,17 +126,25 @@ def live_translators(
 
 
 def committed_positions(
-    record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition]
+    record: MigrationRecord,
+    target: Cluster,
+    partitions: Mapping[TopicPartition, CopyPartition],
+    unread: dict[TopicPartition, MigrationError] | None = None,
 ) -> dict[TopicPartition, Position | None]:
     """Read the target's positions of partitions that are copied in transactions; None: nothing was committed yet.
 
+    :param unread: receives the partitions whose position could not be read, with the reason, and they are missing in
+        the answer; None: the first one is an error.
     :raises Transient: transactions are constantly being ended.
     :raises OffsetMapInvalid: a position was not written by this package.
     """
     keys_of = {target_key(item): key for key, item in partitions.items() if item.verdict is Verdict.TRANSACTIONAL}
     group = group_name(record.migration_id)
-    found = settled_positions(lambda places: read_positions(target.wire, group, places), keys_of)
-    return {key: found[place] for place, key in keys_of.items()}
+    problems: dict[TopicPartition, MigrationError] | None = None if unread is None else {}
+    found = settled_positions(lambda places: read_positions(target.wire, group, places), keys_of, problems)
+    if unread is not None and problems:
+        unread.update({keys_of[place]: error for place, error in problems.items()})
+    return {keys_of[place]: position for place, position in found.items()}
 
 
 @dataclass(frozen=True)

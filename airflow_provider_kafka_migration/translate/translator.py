@@ -86,7 +86,7 @@ class Translator:
     It reads the offset map when it is opened; :meth:`refresh` reads it again. While the copy goes on it also asks the
     target for the ends of its logs, so that it can say what has been copied. In a mirror clients may have written
     there, so it asks what copiers have confirmed and looks at the batches behind that. It makes no claim and writes
-    nothing.
+    nothing. A partition whose map cannot be read holds up no other one.
 
     :param context: a context that only reads, for instance from ``Migration.reading``.
     """
@@ -96,6 +96,7 @@ class Translator:
         self._resources = ExitStack()
         self._sides: dict[Direction, dict[TopicPartition, _Side]] = {}
         self._below: dict[TopicPartition, BelowTranslator] = {}
+        self._unread: dict[Direction, dict[TopicPartition, MigrationError]] = {}
         self.refresh()
 
     @classmethod
@@ -131,7 +132,7 @@ class Translator:
         record = self._context.record
         record.journal.refresh()
         partitions = record.partitions()
-        final = record.offset_map()
+        final, unread = record.offset_map(), dict[TopicPartition, MigrationError]()
         if final is not None:
             maps: Mapping[TopicPartition, PartitionMap] = closed_maps(final)
             logs: Mapping[TopicPartition, int] = {}
@@ -144,7 +145,7 @@ class Translator:
         else:
             # The ends first: a map that is read afterwards covers all that lies below them.
             logs = self._target_ends([(item.target_topic, item.partition) for item in partitions.values()])
-            maps = load_maps(record, self._context.target, partitions)
+            maps = load_maps(record, self._context.target, partitions, unread=unread)
             record.journal.refresh()
             if record.journal.tip_state in MIRROR.endings:
                 # It ended meanwhile: clients may have written below the ends that were read.
@@ -160,6 +161,10 @@ class Translator:
             forward[key] = _Side(target[0], found, (source_end, target_end), mapped, partitions[key].adopted)
             back[target] = _Side(key[0], found.inverse(), (target_end, source_end), False, partitions[key].adopted)
         self._sides = {"to_target": forward, "to_source": back}
+        self._unread = {
+            "to_target": unread,
+            "to_source": {(partitions[key].target_topic, key[1]): error for key, error in unread.items()},
+        }
         self._below = {key: BelowTranslator(document) for key, document in record.maps_below().items()}
 
     def _target_ends(self, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
@@ -201,6 +206,7 @@ class Translator:
 
         :param topic: its name on the source; with ``to_source`` its name on the target.
         :raises NotInMigration: the migration does not have the partition.
+        :raises OffsetMapInvalid: the partition is copied in transactions, and its map cannot be read.
         :raises ValueError: the offset is negative.
         """
         if offset < 0:
@@ -290,6 +296,8 @@ class Translator:
         sides = self._sides[direction]
         if (topic, partition) in sides:
             return sides[topic, partition]
+        if (topic, partition) in self._unread[direction]:
+            raise self._unread[direction][topic, partition]
         role = self._asked(direction).role
         topics = sorted({name for name, _ in sides})
         shown = ", ".join(topics[:20]) + (" ..." if len(topics) > 20 else "")
@@ -352,7 +360,9 @@ class Translator:
                 found = self.offset(topic, partition, item.offset, direction)
                 answers.append(replace(found, metadata=item.metadata))
                 continue
-            reason = "the committed offset is negative" if item.offset < 0 else "it is not part of the migration"
+            unread = self._unread[direction].get((topic, partition))
+            reason = "it is not part of the migration" if unread is None else unread.what
+            reason = "the committed offset is negative" if item.offset < 0 else reason
             answers.append(
                 Translated(
                     topic,

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 DAGS = """
 import subprocess
+import time
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Connection, Param, task
@@ -50,6 +51,7 @@ with DAG("sleeping", schedule=None):
         child = subprocess.Popen(["sleep", "300"], start_new_session=True)
         print("sleeper is", child.pid, flush=True)
         child.wait()
+        time.sleep(300)  # where the child is killed first, the task must not end well before it is killed, too
 
     sleeper()
 """

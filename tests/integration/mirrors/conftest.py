@@ -1,4 +1,4 @@
-"""Mirrors that run while the scenarios of a file do: under the default and the identity policy, transactions, TLS."""
+"""Mirrors that run while the scenarios of a file do: under both policies, transactions, TLS, and exactly once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def scene(
         tmp_path_factory.mktemp(variant),
         clusters,
         configs,
-        transactional=variant == "transactions",
+        transactional=variant in ("transactions", "exactly_once_transactions"),
+        exactly_once=variant in ("exactly_once", "exactly_once_transactions"),
         mirror={"naming": "identity"} if variant == "identity" else {},
         topology={"refresh_interval": "1s", "config_exclude": [EXCLUDED]},
         metrics={"prometheus": {"enabled": True, "port": free_port()}},

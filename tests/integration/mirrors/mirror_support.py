@@ -138,6 +138,37 @@ class Flow:
                     process.wait()
 
 
+class KeptMirror:
+    """The mirror of a flow as a process of its own, which somebody starts again when it was killed."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._process: subprocess.Popen[str] | None = None
+        self._log: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The aliases, for instance ``AB``."""
+        return "".join(self.flow.aliases)
+
+    def look(self) -> None:
+        """Start it if it does not run, whatever has ended it."""
+        if self._process is None or self._process.poll() is not None:
+            self._process, self._log = self.flow.begin()
+
+    def check(self) -> None:
+        """It has not ended by itself: whatever happens to brokers, a mirror tries again."""
+        assert self._process is not None
+        assert self._log is not None
+        assert self._process.poll() is None, self._log.read_text(encoding="utf-8")[-4000:]
+
+    def kill(self) -> None:
+        """SIGKILL; nothing if it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 def eventually(check: Callable[[], bool], what: str) -> None:
     """Wait as patiently as a busy machine needs."""
     wait_for(what, check, SECONDS, 0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from harness.clients import commit_offsets, committed_offsets
-from harness.compare import bounds, compare
+from harness.compare import bounds, compare, read
 from harness.processes import wait_for
 from tests.integration.mirrors.mirror_support import SECONDS, Flow
 
@@ -125,10 +126,13 @@ class Scene:
     """A running mirror, and what a scenario does with its clusters.
 
     :param transactional: producers write transactions, every third of them aborted.
+    :param exactly_once: the mirror copies in transactions (``offsets.mode: transactional``): contents are equal,
+        offsets are not. Positions of both sides are then compared by the number of records in front of them.
     """
 
     flow: Flow
     transactional: bool = False
+    exactly_once: bool = False
     alias: str = "A"
     mirror: Mirror = field(init=False)
 
@@ -193,31 +197,89 @@ class Scene:
         return {(topic, number): item.end for number, item in found.items()}
 
     def wait_mirrored(self, *topics: str) -> None:
-        """Until everything that is on the source now is on the target, at the same offsets."""
+        """Until everything that is on the source now is on the target, at the same offsets if they are equal."""
         ends = {key: end for topic in topics for key, end in self.ends(topic).items()}
 
         def has_all() -> bool:
             if self.mirror.error is not None:
                 raise self.mirror.error
-            names = {self.remote(topic) for topic in topics}
-            if not names <= topics_of(self.target):
+            names = {self.remote(topic): topic for topic in topics}
+            if not set(names) <= topics_of(self.target):
                 return False
             try:
-                there = bounds(self.target.client_config(), names)
+                reached = self._copied_ends(names) if self.exactly_once else self._log_ends(names)
             except KafkaException:
                 return False  # a topic that has no leader yet
-            return all(
-                number in there[self.remote(topic)] and there[self.remote(topic)][number].end >= end
-                for (topic, number), end in ends.items()
-            )
+            return all(reached.get(key, 0) >= end for key, end in ends.items())
 
         wait_for(f"{', '.join(topics)} on the target", has_all, SECONDS, 0.2)
+        if self.exactly_once:
+            # The positions are committed with the records; markers arrive in the partitions one by one.
+            wait_for(f"the commits of {', '.join(topics)}", lambda: not self.differences(*topics), SECONDS, 0.2)
+
+    def _log_ends(self, names: Mapping[str, str]) -> Offsets:
+        found = bounds(self.target.client_config(), names)
+        return {(names[name], number): item.end for name, numbers in found.items() for number, item in numbers.items()}
+
+    def _copied_ends(self, names: Mapping[str, str]) -> Offsets:
+        """Source offsets, as the copies have committed them beside the records (docs/transactional.md)."""
+        found = committed_offsets(self.target.client_config(), self.position_group, list(names))
+        return {(names[name], number): offset for (name, number), offset in found.items()}
+
+    @property
+    def position_group(self) -> str:
+        """The group on the target whose offsets are the positions of the copies in transactions."""
+        return f"kafka-migration.{self.flow.name}"
 
     def check(self, *topics: str) -> None:
-        """Contents and offsets are equal."""
+        """Contents are equal, and so are offsets, unless the mirror copies in transactions."""
         self.wait_mirrored(*topics)
+        if self.exactly_once:
+            assert self.differences(*topics) == []
+            return
         names = {topic: self.remote(topic) for topic in topics}
         compare(self.source.client_config(), self.target.client_config(), names).check()
+
+    def differences(self, *topics: str) -> list[str]:
+        """Partitions that have other records on the target, or in another order; whatever their offsets."""
+        there = read(self.target.client_config(), [self.remote(topic) for topic in topics])
+        return [
+            f"{topic}-{number}: {len(part.offsets)} records on the source, {len(copied.offsets)} on the target"
+            for topic, numbers in read(self.source.client_config(), topics).items()
+            for number, part in numbers.items()
+            if (copied := there[self.remote(topic)][number]).digests != part.digests
+        ]
+
+    # -- positions on both sides --------------------------------------------------------------------------------------
+
+    def places(self, offsets: Mapping[tuple[str, int], int]) -> Offsets:
+        """What positions on the source have in common with their translations: see :meth:`places_of_copies`."""
+        return self._places(self.source, offsets, {topic: topic for topic, _ in offsets})
+
+    def places_of_copies(self, offsets: Mapping[tuple[str, int], int]) -> Offsets:
+        """The offsets, if both sides have the same; otherwise the numbers of records in front of the positions.
+
+        :param offsets: on the target, by the names of the source.
+        """
+        return self._places(self.target, offsets, {topic: self.remote(topic) for topic, _ in offsets})
+
+    def _places(
+        self, cluster: KafkaCluster, offsets: Mapping[tuple[str, int], int], names: Mapping[str, str]
+    ) -> Offsets:
+        if not self.exactly_once or not offsets:
+            return dict(offsets)
+        content = read(cluster.client_config(), names.values())
+        found = {}
+        for (topic, number), offset in offsets.items():
+            part = content[names[topic]][number]
+            assert part.log_start <= offset <= part.end, f"{names[topic]}-{number} ends at {part.end}, not at {offset}"
+            found[topic, number] = bisect_left(part.offsets, offset)
+        return found
+
+    def troubles(self) -> dict[str, str]:
+        """Source topic to the code of its trouble, as the status command shows it."""
+        found = self.flow("status")["progress"]["tail"].get("troubles", [])
+        return {item["topic"]: item["code"] for item in found}
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -231,21 +293,30 @@ class Scene:
         found = committed_offsets(self.target.client_config(), group, list(names))
         return {(names[topic], number): offset for (topic, number), offset in found.items()}
 
-    def wait_synced(self, group: str, wanted: Offsets) -> None:
-        """Until a group has exactly these offsets on the target."""
-        topics = {topic for topic, _ in wanted}
-        wait_for(
-            f"{group} on the target",
-            lambda: self.on_target(group, *topics) == wanted,
-            SECONDS,
-            0.3,
-        )
+    def wait_synced(self, group: str, wanted: Offsets, but: Sequence[str] = ()) -> None:
+        """Until a group has exactly these positions on the target.
+
+        :param but: further topics, in which it must have none.
+        """
+        wait_for(f"{group} on the target", lambda: self.has_positions(group, wanted, but), SECONDS, 0.3)
+
+    def has_positions(self, group: str, wanted: Offsets, but: Sequence[str] = ()) -> bool:
+        """Whether a group on the target continues where a group with these offsets continues on the source."""
+        found = self.on_target(group, *{topic for topic, _ in wanted}, *but)
+        return found.keys() == wanted.keys() and self.places_of_copies(found) == self.places(wanted)
 
     # -- state of MirrorMaker 2 ---------------------------------------------------------------------------------------
 
     @property
     def state_topics(self) -> StateTopics:
         return StateTopics(*self.flow.aliases)
+
+    def check_checkpoint(self, group: str, topic: str, offset: int) -> int:
+        """Check the checkpoint of partition 0: this offset of the source, and its translation, which is returned."""
+        upstream, downstream = self.checkpoints()[group, self.remote(topic), 0]
+        assert upstream == offset
+        assert self.places_of_copies({(topic, 0): downstream}) == self.places({(topic, 0): offset})
+        return downstream
 
     def checkpoints(self) -> dict[tuple[str, str, int], tuple[int, int]]:
         """(group, target topic, partition) -> (upstream, downstream offset), the newest."""
@@ -279,6 +350,7 @@ def make_scene(
     configs: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
     *,
     transactional: bool = False,
+    exactly_once: bool = False,
     **sections: Any,
 ) -> Scene:
     """A scene whose mirror has not started yet. Its names come from its folder, which is unique in a run."""
@@ -289,7 +361,10 @@ def make_scene(
         for side, config in zip(("source", "target"), keys, strict=True)
     }
     aliases = (f"{stem}-a", f"{stem}-b")
+    if exactly_once:
+        # Slices that a transaction fits into on a busy machine, too.
+        sections = {"offsets": {"mode": "transactional"}, "tail": {"slice_seconds": 5}, **sections}
     flow = Flow(*clusters, folder, f"{stem}-flow", f"{stem}.", aliases, {**connections, **sections})
-    scene = Scene(flow, transactional)
+    scene = Scene(flow, transactional, exactly_once)
     request.addfinalizer(scene.mirror.stop)
     return scene

@@ -1,22 +1,29 @@
-"""Fan-in and fan-out: three clusters, three flows at a time, producers on two of them."""
+"""Fan-in and fan-out: three clusters, three flows at a time, producers on all of them, and SIGKILLs under load."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.brokers import KafkaCluster
-from harness.clients import LiveProducer, commit_offsets, committed_offsets
-from harness.compare import bounds, compare
-from harness.processes import wait_for
-from tests.integration.mirrors.mirror_support import SECONDS, Flow
-from tests.integration.mirrors.scenario_support import Mirror, topics_of
+from tests.integration.mirrors.mirror_support import SECONDS, Flow, KeptMirror
+from tests.soak_support import (
+    LONG_SLICES,
+    Route,
+    Site,
+    Soak,
+    check_settled,
+    kill_each,
+    mirror_fault,
+    settle,
+    wait_written,
+)
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -26,96 +33,83 @@ def third_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
         yield cluster
 
 
-def test_fan_in_and_fan_out(
+class Fans:
+    """A -> C and B -> C gather a topic that all have, A -> B and A -> C hand one out."""
+
+    def __init__(
+        self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str, **sections: Any
+    ) -> None:
+        self.soak = Soak.from_environment(120)
+        self.prefix = f"{name}."
+        self.sites = {
+            alias: Site.open(opened, self.soak, alias, cluster, self.prefix) for alias, cluster in clusters.items()
+        }
+        self.mirrors, self.routes = [], []
+        for pair in (("A", "C"), ("B", "C"), ("A", "B")):
+            source, target = (self.sites[alias] for alias in pair)
+            flow = Flow(
+                source.cluster,
+                target.cluster,
+                folder,
+                f"{name}-{''.join(pair)}".lower().replace(".", "-").replace("_", "-"),
+                self.prefix,
+                pair,
+                {
+                    "mirror": {"known_aliases": list(clusters)},
+                    # A -> B -> C is not what is asked for: only topics of their own are gathered.
+                    "topics": {"include": [f"{self.prefix}.*"]},
+                    **sections,
+                },
+            )
+            self.routes.append(Route(source, target, flow.remote(source.topics), source.group))
+            self.mirrors.append(KeptMirror(flow))
+            opened.callback(self.mirrors[-1].kill)
+            self.mirrors[-1].look()
+
+    @property
+    def all_sites(self) -> list[Site]:
+        return list(self.sites.values())
+
+    def check(self) -> None:
+        for mirror in self.mirrors:
+            mirror.check()
+
+    def end(self) -> None:
+        """Contents, offsets and groups are equal, record by record, and no topic has come by another way."""
+        settle(self.soak, self.all_sites, self.routes, SECONDS, self.check)
+        damage = check_settled(self.all_sites, self.routes, self.prefix)
+        print(f"{self.soak}, {sum(site.count() for site in self.all_sites)} records, {damage}", flush=True)
+
+
+@pytest.fixture
+def fans(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
     third_cluster: KafkaCluster,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A -> C and B -> C gather a topic that both have, A -> B and A -> C hand one out: equal offsets everywhere."""
-    folder = tmp_path_factory.mktemp("fans")
-    prefix = f"{folder.name.replace('_', '-')}."
-    topic, group = f"{prefix}orders", f"{prefix}group"
+    request: pytest.FixtureRequest,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> Iterator[Fans]:
     clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
-    writers = {alias: clusters[alias].client_config() for alias in ("A", "B")}
-    mirrors: dict[str, Mirror] = {}
     with ExitStack() as opened:
-        producers = {}
-        for seed, (alias, config) in enumerate(writers.items()):
-            clusters[alias].create_topics({topic: (2, {})})
-            producers[alias] = opened.enter_context(
-                LiveProducer(config, {topic: [0, 1]}, records_per_second=100, seed=seed)
-            )
-        for source, target in (("A", "C"), ("B", "C"), ("A", "B")):
-            pair = source + target
-            connections = {}
-            for side, alias in (("source", source), ("target", target)):
-                variable = f"FAN_{alias}"
-                monkeypatch.setenv(variable, _json(clusters[alias]))
-                connections[side] = {"conn_id": f"env:{variable}"}
-            (folder / pair).mkdir()
-            flow = Flow(
-                clusters[source],
-                clusters[target],
-                folder / pair,
-                f"{prefix}{pair}".lower(),
-                prefix,
-                (source, target),
-                {
-                    **connections,
-                    "mirror": {"known_aliases": list(clusters)},
-                    # A -> B -> C is not what is asked for: only topics of their own are gathered.
-                    "topics": {"include": [f"{prefix}.*"]},
-                },
-            )
-            mirrors[pair] = Mirror(flow)
-            opened.callback(mirrors[pair].stop)
-            mirrors[pair].begin()
-        for mirror in mirrors.values():
-            wait_for(f"{mirror.flow.name} mirrors", partial(_mirrors, mirror), SECONDS, 0.5)
-        # One of them is stopped for a while; the others do not mind.
-        mirrors["AC"].stop()
-        before = {alias: producer.count() for alias, producer in producers.items()}
-        wait_for(
-            "more records",
-            lambda: all(producers[alias].count() > count + 300 for alias, count in before.items()),
-            SECONDS,
-        )
-        mirrors["AC"].start()
-        for producer in producers.values():
-            producer.freeze()
-        ends = {alias: _ends(clusters[alias], topic) for alias in writers}
-        for alias, config in writers.items():
-            commit_offsets(config, f"{group}.{alias}", {(topic, number): end for number, end in ends[alias].items()})
-        for pair in mirrors:
-            source, target = pair[0], pair[1]
-            remote, there = f"{source}.{topic}", clusters[target]
-
-            def arrived(source: str = source, remote: str = remote, there: KafkaCluster = there) -> bool:
-                if remote not in topics_of(there) or _ends(there, remote) != ends[source]:
-                    return False
-                found = committed_offsets(there.client_config(), f"{group}.{source}", [remote])
-                return found == {(remote, number): end for number, end in ends[source].items()}
-
-            wait_for(f"records and groups of {pair}", arrived, SECONDS, 0.5)
-    for pair in mirrors:
-        configs = [clusters[alias].client_config() for alias in (pair[0], pair[1])]
-        compare(configs[0], configs[1], {topic: f"{pair[0]}.{topic}"}).check()
-    assert topics_of(third_cluster, prefix) == {f"A.{topic}", f"B.{topic}"}
-    assert topics_of(target_cluster, prefix) == {topic, f"A.{topic}"}
-    assert topics_of(source_cluster, prefix) == {topic}
+        sections = LONG_SLICES if request.node.get_closest_marker("soak") else {}
+        yield Fans(opened, clusters, tmp_path, unique_name("fans"), **sections)
 
 
-def _json(cluster: KafkaCluster) -> str:
-    return json.dumps(cluster.client_config())
+def test_fan_in_and_fan_out(fans: Fans) -> None:
+    """Each copier is killed once under load; the others do not mind."""
+    kill_each(fans.soak, fans.mirrors, fans.all_sites, fans.routes)
+    wait_written(fans.all_sites, 100)
+    fans.end()
 
 
-def _mirrors(mirror: Mirror) -> bool:
-    if mirror.error is not None:
-        raise mirror.error
-    return str(mirror.state()) == "tail"
-
-
-def _ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
-    return {number: item.end for number, item in bounds(cluster.client_config(), [topic])[topic].items()}
+@pytest.mark.soak
+def test_fans_under_random_faults(fans: Fans) -> None:
+    """Copiers and brokers of all three clusters are killed, brokers are frozen, groups move."""
+    faults = {
+        **mirror_fault(fans.soak, fans.mirrors),
+        **fans.soak.broker_faults([site.cluster for site in fans.all_sites]),
+        **fans.soak.group_fault(fans.all_sites),
+    }
+    fans.soak.run(faults, fans.check, (0.5, 6))
+    fans.end()

@@ -150,12 +150,6 @@ def test_a_topic_that_was_created_again_is_named(own: Scene) -> None:
     assert values(own.target, own.remote(bad)) == before
 
 
-def troubles(scene: Scene) -> dict[str, str]:
-    """Source topic to the code of its trouble, as the status command shows it."""
-    found = scene.flow("status")["progress"]["tail"].get("troubles", [])
-    return {item["topic"]: item["code"] for item in found}
-
-
 def test_a_target_that_was_emptied_is_named(own: Scene) -> None:
     """strimzi 3375: Connect's offsets said `done`, and nothing was copied ever again.
 
@@ -167,10 +161,10 @@ def test_a_target_that_was_emptied_is_named(own: Scene) -> None:
     own.write(bad, [0], 20)
     own.wait_mirrored(bad)
     own.target.delete_topics([own.remote(bad)])
-    wait_for("the trouble", lambda: troubles(own).get(bad) == "TARGET_TOPIC_MISSING", SECONDS, 1.0)
+    wait_for("the trouble", lambda: own.troubles().get(bad) == "TARGET_TOPIC_MISSING", SECONDS, 1.0)
     own.write(good, [0], 20)
     own.wait_mirrored(good)
-    assert troubles(own) == {bad: "TARGET_TOPIC_MISSING"}, "the other topic goes on"
+    assert own.troubles() == {bad: "TARGET_TOPIC_MISSING"}, "the other topic goes on"
     assert own.remote(bad) not in topics_of(own.target)
     own.mirror.stop()
     own.mirror.start()

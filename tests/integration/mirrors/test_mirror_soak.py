@@ -19,13 +19,12 @@ from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.processes import wait_for
 from tests.integration.mirrors.mirror_support import SECONDS, Flow
-from tests.soak_support import PATIENT, Fault, Route, Site, Soak, check_settled, settle
+from tests.soak_support import LONG_SLICES, PATIENT, Fault, Route, Site, Soak, check_settled, settle
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(14_400)]
 
 _HEALED_SECONDS = 600.0
-#: A short slice also shortens the time after which a topic that is not there counts as deleted.
-_SLICE_SECONDS = 20
+_SLICE_SECONDS = LONG_SLICES["tail"]["slice_seconds"]
 
 
 @dataclass
@@ -108,7 +107,7 @@ def test_two_flows_under_random_faults(tmp_path: Path, tmp_path_factory: pytest.
                 f"{source.alias}-to-{target.alias}".lower(),
                 "soak.",
                 (source.alias, target.alias),
-                {"mirror": {"two_way": True}, "tail": {"slice_seconds": _SLICE_SECONDS}},
+                {"mirror": {"two_way": True}, **LONG_SLICES},
             )
             routes.append(Route(source, target, flow.remote([topic]), source.group))
             runners.append(Runner(flow))

@@ -1,18 +1,20 @@
 """The scenarios of MirrorMaker 2's own integration tests, under their names; docs/mirror-scenarios.md has the table.
 
 Its base class runs under the default policy, again under the identity policy, with a source that is written in
-transactions, and over TLS. So do these.
+transactions, over TLS, and exactly once. So do these; exactly once from a source with and without transactions.
 """
 
 from __future__ import annotations
 
 import time
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 from prometheus_client.parser import text_string_to_metric_families
 
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.translate import Translator
 from airflow_provider_kafka_migration.translate.publish import StatePublisher
@@ -27,15 +29,19 @@ from tests.integration.mirrors.scenario_support import Scene, topics_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-_VARIANTS = ("identity", "transactions", "tls")
-#: Scenarios that run under every variant each time.
-every_variant = pytest.mark.parametrize("scene", ["default", *_VARIANTS], indirect=True, scope="module")
-#: Those whose variants run in `make soak`.
-default_variant = pytest.mark.parametrize(
-    "scene",
-    ["default", *(pytest.param(name, marks=pytest.mark.soak) for name in _VARIANTS)],
-    indirect=True,
-    scope="module",
+_EQUAL_OFFSETS = ("identity", "transactions", "tls")
+_VARIANTS = (*_EQUAL_OFFSETS, "exactly_once", "exactly_once_transactions")
+
+
+def _variants(*always: str) -> pytest.MarkDecorator:
+    """Run a scenario under every variant, and in `make test` only under these."""
+    soak = [pytest.param(name, marks=pytest.mark.soak) for name in _VARIANTS if name not in always]
+    return pytest.mark.parametrize("scene", ["default", *always, *soak], indirect=True, scope="module")
+
+
+default_variant = _variants()
+exactly_once_variant = pytest.mark.parametrize(
+    "scene", [pytest.param("exactly_once", marks=pytest.mark.soak)], indirect=True, scope="module"
 )
 
 
@@ -45,7 +51,7 @@ def topic_config(cluster: KafkaCluster, topic: str, name: str) -> str:
     return str(admin.describe_configs([resource])[resource].result()[name].value)
 
 
-@every_variant
+@_variants(*_VARIANTS)
 def test_replication(scene: Scene) -> None:
     """Topics from before and later, with their configs and contents; a group goes over, and returns."""
     early = f"{scene.flow.prefix}{EARLY}"
@@ -60,17 +66,22 @@ def test_replication(scene: Scene) -> None:
     scene.wait_synced(group, left_at)
     with GroupReader(scene.target.client_config(), group, [remote]) as reader:
         wait_for("the group's end on the target", reader.caught_up, SECONDS, 0.2)
-    content = read(scene.source.client_config(), [early])[early]
     wanted = {
-        (remote, number): [offset for offset in part.offsets if offset >= left_at[early, number]]
-        for number, part in content.items()
+        number: [
+            (offset, part.digest(index))
+            for index, offset in enumerate(part.offsets)
+            if offset >= left_at[early, number]
+        ]
+        for number, part in read(scene.source.client_config(), [early])[early].items()
     }
-    seen = {place: [offset for offset, _ in records] for place, records in reader.seen.items()}
+    seen = {number: list(records) for (_, number), records in reader.seen.items()}
+    if scene.exactly_once:
+        wanted, seen = ({number: [item[1] for item in found[number]] for number in found} for found in (wanted, seen))
     assert seen == wanted, "it has read nothing twice, and nothing is missing"
 
     with scene.mirror.reading() as context, Translator(context) as translator:
-        back = translator.group(group, "to_source")
-    assert {(item.to_topic, item.partition): item.to_offset for item in back} == scene.ends(early), "failing back"
+        back = {(item.to_topic, item.partition): item.to_offset for item in translator.group(group, "to_source")}
+    assert scene.places(back) == scene.places(scene.ends(early)), "failing back"
 
     later = scene.create("later", len(PARTITIONS))
     one = scene.create("one-partition", len(PARTITIONS))
@@ -82,7 +93,7 @@ def test_replication(scene: Scene) -> None:
     assert not {name for name in topics_of(scene.source, scene.flow.prefix) if name.startswith(scene.flow.aliases[1])}
 
 
-@every_variant
+@_variants(*_EQUAL_OFFSETS)
 def test_replication_with_empty_partition(scene: Scene) -> None:
     """A group's offset on a partition that was never written exists on the target, and is 0."""
     topic, group = scene.create("empty", 3), scene.name("group")
@@ -94,7 +105,7 @@ def test_replication_with_empty_partition(scene: Scene) -> None:
     scene.wait_synced(group, ends)
 
 
-@every_variant
+@_variants(*_EQUAL_OFFSETS, "exactly_once")
 def test_one_way_replication_with_auto_offset_sync(scene: Scene) -> None:
     """Groups at every position follow exactly, never past the end; a second topic later; the other way nothing."""
     topic, config = scene.create("sync"), scene.source.client_config()
@@ -115,8 +126,10 @@ def test_one_way_replication_with_auto_offset_sync(scene: Scene) -> None:
     scene.commit(group, both)
     scene.wait_synced(group, both)
     ends = {**scene.ends(topic), **scene.ends(second)}
+    ends = scene.places(ends)
     for name in groups:
-        assert all(offset <= ends[key] for key, offset in scene.on_target(name, topic, second).items())
+        found = scene.places_of_copies(scene.on_target(name, topic, second))
+        assert all(place <= ends[key] for key, place in found.items())
     names = topics_of(scene.source, scene.flow.prefix)
     assert not any(name.startswith(f"{alias}.") for name in names for alias in scene.flow.aliases)
 
@@ -138,10 +151,11 @@ def test_a_group_ahead_of_the_mirror_is_held_at_its_end(scene: Scene) -> None:
     def arrived() -> bool:
         found = scene.on_target(group, topic)
         seen.update(found.values())
-        return found == ends
+        return scene.has_positions(group, ends)
 
     wait_for("the group at the end", arrived, SECONDS, 0.02)
-    assert all(mirrored[topic, 0] <= offset <= ends[topic, 0] for offset in seen)
+    first, last = (scene.places(found)[topic, 0] for found in (mirrored, ends))
+    assert all(first <= scene.places_of_copies({(topic, 0): offset})[topic, 0] <= last for offset in seen)
 
 
 @default_variant
@@ -190,10 +204,10 @@ def test_no_checkpoints_if_no_records_are_mirrored(scene: Scene) -> None:
         scene.mirror.start()
         scene.wait_mirrored(topic)
         publisher.publish()
-        assert scene.checkpoints()[key] == (end, end)
+        scene.check_checkpoint(group, topic, end)
 
 
-@every_variant
+@_variants(*_EQUAL_OFFSETS, "exactly_once")
 def test_restart_replication(scene: Scene) -> None:
     """Translation goes on after a restart, also for groups that lag (KAFKA-15905), and checkpoints never go back."""
     topic, config = scene.create("restart", 1), scene.source.client_config()
@@ -205,11 +219,9 @@ def test_restart_replication(scene: Scene) -> None:
             scene.commit(group, positions(config, [topic], fraction))
         with scene.mirror.reading() as context:
             StatePublisher(context, scene.state_topics).publish()
-        found = scene.checkpoints()
         for group, fraction in groups.items():
-            upstream, downstream = found[group, scene.remote(topic), 0]
-            assert upstream == downstream == positions(config, [topic], fraction)[topic, 0]
-            seen[group].append(downstream)
+            offset = positions(config, [topic], fraction)[topic, 0]
+            seen[group].append(scene.check_checkpoint(group, topic, offset))
 
     for restarts in range(2):
         scene.write(topic, [0], 40)
@@ -235,15 +247,14 @@ def test_offset_translation_behind_replication_flow(scene: Scene) -> None:
             offsets = positions(config, [topic], fraction)
             scene.commit(group, offsets)
             publisher.publish()
-            offset = offsets[topic, 0]
-            assert scene.checkpoints()[group, scene.remote(topic), 0] == (offset, offset)
+            scene.check_checkpoint(group, topic, offsets[topic, 0])
     # The group itself is never set back on the target.
     wanted = positions(config, [topic], 0.9)
     scene.commit(group, wanted)
     scene.wait_synced(group, wanted)
     scene.commit(group, positions(config, [topic], 0.1))
     time.sleep(2)
-    assert scene.on_target(group, topic) == wanted
+    assert scene.has_positions(group, wanted)
 
 
 @default_variant
@@ -279,6 +290,49 @@ def test_altered_offsets_copy_nothing_again(scene: Scene) -> None:
     scene.write(topic, [0, 1], 30)
     scene.mirror.start()
     scene.check(topic)
+
+
+@exactly_once_variant
+def test_altered_and_reset_positions_copy_nothing_again(scene: Scene) -> None:
+    """In transactions the position is an offset of a group on the target, which an operator can alter and delete.
+
+    MirrorMaker 2 copies n - 1 records again after its offset was altered, and all n after a reset. Here the partition
+    stops with a name, other topics go on, and with its position put back the copy continues.
+    """
+    topic, good = scene.create("reset", 1), scene.create("good", 1)
+    for name in (topic, good):
+        scene.write(name, [0], 10)
+        scene.wait_mirrored(name)
+    scene.mirror.stop()
+    group, place = scene.position_group, (scene.remote(topic), 0)
+    altered = GroupOffset(1)
+    with scene.mirror.reading() as context:
+        admin = context.target.admin
+        position = admin.group_offsets(group).offsets[place]
+        assert position.offset == scene.ends(topic)[topic, 0]
+        changes = [
+            (altered, "OFFSET_MAP_INVALID"),
+            (replace(altered, metadata=position.metadata), "OFFSET_MAP_INVALID"),
+            (None, "POSITION_LOST"),
+        ]
+        for change, code in changes:
+            if change is None:
+                assert admin.delete_group_offsets(group, [place]) == {place: None}
+            else:
+                assert admin.alter_group_offsets(group, {place: change}) == {place: None}
+            for name in (topic, good):
+                scene.write(name, [0], 10)
+            scene.mirror.begin()
+            scene.wait_mirrored(good)
+            wait_for(code, lambda code=code: scene.troubles().get(topic) == code, SECONDS, 1.0)  # type: ignore[misc]
+            readers = scene.name("readers")
+            scene.commit(readers, {**scene.ends(good), (topic, 0): 3})
+            scene.wait_synced(readers, scene.ends(good), but=[topic])
+            scene.mirror.stop()
+            assert admin.alter_group_offsets(group, {place: position}) == {place: None}
+    scene.mirror.start()
+    scene.check(topic, good)
+    scene.wait_synced(readers, {**scene.ends(good), (topic, 0): 3})
 
 
 @default_variant
@@ -317,7 +371,7 @@ def test_connector_metrics(scene: Scene) -> None:
 def test_remote_cluster_utils(scene: Scene) -> None:
     """Kafka's own client of MirrorMaker 2 answers from what is published beside the mirror."""
     if scene.transactional or scene.source.authority is not None:
-        pytest.skip("the client is the same under both policies; the other variants do not concern it")
+        pytest.skip("transactions on the source and TLS do not concern the client")
     topic, group = scene.create("java"), scene.name("group")
     scene.write(topic, [0, 1], 50)
     scene.wait_mirrored(topic)
@@ -331,6 +385,8 @@ def test_remote_cluster_utils(scene: Scene) -> None:
     source_alias = scene.flow.aliases[0]
     with mirror_client(properties) as java:
         found = java.translate(source_alias, group)
-        assert found == {(scene.remote(name), number): offset for (name, number), offset in offsets.items()}
+        assert {name for name, _ in found} == {scene.remote(topic)}
+        there = {(topic, number): offset for (_, number), offset in found.items()}
+        assert scene.places_of_copies(there) == scene.places(offsets)
         assert source_alias in java.upstream_clusters()
         assert java.replication_hops(source_alias) == 1

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.compare import bounds, compare
-from tests.integration.mirrors.mirror_support import Flow, eventually
+from tests.integration.mirrors.mirror_support import SECONDS, Flow, KeptMirror, eventually
+from tests.soak_support import (
+    LONG_SLICES,
+    Route,
+    Site,
+    Soak,
+    check_settled,
+    kill_each,
+    mirror_fault,
+    settle,
+    wait_written,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -44,51 +55,108 @@ def _ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {number: item.end for number, item in bounds(cluster.client_config(), [topic])[topic].items()}
 
 
-@pytest.mark.timeout(900)
-def test_active_active(
-    source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> None:
-    """A -> B and B -> A of a topic that both have: each side gets the other's records once, and nothing comes back."""
-    name = unique_name("active")
-    topic = f"{name}.orders"
-    for cluster in (source_cluster, target_cluster):
-        cluster.create_topics({topic: (2, {})})
-    plain = name.lower().replace("_", "-")
-    two_way = {"mirror": {"two_way": True}}
-    there = Flow(source_cluster, target_cluster, tmp_path, f"{plain}-ab", f"{name}.", ("A", "B"), dict(two_way))
-    back = Flow(target_cluster, source_cluster, tmp_path, f"{plain}-ba", f"{name}.", ("B", "A"), dict(two_way))
-    with ExitStack() as opened:
-        producers = [
-            opened.enter_context(
-                LiveProducer(cluster.client_config(), {topic: [0, 1]}, records_per_second=100, seed=seed)
+class _ActiveActive:
+    """A -> B and B -> A of a topic that both have, and C -> A of C's: three clusters with producers.
+
+    What comes from C is handed on to B, and nothing ever comes back.
+    """
+
+    def __init__(
+        self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str, **sections: Any
+    ) -> None:
+        self.soak = Soak.from_environment(120)
+        self.prefix = f"{name}."
+        self.topic = f"{self.prefix}orders"
+        self.sites = {
+            alias: Site.open(opened, self.soak, alias, cluster, self.prefix) for alias, cluster in clusters.items()
+        }
+        self.mirrors: dict[str, KeptMirror] = {}
+        for pair in (("A", "B"), ("B", "A"), ("C", "A")):
+            flow = Flow(
+                clusters[pair[0]],
+                clusters[pair[1]],
+                folder,
+                f"{name}-{''.join(pair)}".lower().replace(".", "-").replace("_", "-"),
+                self.prefix,
+                pair,
+                {"mirror": {"two_way": pair[0] != "C", "known_aliases": list(clusters)}, **sections},
             )
-            for seed, cluster in enumerate((source_cluster, target_cluster))
+            self.mirrors["".join(pair)] = mirror = KeptMirror(flow)
+            opened.callback(mirror.kill)
+            mirror.look()
+        self.routes = [
+            self.route("A", "B", {self.topic: f"A.{self.topic}"}),
+            self.route("B", "A", {self.topic: f"B.{self.topic}"}),
+            self.route("C", "A", {self.topic: f"C.{self.topic}"}),
+            self.route("A", "B", {f"C.{self.topic}": f"A.C.{self.topic}"}, of="C"),
         ]
-        killed = there.start()
-        opened.enter_context(back.running())
-        killed.kill()
-        killed.wait()
-        opened.enter_context(there.running())
-        eventually(lambda: all(producer.count() > 500 for producer in producers), "both producers write")
-        # A topic that appears later is taken up, and its copy is not copied back either.
-        late = f"{name}.late"
-        source_cluster.create_topics({late: (1, {})})
-        with LiveProducer(source_cluster.client_config(), {late: [0]}, records_per_second=50) as writer:
-            eventually(lambda: writer.count() > 50, "the late topic has records")
-        for producer in producers:
-            producer.freeze()
-        ends_there = {f"A.{item}": _ends(source_cluster, item) for item in (topic, late)}
-        ends_back = {f"B.{topic}": _ends(target_cluster, topic)}
-        eventually(lambda: _have_ends(target_cluster, ends_there), "B has everything of A")
-        eventually(lambda: _have_ends(source_cluster, ends_back), "A has everything of B")
-        assert there("hops")["topics"] != []
-        refused = {row["topic"]: row["left_out"] for row in back("topics")["topics"] if row["topic"] == f"A.{topic}"}
-        assert "cycle" in refused[f"A.{topic}"]
-    configs = source_cluster.client_config(), target_cluster.client_config()
-    compare(configs[0], configs[1], {topic: f"A.{topic}", late: f"A.{late}"}).check()
-    compare(configs[1], configs[0], {topic: f"B.{topic}"}).check()
-    assert _topics(source_cluster, name) == {topic, late, f"B.{topic}"}, "no cycle"
-    assert _topics(target_cluster, name) == {topic, f"A.{topic}", f"A.{late}"}
+
+    def route(self, source: str, target: str, names: dict[str, str], of: str = "") -> Route:
+        """:param of: whose group reads these topics; empty: that of the source."""
+        return Route(self.sites[source], self.sites[target], names, self.sites[of or source].group)
+
+    @property
+    def all_sites(self) -> list[Site]:
+        return list(self.sites.values())
+
+    def check(self) -> None:
+        for mirror in self.mirrors.values():
+            mirror.check()
+
+    def end(self) -> None:
+        """Contents, offsets and groups are equal, record by record, and there is no cycle."""
+        settle(self.soak, self.all_sites, self.routes, SECONDS, self.check)
+        damage = check_settled(self.all_sites, self.routes, self.prefix)
+        print(f"{self.soak}, {sum(site.count() for site in self.all_sites)} records, {damage}", flush=True)
+
+
+@pytest.fixture
+def active(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    third_cluster: KafkaCluster,
+    request: pytest.FixtureRequest,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> Iterator[_ActiveActive]:
+    clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
+    with ExitStack() as opened:
+        sections = LONG_SLICES if request.node.get_closest_marker("soak") else {}
+        yield _ActiveActive(opened, clusters, tmp_path, unique_name("active"), **sections)
+
+
+@pytest.mark.timeout(1500)
+def test_active_active(active: _ActiveActive) -> None:
+    """Each side gets the other's records once, and nothing comes back; each mirror is killed once under load."""
+    kill_each(active.soak, list(active.mirrors.values()), active.all_sites, active.routes)
+    # A topic that appears later is taken up, and its copy is not copied back either.
+    late, first = f"{active.prefix}late", active.sites["A"]
+    first.cluster.create_topics({late: (1, {})})
+    with LiveProducer(first.cluster.client_config(), {late: [0]}, records_per_second=50) as writer:
+        eventually(lambda: writer.count() > 50, "the late topic has records")
+        writer.freeze()
+    first.topics, first.producers = [*first.topics, late], [*first.producers, writer]
+    active.routes[0] = active.route("A", "B", {name: f"A.{name}" for name in (active.topic, late)})
+    wait_written(active.all_sites, 100)
+    active.end()
+    back = active.mirrors["BA"].flow
+    assert active.mirrors["AB"].flow("hops")["topics"] != []
+    refused = {row["topic"]: row["left_out"] for row in back("topics")["topics"]}
+    assert "cycle" in refused[f"A.{active.topic}"]
+    assert "cycle" in refused[f"A.C.{active.topic}"]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.soak
+def test_active_active_under_random_faults(active: _ActiveActive) -> None:
+    """Mirrors and brokers of all three clusters are killed, brokers are frozen, groups move."""
+    faults = {
+        **mirror_fault(active.soak, list(active.mirrors.values())),
+        **active.soak.broker_faults([site.cluster for site in active.all_sites]),
+        **active.soak.group_fault(active.all_sites),
+    }
+    active.soak.run(faults, active.check, (0.5, 6))
+    active.end()
 
 
 @pytest.mark.timeout(900)
@@ -123,23 +191,6 @@ def test_a_chain(
     compare(source_cluster.client_config(), third_cluster.client_config(), {topic: f"B.A.{topic}"}).check()
 
 
-class _KeptRunning:
-    """The mirror of a flow, which somebody starts again whenever it is dead."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-        self._process: subprocess.Popen[str] | None = None
-
-    def look(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            self._process, _ = self._flow.begin()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
 @pytest.mark.timeout(1500)
 @pytest.mark.soak
 def test_a_chain_with_producers_everywhere_that_is_killed_and_healed(
@@ -158,7 +209,7 @@ def test_a_chain_with_producers_everywhere_that_is_killed_and_healed(
     clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
     plain = name.lower().replace("_", "-")
     mirrors = {
-        "".join(pair): _KeptRunning(
+        "".join(pair): KeptMirror(
             Flow(
                 clusters[pair[0]],
                 clusters[pair[1]],

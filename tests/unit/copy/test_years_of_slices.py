@@ -20,6 +20,8 @@ from airflow_provider_kafka_migration.offset_map.recent import KeptMaps, RecentM
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name, read_position
 
 TOPICS = ("quiet", "busy", "compacted")
+#: A tenth of a second for each slice on a quiet machine.
+LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
 
 def _fill(source: SimulatedCluster) -> None:
@@ -86,7 +88,7 @@ class Group:
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-@pytest.mark.parametrize("slices", [50, pytest.param(2_000, marks=pytest.mark.soak, id="weeks of slices")])
+@pytest.mark.parametrize("slices", [50, pytest.param(2_000, marks=LONG, id="weeks of slices")])
 def test_passes_over_a_map_that_grows_for_years_read_no_more(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch, slices: int
 ) -> None:
@@ -126,7 +128,7 @@ def test_passes_over_a_map_that_grows_for_years_read_no_more(
 
 @pytest.mark.slow
 @pytest.mark.no_cover
-@pytest.mark.parametrize("slices", [50, pytest.param(5_000, marks=pytest.mark.soak, id="a month of slices")])
+@pytest.mark.parametrize("slices", [50, pytest.param(5_000, marks=LONG, id="a month of slices")])
 def test_objects_and_memory_do_not_grow(worlds: Worlds, slices: int) -> None:
     chance = random.Random(16)
     copy = mirror(worlds)

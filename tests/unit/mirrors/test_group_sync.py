@@ -14,7 +14,7 @@ from test_mirror_phase import ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.cutover import Translation
 from airflow_provider_kafka_migration.documents.mirror import GroupSyncReport
-from airflow_provider_kafka_migration.errors import BrokerBusy, PermissionMissing
+from airflow_provider_kafka_migration.errors import BrokerBusy, OffsetMapInvalid, PermissionMissing
 from airflow_provider_kafka_migration.groups import sync
 from airflow_provider_kafka_migration.groups.sync import confirmed_positions
 from airflow_provider_kafka_migration.metrics.groups import read_failing_since
@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.record import offset_maps, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.offset_maps import write_open_map
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.translate import Translator
 from harness.processes import wait_for
 
 SECTIONS: dict[str, Any] = {
@@ -341,6 +342,36 @@ def test_the_passes_of_a_mirror_keep_what_they_have_read(merged: Merged) -> None
         passes.once({})
     assert committed(world, "dead") == {("A.orders", 0): 13}
     assert len(merged.reads) == 39
+
+
+@pytest.mark.parametrize("what", ["position", "page"])
+def test_a_map_that_cannot_be_read_holds_up_no_other_partition(
+    merged: Merged, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Somebody has altered a position in the mirror's group on the target, or a page of a map is gone."""
+    world, good = merged.world, offset_maps.read_positions
+    problem = OffsetMapInvalid("somebody has altered it", next_step="look")
+    paged = Position(30, 30, OffsetRange(0, 0), page="00000007-gone")
+    bad = {("A.state", 0): problem if what == "position" else paged}
+    monkeypatch.setattr(offset_maps, "read_positions", lambda *asked: {**good(*asked), **bad})
+    world.target.log("A.state", 0).end = 30
+    world.source.group("both", orders_0=395, state_0=2)
+    result = group_sync.sync_once(world.context())
+    assert committed(world, "both") == {("A.orders", 0): 434}
+    assert result is not None
+    reasons = {item.topic: item.reason for group in result.groups for item in group.offsets}
+    text = "altered" if what == "position" else "missing"
+    assert text in reasons["state"]
+    with Translator(world.context()) as translator:
+        assert translator.offset("orders", 0, 395).to_offset == 434
+        with pytest.raises(OffsetMapInvalid, match=text):
+            translator.offset("state", 0, 2)
+        with pytest.raises(OffsetMapInvalid, match=text):
+            translator.offset("A.state", 0, 2, "to_source")
+        found = {item.from_topic: item for item in translator.group("both")}
+    assert found["orders"].to_offset == 434
+    assert found["state"].to_offset is None
+    assert text in found["state"].reason
 
 
 def test_nobody_reads_a_growing_map_for_offset_map_json(merged: Merged) -> None:

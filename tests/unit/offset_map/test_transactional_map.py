@@ -136,6 +136,14 @@ def test_metadata_of_somebody_else_is_an_error(metadata: str) -> None:
         read_position(3, metadata)
 
 
+def test_an_altered_offset_with_its_metadata_is_an_error() -> None:
+    """A tool has set the position back: what its runs say is on the target already would be copied again."""
+    metadata = Position(10, 12, OffsetRange(0, 0), runs=(OffsetRange(0, 2, 10),)).metadata()
+    assert read_position(10, metadata).source_offset == 10
+    with pytest.raises(OffsetMapInvalid, match="behind the committed offset, 9"):
+        read_position(9, metadata)
+
+
 def test_overlapping_runs_are_an_error() -> None:
     with pytest.raises(OffsetMapInvalid, match="overlaps"):
         TransactionalMap(OffsetRange(0, 0), [OffsetRange(0, 0, 5), OffsetRange(4, 9, 1)])
