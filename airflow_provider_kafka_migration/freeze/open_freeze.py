@@ -21,9 +21,11 @@ class Standing(StrEnum):
 
     #: Producers are stopped, or were asked to stop.
     FROZEN = "frozen"
-    #: The migration has left the cutover, and the journal does not say that producers are free.
+    #: The migration has left the cutover, or the mirror has given its promotion up, and the journal does not say that
+    #: producers are free.
     GIVEN_UP = "given_up"
-    #: READY is journaled, but the last step of the cutover has not ended: the producers are never freed again.
+    #: READY is journaled, but the last step of the cutover has not ended, or a promotion is not complete: the producers
+    #: are never freed again.
     READY = "ready"
 
 
@@ -37,6 +39,11 @@ class OpenFreeze:
     attempt: FreezeAttempt
     standing: Standing
     read_at: datetime
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it is for the promotion of a mirror."""
+        return self.attempt.request is not None
 
     @property
     def is_overdue(self) -> bool:
@@ -55,8 +62,8 @@ class OpenFreeze:
             "deadline": iso(attempt.deadline),
             "overdue": self.is_overdue,
             "without_deadline": attempt.held,
-            "go_on": _resume(file),
-            "lift": None if self.standing is Standing.READY else _rollback(file),
+            "go_on": _resume(file, self.is_mirror),
+            "lift": None if self.standing is Standing.READY else _lift(file, self.is_mirror),
             "text": self.lines(file),
         }
 
@@ -66,31 +73,33 @@ class OpenFreeze:
         :param file: path of the spec, for commands that can be copied.
         """
         attempt = self.attempt
+        if self.is_mirror:
+            return self._mirror_lines(file)
         if self.standing is Standing.READY:
             return [
                 f"producers stay stopped on the source: {steps.READY} is journaled, and "
                 "cutover.floor_guard has not ended",
-                f"to continue: `{_resume(file)}`; the freeze will not be lifted, and producers must not write to the "
+                f"to continue: `{_resume(file, False)}`; the freeze will not be lifted, and producers must not write to the "
                 "source again",
             ]
         if self.standing is Standing.GIVEN_UP:
             return [
                 f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
                 f"(stopped since {iso(attempt.stopped_at)}, limit {iso(attempt.deadline)})",
-                f"to free them: `{_resume(file)}` does it a few seconds after the limit; `{_rollback(file)}` does it "
+                f"to free them: `{_resume(file, False)}` does it a few seconds after the limit; `{_lift(file, False)}` does it "
                 f"immediately and ends the migration{_then(attempt.method)}",
             ]
         if self.is_overdue:
             go_on = (
-                f"to lift it: `{_resume(file)}`; the cutover then begins again with a new approval"
+                f"to lift it: `{_resume(file, False)}`; the cutover then begins again with a new approval"
                 f"{_then(attempt.method)}"
             )
         else:
             go_on = (
-                f"to continue the cutover within the limit: `{_resume(file)}`; after the limit the same command lifts "
+                f"to continue the cutover within the limit: `{_resume(file, False)}`; after the limit the same command lifts "
                 "the freeze"
             )
-        lift = f"to lift it and end the migration: `{_rollback(file)}`{_then(attempt.method)}"
+        lift = f"to lift it and end the migration: `{_lift(file, False)}`{_then(attempt.method)}"
         return [
             words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
             words.unattended(attempt.method, held=attempt.held),
@@ -98,17 +107,45 @@ class OpenFreeze:
             lift,
         ]
 
+    def _mirror_lines(self, file: str) -> list[str]:
+        """Return the sentences for a mirror: whoever runs it carries on by itself."""
+        attempt, run = self.attempt, _resume(file, True)
+        if self.standing is Standing.READY:
+            return [
+                f"producers stay stopped on the source: {steps.PROMOTED} is journaled, and the promotion is not complete",
+                f"to complete it: `{run}`, if nobody runs the mirror; the freeze will not be lifted, and producers must "
+                "not write to the source again",
+            ]
+        if self.standing is Standing.GIVEN_UP:
+            return [
+                f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
+                f"(stopped since {iso(attempt.stopped_at)}, limit {iso(attempt.deadline)})",
+                f"whoever runs the mirror keeps trying to free them; if nobody does: `{run}`",
+            ]
+        go_on = (
+            f"whoever runs the mirror lifts it now; if nobody does: `{run}`"
+            if self.is_overdue
+            else f"whoever runs the mirror goes on with the promotion, and lifts the freeze at its limit; if nobody "
+            f"does: `{run}`"
+        )
+        return [
+            words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
+            words.unattended(attempt.method, held=attempt.held, is_mirror=True),
+            go_on,
+            f"to lift it, and to mirror on: `{_lift(file, True)}`",
+        ]
+
 
 def _then(method: str) -> str:
     return f"; then {words.TELL_OWNERS}" if method == "manual" else ""
 
 
-def _resume(file: str) -> str:
-    return f"kafka-migration resume {file}"
+def _resume(file: str, is_mirror: bool) -> str:
+    return f"kafka-migration mirror run {file}" if is_mirror else f"kafka-migration resume {file}"
 
 
-def _rollback(file: str) -> str:
-    return f"kafka-migration rollback {file}"
+def _lift(file: str, is_mirror: bool) -> str:
+    return f"kafka-migration mirror resume {file}" if is_mirror else f"kafka-migration rollback {file}"
 
 
 def read(context: PhaseContext) -> OpenFreeze | None:
