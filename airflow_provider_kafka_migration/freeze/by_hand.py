@@ -72,9 +72,9 @@ def instructions(
         how = _acl(acls) if method == "acl" else _MANUAL
     if spec.kind == "mirror":
         return (
-            f"{how} Do not do it if the journal has the step promoted, because clients may be on the target already; nor "
-            "if the journal cannot be read. The mirror keeps trying while it runs, and so does Airflow's freeze_limit; "
-            "`kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
+            f"{how} Do not do it if the journal has the step promoted, because clients may be on the target already; "
+            "nor if the journal cannot be read. The mirror keeps trying while it runs, and so does Airflow's "
+            "freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
         )
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "

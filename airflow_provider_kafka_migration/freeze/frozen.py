@@ -700,11 +700,11 @@ def _reason(error: Exception) -> str:
 def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bool = False) -> dict[str, Any]:
     """Go back to ``tail`` and free the producers. Idempotent: any part may have been done before.
 
-    A mirror journals that it gives the attempt up instead, and whoever withdraws the copiers' stop does so once they
-    have reached it. The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
+    The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
     that, no step of the cutover runs while producers write again. The tail's stop is withdrawn, so that a running tail
     continues: before, unless the attempt may have restored configs that producers notice. Then the topics first get
-    their copy-time settings again (:mod:`~.freeze.tail_stop`), for which the producers do not wait.
+    their copy-time settings again (:mod:`~.freeze.tail_stop`), for which the producers do not wait. A mirror stays in
+    its state, and journals that it gives the attempt up; its stop is withdrawn once its copiers have reached it.
 
     :param ends: the migration ends, so nothing has to continue.
     :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; the error says what a person has

@@ -53,6 +53,7 @@ class OpenFreeze:
     def as_dict(self, file: str = "FILE") -> dict[str, Any]:
         """Return the freeze as JSON-able data."""
         attempt = self.attempt
+        go_on, lift = (_run_mirror, _resume_mirror) if self.is_mirror else (_resume, _rollback)
         return {
             "standing": str(self.standing),
             "attempt": attempt.number,
@@ -62,8 +63,8 @@ class OpenFreeze:
             "deadline": iso(attempt.deadline),
             "overdue": self.is_overdue,
             "without_deadline": attempt.held,
-            "go_on": _resume(file, self.is_mirror),
-            "lift": None if self.standing is Standing.READY else _lift(file, self.is_mirror),
+            "go_on": go_on(file),
+            "lift": None if self.standing is Standing.READY else lift(file),
             "text": self.lines(file),
         }
 
@@ -79,27 +80,27 @@ class OpenFreeze:
             return [
                 f"producers stay stopped on the source: {steps.READY} is journaled, and "
                 "cutover.floor_guard has not ended",
-                f"to continue: `{_resume(file, False)}`; the freeze will not be lifted, and producers must not write to the "
+                f"to continue: `{_resume(file)}`; the freeze will not be lifted, and producers must not write to the "
                 "source again",
             ]
         if self.standing is Standing.GIVEN_UP:
             return [
                 f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
                 f"(stopped since {iso(attempt.stopped_at)}, limit {iso(attempt.deadline)})",
-                f"to free them: `{_resume(file, False)}` does it a few seconds after the limit; `{_lift(file, False)}` does it "
+                f"to free them: `{_resume(file)}` does it a few seconds after the limit; `{_rollback(file)}` does it "
                 f"immediately and ends the migration{_then(attempt.method)}",
             ]
         if self.is_overdue:
             go_on = (
-                f"to lift it: `{_resume(file, False)}`; the cutover then begins again with a new approval"
+                f"to lift it: `{_resume(file)}`; the cutover then begins again with a new approval"
                 f"{_then(attempt.method)}"
             )
         else:
             go_on = (
-                f"to continue the cutover within the limit: `{_resume(file, False)}`; after the limit the same command lifts "
+                f"to continue the cutover within the limit: `{_resume(file)}`; after the limit the same command lifts "
                 "the freeze"
             )
-        lift = f"to lift it and end the migration: `{_lift(file, False)}`{_then(attempt.method)}"
+        lift = f"to lift it and end the migration: `{_rollback(file)}`{_then(attempt.method)}"
         return [
             words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
             words.unattended(attempt.method, held=attempt.held),
@@ -109,12 +110,13 @@ class OpenFreeze:
 
     def _mirror_lines(self, file: str) -> list[str]:
         """Return the sentences for a mirror: whoever runs it carries on by itself."""
-        attempt, run = self.attempt, _resume(file, True)
+        attempt, run = self.attempt, _run_mirror(file)
         if self.standing is Standing.READY:
             return [
-                f"producers stay stopped on the source: {steps.PROMOTED} is journaled, and the promotion is not complete",
-                f"to complete it: `{run}`, if nobody runs the mirror; the freeze will not be lifted, and producers must "
-                "not write to the source again",
+                f"producers stay stopped on the source: {steps.PROMOTED} is journaled, and the promotion is not "
+                "complete",
+                f"to complete it: `{run}`, if nobody runs the mirror; the freeze will not be lifted, and producers "
+                "must not write to the source again",
             ]
         if self.standing is Standing.GIVEN_UP:
             return [
@@ -132,7 +134,7 @@ class OpenFreeze:
             words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
             words.unattended(attempt.method, held=attempt.held, is_mirror=True),
             go_on,
-            f"to lift it, and to mirror on: `{_lift(file, True)}`",
+            f"to lift it, and to mirror on: `{_resume_mirror(file)}`",
         ]
 
 
@@ -140,12 +142,20 @@ def _then(method: str) -> str:
     return f"; then {words.TELL_OWNERS}" if method == "manual" else ""
 
 
-def _resume(file: str, is_mirror: bool) -> str:
-    return f"kafka-migration mirror run {file}" if is_mirror else f"kafka-migration resume {file}"
+def _resume(file: str) -> str:
+    return f"kafka-migration resume {file}"
 
 
-def _lift(file: str, is_mirror: bool) -> str:
-    return f"kafka-migration mirror resume {file}" if is_mirror else f"kafka-migration rollback {file}"
+def _rollback(file: str) -> str:
+    return f"kafka-migration rollback {file}"
+
+
+def _run_mirror(file: str) -> str:
+    return f"kafka-migration mirror run {file}"
+
+
+def _resume_mirror(file: str) -> str:
+    return f"kafka-migration mirror resume {file}"
 
 
 def read(context: PhaseContext) -> OpenFreeze | None:

@@ -67,9 +67,10 @@ def in_force(record: MigrationRecord) -> FreezeAttempt | None:
 
 def waits(record: MigrationRecord, request: MirrorRequest) -> bool:
     """Whether a planned promotion waits for producers to be stopped, so that its copiers have to go on."""
+    if not requests.is_planned_promotion(request) or record.journal.find_step(steps.PROMOTED) is not None:
+        return False
     attempt = in_force(record)
-    is_frozen = attempt is not None and attempt.verified is not None
-    return requests.is_planned_promotion(request) and record.spec.freezes_promotion and not is_frozen
+    return record.spec.freezes_promotion and (attempt is None or attempt.verified is None)
 
 
 def settle(context: PhaseContext, request: MirrorRequest) -> MirrorRequest:
@@ -136,17 +137,20 @@ def _turn_down(context: PhaseContext, attempt: FreezeAttempt, request: MirrorReq
     return requests.read(context.journal_store, context.migration_id)
 
 
-def call_off_after(context: PhaseContext, request: MirrorRequest, error: Exception) -> bool:
+def call_off_after(context: PhaseContext, attempt: FreezeAttempt, request: MirrorRequest, error: Exception) -> bool:
     """Call the promotion off after an error of it, if it failed for good or the limit has passed.
 
-    :returns: False: nothing is in force that could be called off, or the step may be tried again.
+    :param attempt: was in force when the step began that has failed.
+    :returns: whether the attempt is given up now; if not, the step may be tried again, or the mirror is promoted.
     :raises StillFrozen: the producers could not be freed.
     """
     context.journal.refresh()
-    attempt = in_force(context.record)
-    if attempt is None or frozen.may_be_tried_again(context.record, attempt, error):
+    if context.journal.find_step(*attempt.last_step) is not None:
         return False
-    call_off(context, attempt, request, _why(error))
+    is_given_up = context.journal.find_step(steps.FREEZE_GIVEN_UP, attempt.key) is not None
+    if not is_given_up and frozen.may_be_tried_again(context.record, attempt, error):
+        return False
+    call_off(context, attempt, request, _given_up_for(context.record, attempt) if is_given_up else _why(error))
     return True
 
 
@@ -209,7 +213,7 @@ def advance(context: PhaseContext, request: MirrorRequest) -> None:
     except (*HANDS_OFF, PhaseOver):
         raise
     except Exception as error:
-        call_off_after(context, request, error)
+        call_off_after(context, attempt, request, error)
         raise
     requests.stop_at_frozen_ends(record, request.number)
 
@@ -221,12 +225,12 @@ def _begin(context: PhaseContext, request: MirrorRequest) -> FreezeAttempt | Non
     """
     record = context.record
     try:
-        follow.check_all_followed(record, context.source)
-        frozen.check_receiver(context)
         lag = _largest_lag(context)
         if lag > context.spec.tail.drain_max_partition_lag:
             context.progress(Progress(PHASE, f"to be promoted once the largest lag is small: it is {lag} offsets"))
             return None
+        follow.check_all_followed(record, context.source)
+        frozen.check_receiver(context)
         write_grants.see(record, context.source, context.target)
     except (Transient, *HANDS_OFF):
         raise

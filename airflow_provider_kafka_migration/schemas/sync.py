@@ -546,7 +546,7 @@ def _digest(source: RegistrySnapshot) -> str:
 
 
 def _is_left_to_cutover(record: MigrationRecord) -> bool:
-    """Whether a cutover brings over what is left. A mirror has none: its copiers may wait for a schema until its end."""
+    """Whether a cutover brings over what is left. A mirror has none, and its copiers may wait for a schema."""
     return record.spec.kind != "mirror" and record.is_frozen()
 
 

@@ -183,29 +183,28 @@ def _as_asked_since(context: PhaseContext) -> JobRef:
 
 def _promote_or_go_on(context: PhaseContext, request: MirrorRequest) -> Step:
     """Promote. If that fails while the mirror keeps producers stopped, it frees them, says why, and goes on."""
+    attempt = promotion_freeze.in_force(context.record)
     try:
-        return _promote(context, request)
+        return _promote(context, request, attempt)
     except (*HANDS_OFF, StillFrozen):
         raise
-    except Exception as error:
-        if not promotion_freeze.call_off_after(context, request, error) and not _is_given_up(context):
-            raise
-        if not isinstance(error, MigrationError):
+    except MigrationError as error:
+        if attempt is None or not promotion_freeze.call_off_after(context, attempt, request, error):
             raise
         log.warning("The mirror is not promoted, and goes on: %s", error)
+    except Exception as error:
+        if attempt is not None:
+            promotion_freeze.call_off_after(context, attempt, request, error)
+        raise
     return _as_asked_since(context)
 
 
-def _is_given_up(context: PhaseContext) -> bool:
-    """Whether somebody else has given up the freeze, because its limit had passed."""
-    attempt = context.record.freeze()
-    return attempt is not None and attempt.given_up and not attempt.ready
+def _promote(context: PhaseContext, request: MirrorRequest, attempt: FreezeAttempt | None) -> Step:
+    """Promote, if everything is copied and the source stands still; else the mirror goes on and says why.
 
-
-def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
-    """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
+    :param attempt: the freeze that keeps producers stopped; None: people have stopped them.
+    """
     record, source = context.record, context.source
-    attempt = promotion_freeze.in_force(record)
     if attempt is not None:
         frozen.check_deadline(record, attempt)
         requests.stop_at_frozen_ends(record, request.number)
@@ -315,7 +314,10 @@ def _lifted_if_copiers_fail(context: PhaseContext) -> Iterator[None]:
     except (*HANDS_OFF, Transient):
         raise
     except Exception as error:
-        promotion_freeze.call_off_after(context, requests.read(context.journal_store, context.migration_id), error)
+        attempt = promotion_freeze.in_force(context.record)
+        if attempt is not None:
+            request = requests.read(context.journal_store, context.migration_id)
+            promotion_freeze.call_off_after(context, attempt, request, error)
         raise
 
 
