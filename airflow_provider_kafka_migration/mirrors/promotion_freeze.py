@@ -157,7 +157,7 @@ def call_off_after(context: PhaseContext, attempt: FreezeAttempt, request: Mirro
 def _why(error: Exception) -> str:
     if not isinstance(error, MigrationError):
         return f"{type(error).__name__} in the mirror's code"
-    return f"{error.what}. {error.next_step}" if error.next_step else error.what
+    return f"{error.what}. Next: {error.next_step}" if error.next_step else error.what
 
 
 def hold_if_open(context: PhaseContext) -> list[str]:
