@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     ForeignData,
     FreezeFailed,
     MigrationError,
+    PhaseOver,
     StillFrozen,
 )
 from airflow_provider_kafka_migration.freeze import frozen, open_freeze
@@ -218,12 +219,26 @@ def test_nobody_is_stopped_while_the_copiers_are_far_behind(world: World) -> Non
         world.source.log(*ORDERS).write(*[b"more"] * 4)
 
     def caught_up() -> None:
-        assert not world.steps(steps.FREEZE_REQUESTED)
+        looked.append(len(world.steps(steps.FREEZE_REQUESTED)))
         assert world.context().record.tail_stop() is None
 
+    looked: list[int] = []
     go(world, behind, caught_up)
+    assert looked == [0]
     check_promoted(world)
     assert len(world.steps(steps.FREEZE_REQUESTED)) == 1
+
+
+def test_a_paused_mirror_catches_up_before_producers_are_stopped(world: World) -> None:
+    go(world, lambda: ask(world, "paused"))
+    world.source.log(*ORDERS).write(*[b"more"] * 100)
+    ask(world, "promoted")
+    world.restart()
+    world.copiers.submitted.clear()
+    promoted(world)
+    assert len(world.copiers.submitted) == 1, "the stop of the pause does not end its job"
+    [begun] = world.steps(steps.FREEZE_REQUESTED)
+    assert begun.details["lag"] == 0
 
 
 def test_people_stop_the_producers_unless_the_spec_says_otherwise(worlds: Worlds) -> None:
@@ -279,6 +294,40 @@ def test_a_record_behind_the_frozen_end_is_seen_by_the_last_look(world: World) -
     go(world, lambda: (look(world), world.source.log(*ORDERS).write(b"late")))
     check_lifted(world, "producers still write to 1 partitions of the source, the first is orders-0")
     goes_on(world)
+
+
+def test_a_freeze_that_was_given_up_is_lifted_as_soon_as_that_is_possible(world: World) -> None:
+    ask(world, "promoted")
+    fault = world.outside.fail("source.admin.delete_acls", BrokerUnreachable("away"))
+    with pytest.raises(StillFrozen):
+        go(world, lambda: (look(world), world.source.log(*ORDERS).write(b"late")))
+    assert fault
+    assert world.denied
+    world.outside.heal()
+    world.restart()
+    go(world, nothing)
+    check_lifted(world, "producers still write to 1 partitions of the source")
+    goes_on(world)
+
+
+def test_a_freeze_is_not_lifted_in_the_very_moment_of_the_promotion(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen_world(world)
+    real = frozen._check_not_ready
+
+    def then_promoted(record: Any, attempt: Any) -> None:
+        real(record, attempt)
+        record.journal.step(steps.PROMOTED, details={}, reason="promoted by another thread")
+
+    monkeypatch.setattr(frozen, "_check_not_ready", then_promoted)
+    context = world.context()
+    attempt = context.record.freeze()
+    assert attempt is not None
+    with pytest.raises(PhaseOver, match="promoted is journaled: it is too late"):
+        frozen.lift(context, attempt, reason="late")
+    assert world.denied == {"User:shop"}
+    assert not world.steps(steps.FREEZE_GIVEN_UP)
 
 
 def test_copiers_that_fail_for_good_free_the_producers(world: World) -> None:
@@ -379,6 +428,7 @@ def test_the_guard_does_nothing_once_the_mirror_is_promoted(world: World, monkey
     assert found is not None
     assert found.standing is Standing.READY
     assert "promoted is journaled" in found.lines()[0]
+    look(world)
     result = world.run("freeze_limit")
     assert "producers stay stopped" in result.summary
     for want in ("run", "paused", "ended"):
@@ -573,12 +623,8 @@ def test_a_process_that_dies_anywhere_in_the_lift_is_followed_by_one_that_comple
     worlds: Worlds, timed: Callable[[World], World], who: str
 ) -> None:
     def overdue(world: World) -> World:
-        frozen_world(asked_not(world))
+        frozen_world(world)
         world.clock.sleep(LIMIT_SECONDS + 6)
-        return world
-
-    def asked_not(world: World) -> World:
-        world.source.log(*ORDERS).write(b"last")
         return world
 
     for number, world in killed_anywhere(worlds, timed, overdue, lambda world: world.run("freeze_limit")):
@@ -588,17 +634,16 @@ def test_a_process_that_dies_anywhere_in_the_lift_is_followed_by_one_that_comple
             world.run("freeze_limit")
             assert world.denied == set(), f"killed after change {number}"
         world.restart()
-        go(world)
-        check_refused_once(world)
+        go(world, nothing)
+        # The request is turned down before that is journaled.
+        answer = MirrorRequest.parse(world.stored(keys.mirror_request(2)) or b"")
+        assert (answer.want, "max_producer_freeze has passed" in answer.refused) == ("run", True)
+        assert len(world.steps(steps.REQUEST_REFUSED)) <= 1
+        assert world.denied == set()
+        assert world.state is State.PAUSED
+        assert len(world.steps(steps.FREEZE_REQUESTED)) == 1, "no second freeze for the same request"
         world.restart()
         goes_on(world)
-
-
-def check_refused_once(world: World) -> None:
-    assert world.denied == set()
-    assert len(world.steps(steps.REQUEST_REFUSED)) <= 1
-    assert world.state is State.PAUSED
-    assert len(world.steps(steps.FREEZE_REQUESTED)) == 1, "no second freeze for the same request"
 
 
 # -- what reads of it -------------------------------------------------------------------------------------------------
