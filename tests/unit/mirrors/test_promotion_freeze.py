@@ -136,12 +136,13 @@ def frozen_world(world: World, *, verified: bool = True, denies: bool = True) ->
     def die(*_: object) -> None:
         raise Killed
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with pytest.MonkeyPatch.context() as patch:
         if verified:
             patch.setattr(world.copiers, "reported", die)
         else:
             patch.setattr(promotion_freeze, "verify", die)
-        go(world, nothing)
+        with pytest.raises(Killed):
+            go(world, nothing)
     world.restart()
     assert world.denied == ({"User:shop"} if denies else set())
     return world
@@ -418,9 +419,10 @@ def test_the_guard_does_nothing_once_the_mirror_is_promoted(world: World, monkey
         raise Killed
 
     ask(world, "promoted")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(ending, "_fence", die)
-        go(world, nothing)
+        with pytest.raises(Killed):
+            go(world, nothing)
     world.restart()
     assert world.steps(steps.PROMOTED)
     world.clock.sleep(3600)
@@ -438,6 +440,7 @@ def test_the_guard_does_nothing_once_the_mirror_is_promoted(world: World, monkey
     check_promoted(world)
     assert world.denied == {"User:shop"}
     assert not world.steps(steps.FREEZE_LIFTED)
+    assert len(world.steps(steps.FREEZE_REQUESTED)) == 1
     assert world.run("freeze_limit").already_done
 
 
@@ -561,7 +564,7 @@ def killed_anywhere(
         world.context()
         world.outside.revive()
         world.outside.dies_after = number
-        with pytest.raises(BaseException):  # noqa: B017, PT011 - also what a killed process hides behind
+        with pytest.raises(BaseException):  # noqa: B017 - also what a killed process hides behind
             act(world)
         world.copiers.then = lambda: None
         world.restart()
