@@ -35,11 +35,11 @@ MIRROR_PHASE = Phase(
 
 FREEZE_LIMIT = Phase(
     "freeze_limit",
-    "Runs alongside `mirror`. If the mirror stops producers itself before it is promoted (`freeze: webhook` or `acl`), it "
-    "lifts a freeze that lasts longer than `max_producer_freeze` when `mirror` does not, and goes on. Purple (deferred) "
-    "is normal. It is green once the mirror is promoted or has ended, or if it stops no producers.\n\n**Up for retry?** "
-    "Producers are still frozen, and it cannot free them: the last line of its error names what a person has to do.\n\n"
-    "**Red?** A person has to change what the last log line names. Then clear it.",
+    "Runs alongside `mirror`. If the mirror stops producers itself before it is promoted (`freeze: webhook` or `acl`), "
+    "it lifts a freeze that lasts longer than `max_producer_freeze` when `mirror` does not, and goes on. Purple "
+    "(deferred) is normal. It is green once the mirror is promoted or has ended, or if it stops no producers.\n\n"
+    "**Up for retry?** Producers are still frozen, and it cannot free them: the last line of its error names what a "
+    "person has to do.\n\n**Red?** A person has to change what the last log line names. Then clear it.",
     "freeze_limit:run",
     place=Place.ASIDE,
     after="seed",

@@ -12,6 +12,7 @@ from phase_world.outside import Killed
 from phase_world.world import PRODUCER_ACL, World, Worlds
 from test_mirror_phase import ORDERS, SECTIONS, ask
 
+from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Promotion
 from airflow_provider_kafka_migration.drift import source_drift
@@ -680,6 +681,16 @@ def test_the_open_map_is_not_written_over_a_finished_one_after_a_lifted_freeze(w
     found = world.context().record.offset_map()
     assert found is not None
     assert found.complete
+
+
+@pytest.mark.parametrize("freeze", ["acl", "manual"])
+def test_the_precheck_tells_that_acls_cannot_stop_everybody(world: World, freeze: str) -> None:
+    assert world.source.acls is not None
+    world.source.acls.add(Acl("TOPIC", "orders", "LITERAL", "User:*", "*", "WRITE", "ALLOW"))
+    world.change_spec(cutover={"freeze": freeze})
+    context = world.context()
+    found = [item.code for item in access.check_denials(context, context.record.plan())]
+    assert found == (["B042"] if freeze == "acl" else [])
 
 
 # -- webhooks ---------------------------------------------------------------------------------------------------------
