@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_kafka_migration.dag_parts.kinds import DagKind
 from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
-from airflow_provider_kafka_migration.mirror_table import BEFORE, MIRROR_PHASE, VERIFY
+from airflow_provider_kafka_migration.mirror_table import BEFORE, FREEZE_LIMIT, MIRROR_PHASE, VERIFY
 from airflow_provider_kafka_migration.operators.mirror import OPERATORS
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.provider.params import mirror_params, run_params, verify_params
@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.spec.mirrors_file import is_of_mirrors, pa
 GENERIC_DAG_ID = "kafka_mirror"
 TAGS = ("kafka", "kafka-mirror")
 
+#: The line of tasks. :data:`~.mirror_table.FREEZE_LIMIT` runs beside the last one.
 ROWS = (*BEFORE, MIRROR_PHASE)
 
 DAG_DOC = f"""\
@@ -41,15 +42,18 @@ that reaches the storage; the task `mirror` does it and journals who asked:
 |---|---|
 | `pause` | ends its Spark job and waits, deferred (purple) |
 | `resume` | goes on by itself; nobody clears anything |
-| `promote` | copies the rest and succeeds; with `--source-gone` it contacts the target only |
+| `promote` | stops the producers if the spec says so, copies the rest and succeeds; with \
+`--source-gone` it contacts the target only |
 | `end` | stops copying and succeeds; topics and content stay |
+
+Beside `mirror`, `freeze_limit` keeps the limit of a promotion's freeze, if the spec has the mirror stop producers.
 
 **Any task may be cleared at any time.** It continues from the target's end, with nothing twice and nothing lost. A
 failure that may pass is tried again without an end: *up for retry* means that a cluster, the storage or Spark has been
 away for ten minutes or more. The last log line of a red task names what failed, where, and what to do next.
 """
 
-TASK_DOCS: dict[str, str] = {row.id: row.doc for row in ROWS}
+TASK_DOCS: dict[str, str] = {row.id: row.doc for row in (*ROWS, FREEZE_LIMIT)}
 
 _KIND = DagKind(
     generic_id=GENERIC_DAG_ID,
@@ -96,6 +100,8 @@ def build_mirror_dag(
             if above is not None:
                 above >> task
             above = task
+        if parsed is None or parsed.freezes_promotion:
+            dag.get_task(FREEZE_LIMIT.after) >> tasks.phase(FREEZE_LIMIT)
         tasks.check_task_args()
     return dag
 

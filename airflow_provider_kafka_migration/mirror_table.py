@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_provider_kafka_migration.phase_table import PHASES, Phase
+from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.state import State
 
 #: What has to be done once, before anything can be mirrored.
@@ -33,6 +33,22 @@ MIRROR_PHASE = Phase(
     for_ever=True,
 )
 
+FREEZE_LIMIT = Phase(
+    "freeze_limit",
+    "Runs alongside `mirror`. If the mirror stops producers itself before it is promoted (`freeze: webhook` or `acl`), "
+    "it lifts a freeze that lasts longer than `max_producer_freeze` when `mirror` does not, and goes on. Purple "
+    "(deferred) is normal. It is green once the mirror is promoted or has ended, or if it stops no producers.\n\n"
+    "**Up for retry?** Producers are still frozen, and it cannot free them: the last line of its error names what a "
+    "person has to do.\n\n**Red?** A person has to change what the last log line names. Then clear it.",
+    "freeze_limit:run",
+    place=Place.ASIDE,
+    after="seed",
+    fails_migration=False,
+    needs_journal_only=True,
+    keeps_trying=True,
+    for_ever=True,
+)
+
 FINISH = Phase(
     "finish",
     "Ends a mirror, or promotes its target although the source is gone: needs the journal and the target only.",
@@ -56,5 +72,5 @@ VERIFY = Phase(
 #: Rows by id, of each kind of spec.
 TABLES: Mapping[str, Mapping[str, Phase]] = {
     "migration": PHASES,
-    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FINISH, VERIFY)},
+    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FREEZE_LIMIT, FINISH, VERIFY)},
 }

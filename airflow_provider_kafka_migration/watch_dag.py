@@ -71,7 +71,7 @@ def build_freeze_watch_dag(
     :param dag_id: default ``kafka_watch_freeze_<migration_id>``.
     :param poll_seconds: time between two reads of the journal.
     :param dag_args: arguments of ``DAG``; they override the defaults here.
-    :raises SpecInvalid: with every mistake of the spec, or because it is one of a mirror, which freezes nobody.
+    :raises SpecInvalid: with every mistake of the spec, or because it is one of a mirror.
     :raises ValueError: the interval is not positive, or neither a callback nor the spec's notifier is given.
     """
     parsed = _parsed(spec).check_kind("migration")

@@ -74,9 +74,7 @@ def _state_topic(cluster: Cluster, item: permissions.Needed, facts: TopicFacts) 
 def check_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Check that ACLs can stop producers where the spec wants that, as long as nobody waits for them to be stopped."""
     spec = context.spec
-    if spec.kind != "migration":
-        return
-    if spec.cutover.freeze == "acl":
+    if spec.cutover.freeze == "acl" and (spec.kind == "migration" or spec.freezes_promotion):
         names, without = sorted(topic.name for topic in plan.topics), "use cutover.freeze: webhook or manual"
         yield from _denials(spec, context.source, names, names, without, lambda error: error.next_step)
     if spec.is_way_back and section_of(spec).freeze_old == "acl":

@@ -1,6 +1,7 @@
 """The freeze limit on the command line: a thread that lifts an overdue freeze while another thread is busy.
 
-The running step also lifts the freeze at its deadline, but not while it waits for a broker that does not answer.
+The running step also lifts the freeze at its deadline, but not while it waits for a broker that does not answer. So it
+is in a mirror, whose promotion the guard calls off; then it goes on, as the mirror does.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ LOOK_SECONDS = 2.0
 
 
 class FreezeGuard:
-    """Checks the freeze as long as the cutover runs. Use it as a context manager.
+    """Checks the freeze as long as the cutover or the mirror runs. Use it as a context manager.
 
     :param migration: a separate instance with the same owner. Closed at the end.
     """
 
     def __init__(self, migration: Migration, *, look_seconds: float = LOOK_SECONDS) -> None:
         self._migration = migration
+        self._phase = "freeze_limit" if migration.spec.kind == "mirror" else "cutover.freeze_limit"
         self._look_seconds = look_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="freeze-guard", daemon=True)
@@ -43,7 +45,7 @@ class FreezeGuard:
     def _run(self) -> None:
         while not self._stop.wait(self._look_seconds):
             try:
-                if not self._migration.run("cutover.freeze_limit").details.get("watch"):
+                if not self._migration.run(self._phase).details.get("watch"):
                     return
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 # Producers may be frozen, so the guard continues as long as the command runs.

@@ -23,7 +23,7 @@ def end_with_open_freeze(spec: MigrationSpec, file: Path) -> None:
     began = utc_now()
     say_last(
         lambda: read_notice(spec, file, began),
-        when_killed=f"ended immediately: `kafka-migration status {file}` shows whether producers are frozen",
+        when_killed=f"ended immediately: `{_status(spec, file)}` shows whether producers are frozen",
     )
 
 
@@ -35,11 +35,11 @@ def read_notice(spec: MigrationSpec, file: Path, began: datetime) -> Notice | No
     try:
         return _read(spec, str(file), began)
     except KeyboardInterrupt:
-        return _unknown(file, "interrupted while the journal was read")
+        return _unknown(spec, file, "interrupted while the journal was read")
     except MigrationError as error:
-        return _unknown(file, error.what)
+        return _unknown(spec, file, error.what)
     except Exception as error:  # it must not hide the error that ended the command
-        return _unknown(file, f"unexpected {type(error).__name__}")
+        return _unknown(spec, file, f"unexpected {type(error).__name__}")
 
 
 def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
@@ -57,10 +57,14 @@ def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
         return Notice({"freeze_lifted": lifted}, [lifted]) if lifted else None
 
 
-def _unknown(file: Path, why: str) -> Notice:
+def _status(spec: MigrationSpec, file: Path) -> str:
+    return f"kafka-migration mirror status {file}" if spec.kind == "mirror" else f"kafka-migration status {file}"
+
+
+def _unknown(spec: MigrationSpec, file: Path, why: str) -> Notice:
     lines = [
         f"it is unknown whether producers are frozen, because the journal cannot be read: {why}",
-        f"as soon as its storage answers, run `kafka-migration status {file}`",
+        f"as soon as its storage answers, run `{_status(spec, file)}`",
     ]
     data: dict[str, Any] = {"standing": "unknown", "text": lines}
     return Notice({"freeze": data}, lines)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering, speak_of_mirror
+from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.migrate import (
     DataPlane,
     MigrationOpener,
@@ -92,18 +95,20 @@ def run(
     A paused mirror stays paused (exit status 10): kafka-migration mirror resume lets it go on.
     """
     spec = _load(file)
-    return _run(spec, plane, takeover=takeover, quiet=json_output)
+    return _run(spec, file, plane, takeover=takeover, quiet=json_output)
 
 
-def _run(spec: MigrationSpec, plane: DataPlane, *, takeover: bool, quiet: bool) -> Answer:
+def _run(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, quiet: bool) -> Answer:
     from airflow_provider_kafka_migration.cli.mirror_runner import MirrorRunner
 
     view = make_view(quiet=quiet)
     stop = Stop()
-    with view, MigrationOpener(spec, view, takeover=takeover, plane=plane).open(stop) as migration:
+    _tell_of_freeze(spec, file)
+    opener = MigrationOpener(spec, view, takeover=takeover, plane=plane)
+    with view, opener.open(stop) as migration:
         if migration.status().state is None:
             plane.check(spec)
-        runner = MirrorRunner(migration, stop, on_result=view.done)
+        runner = MirrorRunner(migration, stop, on_result=view.done, guard=_guard_of(spec, opener))
         state = runner.go()
         migration.release("the mirror's command has ended")
     data = {
@@ -115,6 +120,17 @@ def _run(spec: MigrationSpec, plane: DataPlane, *, takeover: bool, quiet: bool) 
     }
     code = ExitCode.WAITS if state is State.PAUSED else ExitCode.OK
     return Answer(data, [f"{escape(spec.migration_id)} is {_name(state)}"], code=code)
+
+
+def _tell_of_freeze(spec: MigrationSpec, file: Path) -> None:
+    """Make the command's last lines say whether producers are frozen, if it may freeze them."""
+    if spec.freezes_promotion:
+        end_with_open_freeze(spec, file)
+
+
+def _guard_of(spec: MigrationSpec, opener: MigrationOpener) -> Callable[[], AbstractContextManager[object]]:
+    """Return what opens the guard of a freeze's limit; nothing for a mirror that stops no producers."""
+    return opener.open_guard if spec.freezes_promotion else nullcontext
 
 
 def _name(state: State | None) -> str:
@@ -179,6 +195,8 @@ def status(file: SpecArgument) -> Answer:
     if synced is not None and synced.problem:
         text = f"groups are NOT brought up to date since {synced.failing_since}: {synced.problem}"
         lines.append(f"[bold red]{escape(text)}[/]")
+    if found.freeze is not None:
+        lines += [escape(line) for line in found.freeze.lines(str(file))]
     for item in missing:
         since = f"gone from the source since {item.since}" if item.since else "not listed by the source"
         lines.append(escape(f"group {item.group}: {since}; kept on the target: {item.kept}"))
@@ -325,7 +343,7 @@ def pause(
     plane: DataPlane,
 ) -> Answer:
     """Pause a mirror, wherever it runs: copiers end their work, and nothing is copied until it is resumed."""
-    return _ask(_load(file), "paused", plane, reason=reason, timeout=timeout, takeover=takeover)
+    return _ask(_load(file), file, "paused", plane, reason=reason, timeout=timeout, takeover=takeover)
 
 
 @mirror_app.command("resume")
@@ -347,7 +365,7 @@ def resume(
     _check_not_ended(spec, journal)
     request = requests.write(journal.store, spec.migration_id, "run", by=identity(), at=_now(), reason=reason)
     if takeover or not _is_held(journal):
-        return _run(spec, plane, takeover=takeover, quiet=json_output)
+        return _run(spec, file, plane, takeover=takeover, quiet=json_output)
     if journal.working_state in _MIRRORS:
         _wait(spec, journal, request, timeout)
     # Before its seed has ended there is no pause to wait for the end of: only an earlier request is withdrawn.
@@ -375,11 +393,14 @@ def promote(
 ) -> Answer:
     """End a mirror so that its target is used on its own.
 
-    Stop the producers of the source first: everything is copied to its end, and if the source still moves then, the
-    request is refused and the mirror goes on. With --source-gone nothing more is copied.
+    Stop the producers of the source first, unless cutover.freeze says that the mirror does: everything is copied to its
+    end, and if the source still moves then, the request is refused and the mirror goes on. With --source-gone nobody is
+    stopped, and nothing more is copied.
     """
     spec = _load(file)
-    return _ask(spec, "promoted", plane, reason=reason, timeout=timeout, takeover=takeover, source_gone=source_gone)
+    return _ask(
+        spec, file, "promoted", plane, reason=reason, timeout=timeout, takeover=takeover, source_gone=source_gone
+    )
 
 
 @mirror_app.command("end")
@@ -393,7 +414,7 @@ def end(
     plane: DataPlane,
 ) -> Answer:
     """End a mirror for good. Topics and content stay on the target."""
-    return _ask(_load(file), "ended", plane, reason=reason, timeout=timeout, takeover=takeover)
+    return _ask(_load(file), file, "ended", plane, reason=reason, timeout=timeout, takeover=takeover)
 
 
 def _now() -> str:
@@ -423,6 +444,7 @@ def _is_held(journal: Journal) -> bool:
 
 def _ask(
     spec: MigrationSpec,
+    file: Path,
     want: Want,
     plane: DataPlane,
     *,
@@ -452,7 +474,7 @@ def _ask(
             source_gone=source_gone,
         )
         if takeover or not _is_held(journal):
-            _act(spec, plane, takeover=takeover, phase="mirror" if _needs_source(request) else "finish")
+            _act(spec, file, plane, takeover=takeover, phase="mirror" if _needs_source(request) else "finish")
         else:
             _wait(spec, journal, request, timeout)
     journal.refresh()
@@ -478,10 +500,13 @@ def _needs_source(request: MirrorRequest) -> bool:
     return request.want == "paused" or (request.want == "promoted" and not request.source_gone)
 
 
-def _act(spec: MigrationSpec, plane: DataPlane, *, takeover: bool, phase: str) -> None:
+def _act(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, phase: str) -> None:
     view = make_view(quiet=True)
-    with view, MigrationOpener(spec, view, takeover=takeover, plane=plane).open() as migration:
-        migration.run(phase)
+    _tell_of_freeze(spec, file)
+    opener = MigrationOpener(spec, view, takeover=takeover, plane=plane)
+    with view, opener.open() as migration:
+        with _guard_of(spec, opener)():
+            migration.run(phase)
         migration.release("the mirror's command has ended")
 
 

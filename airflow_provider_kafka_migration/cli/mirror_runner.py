@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from airflow_provider_kafka_migration.errors import Interrupted, Transient
 from airflow_provider_kafka_migration.migration import Migration
@@ -27,13 +28,20 @@ class MirrorRunner:
     has asked for is looked at before each try, so that a mirror whose source is gone can be promoted.
 
     :param stop: ends it early; the next run goes on.
+    :param guard: opens what keeps the limit of a freeze while the mirror runs.
     """
 
     def __init__(
-        self, migration: Migration, stop: threading.Event, *, on_result: Callable[[PhaseResult], None]
+        self,
+        migration: Migration,
+        stop: threading.Event,
+        *,
+        on_result: Callable[[PhaseResult], None],
+        guard: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._migration = migration
         self._stop = stop
+        self._guard = guard
         self._on_result = on_result
         self.results: list[PhaseResult] = []
 
@@ -65,7 +73,8 @@ class MirrorRunner:
         if phase == "mirror":
             for row in BEFORE:
                 self._run(row.id)
-        self._run(phase)
+        with self._guard():
+            self._run(phase)
         return self._migration.status().state
 
     def _run(self, phase: str) -> None:

@@ -39,7 +39,12 @@ def still_frozen(
     """
     return StillFrozen(
         f"{what}: {cause.what}",
-        where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
+        where=Where(
+            migration_id=spec.migration_id,
+            phase=words.phase_of(spec),
+            path=cause.where.path,
+            broker=cause.where.broker,
+        ),
         next_step=instructions(spec, method=method, deadline=deadline, acls=acls, held=held),
         details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
     )
@@ -65,6 +70,12 @@ def instructions(
         how = _webhook(spec, deadline, held=held)
     else:
         how = _acl(acls) if method == "acl" else _MANUAL
+    if spec.kind == "mirror":
+        return (
+            f"{how} Do not do it if the journal has the step promoted, because clients may be on the target already; "
+            "nor if the journal cannot be read. The mirror keeps trying while it runs, and so does Airflow's "
+            "freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
+        )
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
         "or red, because clients may be on the target already; nor if floor_guard has begun and the journal cannot be "
@@ -81,7 +92,9 @@ def _webhook(spec: MigrationSpec, deadline: datetime | None, *, held: bool) -> s
     elif deadline:
         until = f"it was given the deadline {iso(deadline)} at which it should free them by itself"
     else:
-        until = "it was given a deadline at which it should free them by itself, unless cutover.floor_guard has begun"
+        until = "it was given a deadline at which it should free them by itself" + (
+            "" if spec.kind == "mirror" else ", unless cutover.floor_guard has begun"
+        )
     return (
         f"ask the owners of {url} whether producers are free ({until}); "
         f'if not, have the owners free them, or POST {{"migration_id": "{spec.migration_id}", "action": '

@@ -4,6 +4,9 @@ A cutover is one or more *attempts*. An attempt begins with a journal step befor
 ends either with READY_FOR_CLIENT_SWITCH or lifted. Every step of the cutover runs inside :func:`frozen_step`. When the
 limit has passed, or when the step has failed for good, it lifts the freeze and takes the migration back to ``tail``
 (producers never stay stopped for a migration that does not continue, docs/decisions/0007).
+
+The promotion of a mirror has attempts, too, which end with the step ``promoted`` or lifted. Its steps are not here but
+in :mod:`~.mirrors.promotion_freeze`; the methods, the limit and the lift are the same.
 """
 
 from __future__ import annotations
@@ -251,7 +254,7 @@ class FreezeWebhook:
             f'the freeze webhook refused to keep producers stopped without a deadline ("deadline": null): {reason}',
             where=self._where(migration_id),
             next_step="make the receiver accept a freeze without a deadline, in which it frees producers only at "
-            "`unfreeze`; then begin the cutover again with drain_ready and a new approval",
+            "`unfreeze`; then begin the cutover again with drain_ready and a new approval, or promote the mirror again",
             details={"action": "freeze", "deadline": None, "reason": reason},
         )
 
@@ -375,7 +378,7 @@ def webhook_receiver(context: PhaseContext) -> Receiver:
     if not section.producer_freeze_webhook:
         raise FreezeFailed(
             "the producers were stopped through a webhook, but the spec no longer has its address",
-            where=context.where(PHASE),
+            where=context.where(words.phase_of(context.spec)),
             next_step="put cutover.producer_freeze_webhook back into the spec",
         )
     secret = context.resolver.text(section.webhook_secret).strip() if section.webhook_secret else None
@@ -476,7 +479,9 @@ class OwnPrincipal:
         setting = f"{cluster.role}.principal in the spec"
         if spec.is_way_back:
             setting = f"{_OPPOSITE[cluster.role]}.principal in the first migration's spec"
-        return cls(cluster.role, name, cluster.role == "target" or spec.cutover.sentinel == "record", setting)
+        # A mirror that fails back writes to the former source, whose producers are still stopped.
+        writes = cluster.role == "target" or spec.cutover.sentinel == "record" or spec.kind == "mirror"
+        return cls(cluster.role, name, writes, setting)
 
 
 def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
@@ -486,7 +491,7 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
         if not listing.authorizer:
             raise FreezeFailed(
                 "the source has no authorizer, so ACLs cannot stop any producer",
-                where=record.where(PHASE, cluster="source"),
+                where=record.where(words.phase_of(record.spec), cluster="source"),
                 next_step="use cutover.freeze: webhook or manual",
             )
         topics = sorted({topic for topic, _ in record.partitions()})
@@ -498,6 +503,7 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
             key=attempt,
             details={"acls": [acl_row(acl) for acl in bindings]},
             reason=f"{len({acl.principal for acl in bindings})} principals to deny",
+            unless_step=(steps.FREEZE_GIVEN_UP, attempt),
         )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     _raise_failures(record, source.admin.create_acls(bindings), "created")
@@ -530,13 +536,13 @@ def _raise_failures(record: MigrationRecord, results: dict[Acl, ItemError | None
     if error.unauthorized:
         raise PermissionMissing(
             f"ACLs cannot be {verb} on the source",
-            where=record.where(PHASE, cluster="source"),
+            where=record.where(words.phase_of(record.spec), cluster="source"),
             next_step="grant the migration's principal Alter on the source cluster, or set cutover.freeze: webhook or "
             "manual",
         )
     raise FreezeFailed(
         f"{len(failed)} of {len(results)} ACLs could not be {verb}; the first: {acl}: {error}",
-        where=record.where(PHASE, cluster="source"),
+        where=record.where(words.phase_of(record.spec), cluster="source"),
         next_step="fix the cause in the broker's message, then clear the task: it retries only what failed",
         details={"failed": [{"acl": str(item), "error": str(problem)} for item, problem in sorted(failed.items())]},
     )
@@ -580,9 +586,9 @@ def check_deadline(record: MigrationRecord, attempt: FreezeAttempt) -> None:
     raise FreezeFailed(
         f"producers have been frozen for longer than max_producer_freeze "
         f"({record.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
-        where=record.where(PHASE),
+        where=record.where(words.phase_of(record.spec)),
         next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
-        "choose a quieter hour; then approve the cutover again",
+        f"choose a quieter hour; then {words.again(record.spec)}",
         details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
     )
 
@@ -605,28 +611,46 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
         return {}
     # A reference's backend may be slow, so references are resolved before the checks and not between them.
     receiver = webhook_receiver(context)
-    context.journal.step_once(
-        steps.FREEZE_HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER}
-    )
+    check_not_given_up(context, attempt)
+    only_in = {State.CUTOVER} if attempt.request is None else None
+    context.journal.step_once(steps.FREEZE_HELD, key=attempt.key, details={"method": attempt.method}, only_in=only_in)
     # Checked right before a request that ends before the limit: a late request must not follow an ``unfreeze``.
     if not attempt.ready:
         check_deadline(context.record, attempt)
-    context.journal.check_holds(only_in={State.CUTOVER})
+    check_not_given_up(context, attempt)
     # After READY there is no limit any more, and no caller that asks again.
     within = None if attempt.ready else seconds_left(context.record, attempt)
     try:
         return hold_by_method(context.record, receiver, within_seconds=within)
     finally:
-        _free_again_if_lifted(context, attempt)
+        free_again_if_lifted(context, attempt)
 
 
-def _free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None:
-    """Free the producers again if the watch on the limit freed them while the request to stop them was under way.
+def check_not_given_up(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """Check that this process holds the claim, and that steps of the attempt may follow.
 
-    :raises PhaseOver: the watch has freed them.
+    :raises ClaimLost: another owner has taken over.
+    :raises PhaseOver: the attempt was given up.
+    """
+    if attempt.request is None:
+        context.journal.check_holds(only_in={State.CUTOVER})
+        return
+    context.journal.check_holds()
+    if context.journal.find_step(steps.FREEZE_GIVEN_UP, attempt.key) is not None:
+        raise PhaseOver(
+            f"freeze {attempt.number} was given up, so nothing may follow that belongs to it",
+            where=context.where(words.phase_of(context.spec)),
+            next_step="stop; the mirror goes on, and a new request to promote it begins a new freeze",
+        )
+
+
+def free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """Free the producers again if somebody else freed them while the request to stop them was under way.
+
+    :raises PhaseOver: they were freed.
     """
     try:
-        context.journal.check_holds(only_in={State.CUTOVER})
+        check_not_given_up(context, attempt)
     except PhaseOver:
         unfreeze(context, attempt.method, attempt.key, attempt.deadline)
         raise
@@ -655,7 +679,7 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
     except HANDS_OFF:
         raise
     except Exception as error:
-        if attempt.ready or _may_be_tried_again(context.record, attempt, error):
+        if attempt.ready or may_be_tried_again(context.record, attempt, error):
             raise
         lift(context, attempt, reason=_reason(error))
         if isinstance(error, MigrationError):
@@ -663,7 +687,8 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
         raise
 
 
-def _may_be_tried_again(record: MigrationRecord, attempt: FreezeAttempt, error: Exception) -> bool:
+def may_be_tried_again(record: MigrationRecord, attempt: FreezeAttempt, error: Exception) -> bool:
+    """Whether a failed step may be run again while producers stay stopped: a retry is cheaper than a second freeze."""
     from_outside = isinstance(error, Transient) and error.code != "DRAIN_TIMEOUT"
     return (from_outside or isinstance(error, _HEALABLE)) and seconds_left(record, attempt) > 0
 
@@ -678,22 +703,24 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
     that, no step of the cutover runs while producers write again. The tail's stop is withdrawn, so that a running tail
     continues: before, unless the attempt may have restored configs that producers notice. Then the topics first get
-    their copy-time settings again (:mod:`~.freeze.tail_stop`), for which the producers do not wait.
+    their copy-time settings again (:mod:`~.freeze.tail_stop`), for which the producers do not wait. A mirror stays in
+    its state, and journals that it gives the attempt up; its stop is withdrawn once its copiers have reached it.
 
     :param ends: the migration ends, so nothing has to continue.
     :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; the error says what a person has
         to do, and the next call tries again.
-    :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled.
+    :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled, or that the mirror is promoted.
     """
     record = context.record
+    is_cutover = attempt.request is None
     try:
         # A process that has lost the migration must not free producers, and no process may do so once clients may be on
         # the target: writes to the source would make the clusters diverge. Without the journal neither is known.
         context.journal.check_holds()
         _check_not_ready(record, attempt)
-        back_to_tail(record, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
-        is_restored = tail_stop.may_be_restored(record, attempt)
-        if not is_restored:
+        _leave(record, attempt, reason)
+        is_restored = is_cutover and tail_stop.may_be_restored(record, attempt)
+        if is_cutover and not is_restored:
             tail_stop.clear_tail_stop(record)
         done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
     except (*HANDS_OFF, PhaseOver):
@@ -713,11 +740,29 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
 
 
+def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None:
+    """Make sure that no step of the attempt follows any more.
+
+    :raises PhaseOver: the attempt's last step is journaled.
+    """
+    if attempt.request is None:
+        back_to_tail(record, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
+    elif record.journal.find_step(steps.FREEZE_GIVEN_UP, attempt.key) is None:
+        record.journal.step(
+            steps.FREEZE_GIVEN_UP,
+            key=attempt.key,
+            details={"reason": reason},
+            reason=f"freeze {attempt.number} is lifted: {reason}",
+            unless_step=attempt.last_step,
+        )
+
+
 def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
-    if record.journal.find_step(steps.READY, attempt.key) is not None:
+    name, key = attempt.last_step
+    if record.journal.find_step(name, key) is not None:
         raise PhaseOver(
-            f"freeze {attempt.number} ended with {steps.READY}: it is too late to free the producers",
-            where=record.where(PHASE),
+            f"freeze {attempt.number} ended with {name}: it is too late to free the producers",
+            where=record.where(words.phase_of(record.spec)),
             next_step="nothing needs to be done: the migration has continued, and clients may be on the target",
         )
 

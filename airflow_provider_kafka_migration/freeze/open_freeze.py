@@ -21,9 +21,11 @@ class Standing(StrEnum):
 
     #: Producers are stopped, or were asked to stop.
     FROZEN = "frozen"
-    #: The migration has left the cutover, and the journal does not say that producers are free.
+    #: The migration has left the cutover, or the mirror has given its promotion up, and the journal does not say that
+    #: producers are free.
     GIVEN_UP = "given_up"
-    #: READY is journaled, but the last step of the cutover has not ended: the producers are never freed again.
+    #: READY is journaled, but the last step of the cutover has not ended, or a promotion is not complete: the producers
+    #: are never freed again.
     READY = "ready"
 
 
@@ -39,6 +41,11 @@ class OpenFreeze:
     read_at: datetime
 
     @property
+    def is_mirror(self) -> bool:
+        """Whether it is for the promotion of a mirror."""
+        return self.attempt.request is not None
+
+    @property
     def is_overdue(self) -> bool:
         """Whether ``max_producer_freeze`` has passed."""
         return self.standing is not Standing.READY and self.read_at > self.attempt.deadline
@@ -46,6 +53,7 @@ class OpenFreeze:
     def as_dict(self, file: str = "FILE") -> dict[str, Any]:
         """Return the freeze as JSON-able data."""
         attempt = self.attempt
+        go_on, lift = (_run_mirror, _resume_mirror) if self.is_mirror else (_resume, _rollback)
         return {
             "standing": str(self.standing),
             "attempt": attempt.number,
@@ -55,8 +63,8 @@ class OpenFreeze:
             "deadline": iso(attempt.deadline),
             "overdue": self.is_overdue,
             "without_deadline": attempt.held,
-            "go_on": _resume(file),
-            "lift": None if self.standing is Standing.READY else _rollback(file),
+            "go_on": go_on(file),
+            "lift": None if self.standing is Standing.READY else lift(file),
             "text": self.lines(file),
         }
 
@@ -66,6 +74,8 @@ class OpenFreeze:
         :param file: path of the spec, for commands that can be copied.
         """
         attempt = self.attempt
+        if self.is_mirror:
+            return self._mirror_lines(file)
         if self.standing is Standing.READY:
             return [
                 f"producers stay stopped on the source: {steps.READY} is journaled, and "
@@ -98,6 +108,35 @@ class OpenFreeze:
             lift,
         ]
 
+    def _mirror_lines(self, file: str) -> list[str]:
+        """Return the sentences for a mirror: whoever runs it carries on by itself."""
+        attempt, run = self.attempt, _run_mirror(file)
+        if self.standing is Standing.READY:
+            return [
+                f"producers stay stopped on the source: {steps.PROMOTED} is journaled, and the promotion is not "
+                "complete",
+                f"to complete it: `{run}`, if nobody runs the mirror; the freeze will not be lifted, and producers "
+                "must not write to the source again",
+            ]
+        if self.standing is Standing.GIVEN_UP:
+            return [
+                f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
+                f"(stopped since {iso(attempt.stopped_at)}, limit {iso(attempt.deadline)})",
+                f"whoever runs the mirror keeps trying to free them; if nobody does: `{run}`",
+            ]
+        go_on = (
+            f"whoever runs the mirror lifts it now; if nobody does: `{run}`"
+            if self.is_overdue
+            else f"whoever runs the mirror goes on with the promotion, and lifts the freeze at its limit; if nobody "
+            f"does: `{run}`"
+        )
+        return [
+            words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
+            words.unattended(attempt.method, held=attempt.held, is_mirror=True),
+            go_on,
+            f"to lift it, and to mirror on: `{_resume_mirror(file)}`",
+        ]
+
 
 def _then(method: str) -> str:
     return f"; then {words.TELL_OWNERS}" if method == "manual" else ""
@@ -109,6 +148,14 @@ def _resume(file: str) -> str:
 
 def _rollback(file: str) -> str:
     return f"kafka-migration rollback {file}"
+
+
+def _run_mirror(file: str) -> str:
+    return f"kafka-migration mirror run {file}"
+
+
+def _resume_mirror(file: str) -> str:
+    return f"kafka-migration mirror resume {file}"
 
 
 def read(context: PhaseContext) -> OpenFreeze | None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.cutover import Bypass
+from airflow_provider_kafka_migration.documents.cutover import Bypass, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 
-PHASE = "cutover"
 POLL_SECONDS = 0.2
 #: In addition to the window: records that were in flight when producers stopped may still arrive for this long.
 GRACE_SECONDS = 3.0
@@ -76,9 +76,37 @@ class StillWatch:
 
 @dataclass(frozen=True)
 class Watch:
+    """How to look at the source again and again.
+
+    :param sleep: waits between two looks; what it raises ends the wait.
+    :param clock: seconds of a steady clock.
+    """
+
     poll_seconds: float
     sleep: Callable[[float], None]
     clock: Callable[[], float]
+
+
+def verify(
+    record: MigrationRecord, source: Cluster, attempt: FreezeAttempt, details: dict[str, Any], watch: Watch
+) -> FreezeResult:
+    """Wait until the source stands still, and return what the journal keeps of a verified freeze.
+
+    :param details: what the method that stops the producers has returned.
+    :raises FreezeFailed: it does not stand still; see :func:`stand_still`.
+    """
+    ends, bypasses = stand_still(record, source, attempt, watch)
+    return FreezeResult(
+        migration_id=record.migration_id,
+        attempt=attempt.number,
+        method=attempt.method,
+        requested_at=iso(attempt.requested_at),
+        verified_at=iso(record.now()),
+        deadline=iso(attempt.deadline),
+        ends=by_name(ends),
+        bypasses=bypasses,
+        details=details,
+    )
 
 
 def stand_still(
@@ -152,8 +180,8 @@ def bypassed(record: MigrationRecord, bypasses: list[Bypass]) -> FreezeFailed:
     return FreezeFailed(
         f"{len(bypasses)} partitions were written to after the freeze; {first.topic}-{first.partition} got "
         f"offsets {first.from_offset} to {first.to_offset - 1} from {who}",
-        where=record.where(PHASE, cluster="source", topic=first.topic, partition=first.partition),
-        next_step="stop that producer, then approve the cutover again (or change cutover.on_bypass)",
+        where=record.where(words.phase_of(record.spec), cluster="source", topic=first.topic, partition=first.partition),
+        next_step=f"stop that producer, then {words.again(record.spec)} (or change cutover.on_bypass)",
         details={"bypasses": [item.model_dump(mode="json") for item in bypasses]},
     )
 
@@ -194,11 +222,12 @@ def _held_back(record: MigrationRecord, source: Cluster, look: SourceEnds) -> Fr
     held = look.open_transactions
     holders = Holders.of(source, held)
     topic, partition = held[0]
+    phase, offset = words.phase_of(record.spec), look.stable[held[0]]
     return FreezeFailed(
         f"{len(held)} partitions have open transactions after the freeze: {holders.text}",
-        where=record.where(PHASE, cluster="source", topic=topic, partition=partition, offset=look.stable[held[0]]),
-        next_step="let the application end its transaction, or abort it (kafka-transactions.sh abort); then approve "
-        "the cutover again",
+        where=record.where(phase, cluster="source", topic=topic, partition=partition, offset=offset),
+        next_step="let the application end its transaction, or abort it (kafka-transactions.sh abort); then "
+        f"{words.again(record.spec)}",
         details={
             "partitions": [partition_name(key) for key in held],
             "producer_ids": holders.producer_ids,

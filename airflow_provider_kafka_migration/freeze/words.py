@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_provider_kafka_migration.record.times import iso, words
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Appended to advice to change the spec: a run keeps the Params that it was started with.
 IF_PARAMS = "where the spec comes from the run's Params, start a new run with the changed ones and takeover instead"
@@ -27,6 +28,16 @@ _NOT_BEGUN = {
     "manual": "the migration has stopped no producers; those that were stopped by hand are still stopped: let their "
     "owners write until the next approval, or keep them stopped and approve soon",
 }
+
+
+def phase_of(spec: MigrationSpec) -> str:
+    """Return the phase that a freeze belongs to, for errors: of a migration the cutover, of a mirror its only one."""
+    return "mirror" if spec.kind == "mirror" else "cutover"
+
+
+def again(spec: MigrationSpec) -> str:
+    """Say how a person begins another freeze, once what has ended this one is corrected; one clause."""
+    return "promote again" if spec.kind == "mirror" else "approve the cutover again"
 
 
 def lifted(method: str) -> str:
@@ -60,18 +71,19 @@ _HOW = {
 }
 
 
-def unattended(method: str, *, held: bool) -> str:
+def unattended(method: str, *, held: bool, is_mirror: bool = False) -> str:
     """Say what happens to the producers at the limit while no command and no task runs; a sentence without a period."""
+    task = "freeze_limit" if is_mirror else "cutover.freeze_limit"
     if method == "manual":
         return "they were stopped by hand: only their owners can let them write again"
     if method == "acl":
-        return "the DENY ACLs stay in place while neither a command nor Airflow's cutover.freeze_limit runs"
+        return f"the DENY ACLs stay in place while neither a command nor Airflow's {task} runs"
     if held:
         return (
             "the webhook's receiver was asked to keep them stopped without a deadline: it frees them only when it gets "
-            "`unfreeze` from a command or from Airflow's cutover.freeze_limit"
+            f"`unfreeze` from a command or from Airflow's {task}"
         )
     return (
         "the webhook's receiver may free them by itself at the limit; otherwise it takes a command or Airflow's "
-        "cutover.freeze_limit to free them"
+        f"{task} to free them"
     )

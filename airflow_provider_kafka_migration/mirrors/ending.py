@@ -12,12 +12,13 @@ from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import fence
+from airflow_provider_kafka_migration.freeze import fence, frozen
 from airflow_provider_kafka_migration.jobs import copy_jobs
-from airflow_provider_kafka_migration.mirrors import last_looks, requests
+from airflow_provider_kafka_migration.mirrors import last_looks, promotion_freeze, requests
 from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.offset_maps import (
     SourcePositions,
     build_document,
@@ -86,16 +87,20 @@ def promote(
     request: MirrorRequest,
     source_ends: dict[tuple[str, int], int],
     problems: Sequence[str] = (),
+    attempt: FreezeAttempt | None = None,
 ) -> PhaseResult:
     """Promote the target after everything was copied: up to these ends of a source that stands still.
 
     :param problems: what could not be done before, such as offsets of groups that were not written.
+    :param attempt: the freeze that keeps producers stopped; None: people have stopped them.
+    :raises FreezeFailed: the limit of the freeze has passed.
+    :raises PhaseOver: the freeze was given up meanwhile.
 
     It is promoted from the journal's step ``promoted`` on; what follows is completed by whoever comes next
     (:func:`complete_promotion`).
     """
     partitions = _partitions(context, source_ends, is_complete=True)
-    return _promote(context, request, partitions, seen_at=iso(context.now()), problems=problems)
+    return _promote(context, request, partitions, seen_at=iso(context.now()), problems=problems, attempt=attempt)
 
 
 def promote_without_source(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
@@ -153,10 +158,11 @@ def _promote(
     *,
     seen_at: str,
     problems: Sequence[str] = (),
+    attempt: FreezeAttempt | None = None,
 ) -> PhaseResult:
     record = context.record
     offset_map = _close_map(context, partitions)
-    problems = [*problems, *_put_back(context)]
+    problems = list(problems)
     document = Promotion(
         migration_id=record.migration_id,
         source_gone=request.source_gone,
@@ -174,9 +180,11 @@ def _promote(
         summary += f", {lost} source offsets are known to be missing, and what the source got after {seen_at}"
     others = sum(item.of_others for item in partitions)
     summary += f", {others} offsets behind the copy are of others, who write to the target already" if others else ""
-    summary += _problems_text(problems)
+    stopped, freeze = promotion_freeze.described(context)
+    summary += stopped + _problems_text(problems)
     details = {
         "state": "promoted",
+        **freeze,
         "promotion": key,
         "of_others": others,
         "possibly_lost": lost,
@@ -185,7 +193,12 @@ def _promote(
         **_asked(request),
     }
     _leave_failed(context, "the mirror is promoted")
-    context.journal.step(steps.PROMOTED, details=details, reason=summary)
+    unless = None
+    if attempt is not None:
+        # After the step the freeze is never lifted, so its limit must not have passed before, and nobody given it up.
+        frozen.check_deadline(record, attempt)
+        unless = (steps.FREEZE_GIVEN_UP, attempt.key)
+    context.journal.step(steps.PROMOTED, details=details, reason=summary, unless_step=unless)
     return _complete(context, summary, details)
 
 
@@ -215,9 +228,13 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
     :raises Transient: partitions are not fenced that could be; whoever comes next completes it.
     """
     fenced = _fence(context)
+    # Not before the step: a mirror whose promotion is given up goes on, and needs its own settings for that.
+    put_back = [*promotion_freeze.hold_if_open(context), *_put_back(context)]
     # After the fence: nothing of the mirror may come behind what producers write.
     granted = write_grants.grant_at_promotion(context.record, context.target)
-    problems = [f"fence: {item['topic']}-{item['partition']}: {item['reason']}" for item in fenced["unfenced"]]
+    problems = put_back + [
+        f"fence: {item['topic']}-{item['partition']}: {item['reason']}" for item in fenced["unfenced"]
+    ]
     problems += [
         f"write grant: {item['acl']}: {item['error']['message'] or item['error']['name']}; create it by hand"
         for item in granted["failures"]

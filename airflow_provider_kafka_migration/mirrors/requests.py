@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from pydantic import ValidationError
@@ -13,11 +14,12 @@ from airflow_provider_kafka_migration.errors import (
     ObjectExists,
     Where,
 )
-from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: How often a running mirror looks for a request.
@@ -94,6 +96,17 @@ def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at:
     return _append(store, refusal)
 
 
+def turn_down(context: PhaseContext, request: MirrorRequest, why: str, *, by: str) -> None:
+    """Turn a request down and journal why; another one that has come since counts instead. Idempotent."""
+    refuse(context.journal_store, request, why, by=by, at=iso(context.now()))
+    context.journal.step_once(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
+
+
+def is_planned_promotion(request: MirrorRequest) -> bool:
+    """Whether the mirror is to be promoted once it has everything that the source has."""
+    return request.want == "promoted" and not request.source_gone
+
+
 def _append(store: ObjectStore, request: MirrorRequest) -> bool:
     """Store a request under its number; False: somebody else has this number."""
     try:
@@ -127,6 +140,13 @@ def stop_at_the_end(record: MigrationRecord, source: Cluster, request: int) -> N
     _put_stop(record, {**known, **{partition_name(key): end for key, end in ends.items()}}, request)
 
 
+def stop_at_frozen_ends(record: MigrationRecord, request: int) -> None:
+    """Stop the copiers where producers have stopped; nothing as long as no freeze in force is verified."""
+    attempt = record.freeze()
+    if attempt is not None and attempt.is_in_force and attempt.verified is not None:
+        _put_stop(record, dict(attempt.verified.ends), request)
+
+
 def withdraw_stop(record: MigrationRecord) -> None:
     """Let the copiers go on."""
     if record.tail_stop() is not None:
@@ -145,26 +165,38 @@ def _put_stop(record: MigrationRecord, offsets: dict[str, int], request: int = 0
 def stop_if_asked(record: MigrationRecord, source: Cluster) -> MirrorRequest:
     """Give the copiers the stop offsets that the last request amounts to, and return the request.
 
-    Partitions that appear after a stop was written get theirs in the next pass.
+    Partitions that appear after a stop was written get theirs in the next pass. A mirror that stops the producers
+    itself (:mod:`~.mirrors.promotion_freeze`) copies on until they have stopped.
     """
     request = read(record.journal_store, record.migration_id)
-    if request.want == "promoted" and not request.source_gone:
-        stop_at_the_end(record, source, request.number)
+    if is_planned_promotion(request):
+        if record.spec.freezes_promotion:
+            stop_at_frozen_ends(record, request.number)
+        else:
+            stop_at_the_end(record, source, request.number)
     elif request.want != "run":
         stop_where_they_are(record)
     return request
 
 
 class RequestWatch(BackgroundPasses[PhaseContext]):
-    """Looks for requests in a thread with its own connections, until the ``with`` block ends."""
+    """Looks for requests in a thread with its own connections, until the ``with`` block ends.
+
+    :param act: does what a request needs besides stops, with the last request.
+    """
 
     thread_name = "mirror-requests"
     failed_text = "The last request could not be carried out yet"
     ended_text = "Requests are no longer looked for"
 
-    def __init__(self, context: PhaseContext) -> None:
+    def __init__(
+        self,
+        context: PhaseContext,
+        act: Callable[[PhaseContext, MirrorRequest], object] = lambda _context, _request: None,
+    ) -> None:
         super().__init__(POLL_SECONDS)
         self._context = context
+        self._act = act
 
     def once(self) -> None:
         """Look once in this thread, for a task that wakes up now and then.
@@ -179,4 +211,4 @@ class RequestWatch(BackgroundPasses[PhaseContext]):
         return own_connections(self._context)
 
     def _pass(self, own: PhaseContext) -> None:
-        stop_if_asked(own.record, own.source)
+        self._act(own, stop_if_asked(own.record, own.source))

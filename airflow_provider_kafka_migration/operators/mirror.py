@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Transient
 from airflow_provider_kafka_migration.mirrors import requests
 from airflow_provider_kafka_migration.mirrors.driving import LONG_SECONDS, Pauses, next_phase
+from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationPlanOperator,
     KafkaMigrationPrecheckOperator,
@@ -262,6 +263,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         beats = [
             spec.topology.refresh_interval,
             *([spec.mirror.sync_interval] if spec.mirror.sync_groups else []),
+            # To keep the limit of a freeze, and to look whether the copiers are close enough to begin one.
+            *([spec.cutover.max_producer_freeze] if spec.freezes_promotion else []),
             *([state.checkpoints_interval] if state.checkpoints else []),
             *([state.heartbeats_interval] if state.heartbeats else []),
         ]
@@ -275,6 +278,20 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         return super().progress_sink(context).named({"tail": self.phase, "cutover": self.phase})
 
 
+class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
+    """Calls off a promotion whose freeze lasts longer than ``max_producer_freeze`` when the task ``mirror`` does not.
+
+    It runs for as long as the mirror does, deferred: the triggerer reads the journal, and the task takes no slot. Then
+    the mirror goes on, and so does this task. It succeeds once the mirror is promoted or has ended, and at once for a
+    mirror that stops no producers.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "freeze_limit"
+    spec_kind: ClassVar[Kind] = "mirror"
+
+
 #: Classes by the id of their row in the table of a mirror.
 OPERATORS: Mapping[str, Any] = {
     item.phase: item
@@ -286,5 +303,6 @@ OPERATORS: Mapping[str, Any] = {
         KafkaMirrorSchemasOperator,
         KafkaMirrorSeedOperator,
         KafkaMirrorOperator,
+        KafkaMirrorFreezeLimitOperator,
     )
 }

@@ -17,12 +17,11 @@ from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
 from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, words
-from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
+from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, verify
 from airflow_provider_kafka_migration.planning import follow, late_ids
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
@@ -119,18 +118,7 @@ def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> Free
     method = frozen.freeze(context, attempt.method, attempt.key, attempt.deadline)
     method |= source_registry.make_readonly(context)
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
-    ends, bypasses = stand_still(context.record, context.source, attempt, watch)
-    result = FreezeResult(
-        migration_id=context.migration_id,
-        attempt=attempt.number,
-        method=context.spec.cutover.freeze if attempt.method == context.spec.cutover.freeze else attempt.method,
-        requested_at=iso(attempt.requested_at),
-        verified_at=iso(context.now()),
-        deadline=iso(attempt.deadline),
-        ends=by_name(ends),
-        bypasses=bypasses,
-        details=method,
-    )
+    result = verify(context.record, context.source, attempt, method, watch)
     context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
     follow.name_born_late(context.record, context.source, attempt.key)
     return result

@@ -2,7 +2,8 @@
 
 While a step of the cutover runs, it lifts a freeze that lasts too long itself (:mod:`~.freeze.frozen`). A step that
 failed for good with time left, was killed, or waits for its retry cannot. This watch runs in parallel, writes nothing
-while all is well, and lifts the freeze a few seconds after its deadline.
+while all is well, and lifts the freeze a few seconds after its deadline. In a mirror it does the same for promotions,
+and goes on: the mirror does, too, and another promotion may follow.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
+from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -32,6 +34,9 @@ PHASE = "freeze_limit"
 LATE_SECONDS = 5.0
 
 REASON = "max_producer_freeze has passed, and no step of the cutover has lifted the freeze"
+
+#: The same for the promotion of a mirror.
+_PROMOTED_TEXT = f"producers stay stopped: {steps.PROMOTED} is journaled; whoever runs the mirror completes that"
 
 _NOT_OPENED = "journal_not_opened"
 
@@ -55,7 +60,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     if _is_over(record):
         return {"ready": True, "summary": f"nothing is frozen any more: the state is {record.journal.tip_state}"}
     if attempt is not None and attempt.ready:
-        return {"ready": False, "summary": _READY_TEXT}
+        return {"ready": False, "summary": _ready_text(attempt)}
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
     left = frozen.seconds_left(record, attempt)
@@ -100,9 +105,11 @@ def run(context: PhaseContext) -> PhaseResult:
         return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
     attempt = context.record.freeze()
     if attempt is not None and attempt.ready:
-        return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
+        return _result(_ready_text(attempt), watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context.record, attempt):
         return _result("no freeze is overdue", watch=True, nothing_to_lift=attempt is None or not attempt.is_open)
+    if attempt.request is not None:
+        return _lift_promotion(context, attempt)
     try:
         # Leave ``cutover`` first, then unfreeze: after that no step can journal READY.
         frozen.back_to_tail(context.record, REASON, unless_ready=attempt)
@@ -117,6 +124,27 @@ def run(context: PhaseContext) -> PhaseResult:
         "drain_ready and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
         details={"attempt": attempt.number, **details},
     )
+
+
+def _lift_promotion(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
+    """Call a mirror's promotion off, unless it is to be promoted without its source.
+
+    :raises StillFrozen: the producers could not be freed.
+    """
+    request = requests.read(context.journal_store, context.migration_id)
+    promotion_freeze.settle(context, request)
+    now = context.record.freeze()
+    if now is None or not now.lifted:
+        return _result("the promotion goes on without the source", watch=True)
+    seconds = (context.now() - attempt.stopped_at).total_seconds()
+    summary = (
+        f"freeze {attempt.number} was lifted after {seconds:.0f} s: {promotion_freeze.OVERDUE}; the mirror goes on"
+    )
+    return _result(f"{summary}; {words.lifted(attempt.method)}", watch=True, nothing_to_lift=True)
+
+
+def _ready_text(attempt: FreezeAttempt) -> str:
+    return _READY_TEXT if attempt.request is None else _PROMOTED_TEXT
 
 
 def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
@@ -139,7 +167,9 @@ def is_journal_unreachable(error: MigrationError) -> bool:
 
 
 def _is_over(record: MigrationRecord) -> bool:
-    state = record.journal.tip_state
+    state, attempt = record.journal.tip_state, record.freeze()
+    if record.spec.kind == "mirror" and not record.spec.freezes_promotion and (attempt is None or not attempt.is_open):
+        return True
     return record.journal.is_past(State.CUTOVER) or (state is not None and state.is_terminal)
 
 

@@ -1,4 +1,4 @@
-"""The freeze of a migration, according to its journal."""
+"""The freeze of a migration's cutover, or of a mirror's promotion, according to its journal."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 class FreezeAttempt:
     """One attempt to freeze, from its journal steps.
 
+    It is at home in the cutover of a migration, or in the promotion of a mirror. The two differ in the step with which
+    clients may be on the target, and in how the journal shows that no further step of the attempt may follow: a
+    migration goes back to ``tail``; a mirror stays in its state, and journals ``freeze_given_up``.
+
     :param requested_at: when the migration asked producers to stop; the limit counts from here.
     :param stopped_at: when producers were stopped: at the request, or with ``freeze: manual`` at the approval, in which
         a person confirmed it.
@@ -35,17 +39,30 @@ class FreezeAttempt:
     deadline: datetime
     stopped_at: datetime
     verified: FreezeResult | None = None
+    #: Clients may be on the target: the freeze is never lifted any more.
     ready: bool = False
     lifted: bool = False
-    #: The migration has left ``cutover`` since the request: producers may be free, whatever is known about the lift.
+    #: No step of the attempt may follow: producers may be free, whatever is known about the lift.
     given_up: bool = False
     #: The webhook's receiver was asked to keep producers stopped without a deadline; whether it complied is unknown.
     held: bool = False
+    #: Number of the request to promote the mirror; None: the attempt belongs to a cutover.
+    request: int | None = None
 
     @property
     def key(self) -> str:
         """The key of this attempt's journal steps."""
         return str(self.number)
+
+    @property
+    def last_step(self) -> tuple[str, str | None]:
+        """Name and key of the step with which clients may be on the target."""
+        return _last_step(self.request, self.key)
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether steps of the attempt may follow."""
+        return self.is_open and not self.given_up
 
     @property
     def is_open(self) -> bool:
@@ -64,6 +81,7 @@ def latest(journal: Journal) -> FreezeAttempt | None:
 
 def _attempt(journal: Journal, key: str, requested: JournalEntry) -> FreezeAttempt:
     verified = journal.find_step(steps.FREEZE_VERIFIED, key)
+    request = requested.details.get("request")
     return FreezeAttempt(
         number=int(key),
         method=requested.details["method"],
@@ -71,14 +89,22 @@ def _attempt(journal: Journal, key: str, requested: JournalEntry) -> FreezeAttem
         deadline=parse_iso(requested.details["deadline"]),
         stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
-        ready=journal.find_step(steps.READY, key) is not None,
+        ready=journal.find_step(*_last_step(request, key)) is not None,
         lifted=journal.find_step(steps.FREEZE_LIFTED, key) is not None,
-        given_up=any(
-            entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
-            for entry in journal.entries()
-        ),
+        given_up=_is_back_in_tail(journal, requested.seq)
+        if request is None
+        else journal.find_step(steps.FREEZE_GIVEN_UP, key) is not None,
         held=journal.find_step(steps.FREEZE_HELD, key) is not None,
+        request=request,
     )
+
+
+def _last_step(request: int | None, key: str) -> tuple[str, str | None]:
+    return (steps.READY, key) if request is None else (steps.PROMOTED, None)
+
+
+def _is_back_in_tail(journal: Journal, since: int) -> bool:
+    return any(entry.seq > since and not entry.is_step and entry.to_state is State.TAIL for entry in journal.entries())
 
 
 READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"

@@ -294,12 +294,14 @@ log = logging.getLogger(__name__)
 def write_open_map(record: MigrationRecord, target: Cluster) -> bool:
     """Write the current map and return whether it was written. A finished map is never replaced.
 
-    From the freeze on, only the final drain writes it.
+    From the freeze on, only the final drain writes it, or the end of a mirror.
     """
     record.journal.refresh()
     if record.is_frozen():
         return False
-    if record.freeze() is None and record.offset_map() is not None:
+    # After a lifted freeze, a migration replaces the map of that cutover. That of a mirror counts only after its end.
+    is_final = record.freeze() is None or record.spec.kind == "mirror"
+    if is_final and record.offset_map() is not None:
         return False
     if not _of_open_map(record):
         return False

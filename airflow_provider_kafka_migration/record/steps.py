@@ -129,6 +129,9 @@ FREEZE_ACLS: Final = "freeze_acls"
 FREEZE_VERIFIED: Final = "freeze_verified"
 #: Journaled before the webhook's receiver is asked to drop the deadline: after that it might no longer lift by itself.
 FREEZE_HELD: Final = "freeze_held"
+#: A mirror gives a freeze up: its promotion cannot follow any more. Journaled before the first producer is freed; a
+#: migration goes back to ``tail`` instead.
+FREEZE_GIVEN_UP: Final = "freeze_given_up"
 FREEZE_LIFTED: Final = "freeze_lifted"
 #: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
 #: person has to do [attempt].

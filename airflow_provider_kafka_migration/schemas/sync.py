@@ -545,6 +545,11 @@ def _digest(source: RegistrySnapshot) -> str:
 # -- while records are copied -----------------------------------------------------------------------------------------
 
 
+def _is_left_to_cutover(record: MigrationRecord) -> bool:
+    """Whether a cutover brings over what is left. A mirror has none, and its copiers may wait for a schema."""
+    return record.spec.kind != "mirror" and record.is_frozen()
+
+
 class SchemaFollower(BackgroundPasses[ExitStack]):
     """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
 
@@ -597,7 +602,7 @@ class SchemaFollower(BackgroundPasses[ExitStack]):
                 return
             pair = self._open_registries(self._context)
             journal.refresh()
-            if not self._context.record.is_frozen():
+            if not _is_left_to_cutover(self._context.record):
                 synchronize(self._context, pair, reason="tail", progress=self._progress)
             memory.update(schemas_at=time.time(), schema_ids_asked=asked)
         except ENDS_RUN:
@@ -621,7 +626,7 @@ class SchemaFollower(BackgroundPasses[ExitStack]):
             own.callback(self._pair.close)
         self._answered = wanted_ids(self._context.record)
         self._context.journal.refresh()
-        if self._context.record.is_frozen():
+        if _is_left_to_cutover(self._context.record):
             return
         # A pass that the end of the copy has interrupted has put back what it had changed; no other one follows.
         with suppress(Interrupted):

@@ -113,6 +113,12 @@ def _merge(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from mirror.merge_mistakes(_section(sections, "kind"), _section(sections, "mirror"), others)
 
 
+def _promotion_freeze(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find what does not go together with a mirror that stops producers before its promotion."""
+    names = ("kind", "mirror", "cutover")
+    yield from mirror.freeze_mistakes(*(_section(sections, name) for name in names))
+
+
 def _deletion(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a policy that only a mirror can carry out."""
     if _section(sections, "topology").on_topic_deleted == "delete" and _section(sections, "kind") != "mirror":
@@ -394,4 +400,4 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 #: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
-_SINCE_ACCEPTED = (_mirror_and_copy, _webhook_secret, _spark_secrets, _notifier_secrets)
+_SINCE_ACCEPTED = (_mirror_and_copy, _promotion_freeze, _webhook_secret, _spark_secrets, _notifier_secrets)

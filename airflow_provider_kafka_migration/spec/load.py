@@ -108,6 +108,11 @@ class MigrationSpec(Section):
         return self
 
     @property
+    def freezes_promotion(self) -> bool:
+        """Whether a mirror stops the producers itself before it is promoted; in a migration the cutover does."""
+        return self.kind == "mirror" and self.cutover.freeze != "manual" and not self.mirror.merges
+
+    @property
     def is_way_back(self) -> bool:
         """Whether the target is the old cluster of a migration whose clients have switched."""
         return self.adopt is not None and self.adopt.from_ == "way_back"

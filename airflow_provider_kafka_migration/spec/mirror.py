@@ -210,6 +210,23 @@ def _renames(topics: Any, mirror: Any) -> bool:
     return bool(topics.rename.topics or (topics.rename.prefix and not is_own))
 
 
+def freeze_mistakes(kind: str, mirror: Any, cutover: Any) -> Iterator[Mistake]:
+    """Find what does not go together with a mirror that stops producers itself before its promotion."""
+    if kind != "mirror" or cutover.freeze == "manual":
+        return
+    if mirror.merges:
+        yield (
+            "cutover.freeze",
+            "with naming: identity in both directions there is nothing to promote, and the other flow writes to the "
+            "topics whose producers would be stopped; leave it out",
+        )
+    if cutover.on_bypass == "continue":
+        yield (
+            "cutover.on_bypass",
+            f"a mirror with freeze: {cutover.freeze} is not promoted while a producer goes on: use fail or wait",
+        )
+
+
 def merge_mistakes(kind: str, mirror: Any, others: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find what does not go together with equal names in both directions.
 

@@ -359,7 +359,10 @@ class TailSection(Section):
 class CutoverSection(Section):
     """Freeze, sentinels, drain, groups."""
 
-    freeze: Literal["webhook", "manual", "acl"] = Field("manual", description="How producers are stopped.")
+    freeze: Literal["webhook", "manual", "acl"] = Field(
+        "manual",
+        description="How producers are stopped: for the cutover, or before a mirror is promoted. manual: people do it.",
+    )
     producer_freeze_webhook: str | None = Field(
         None,
         pattern=r"^(https?://|((env|airflow|secretsmanager|gcp-sm|vault):[^\s/]|(file|ssm):/?[^\s/])\S*$)",
@@ -367,7 +370,7 @@ class CutoverSection(Section):
         "env:NAME, file:PATH or airflow:CONN_ID if it holds a secret (login, query, fragment, a token in its path).",
     )
     webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
-    max_producer_freeze: Duration = Field("60s", description="A longer freeze is lifted.")  # type: ignore[assignment]
+    max_producer_freeze: Duration = Field("60s", description="A longer freeze is lifted; a mirror then goes on.")  # type: ignore[assignment]
     freeze_stable_window: Duration = Field("2s", description="How long end offsets must not move.")  # type: ignore[assignment]
     drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
     sentinel: Literal["record", "end_offsets"] = Field(

@@ -47,9 +47,21 @@ def _serialised(dag: DAG) -> str:
 
 def test_tasks_in_a_line() -> None:
     dag = build_mirror_dag()
-    assert [task.task_id for task in dag.topological_sort()] == TASK_IDS
+    assert {task.task_id for task in dag.tasks} == {*TASK_IDS, "freeze_limit"}
+    assert dag.get_task("freeze_limit").upstream_task_ids == {"seed"}
     for above, below in itertools.pairwise(TASK_IDS):
         assert dag.get_task(below).upstream_task_ids == {above}
+
+
+@pytest.mark.parametrize("freeze", ["manual", "acl"])
+def test_the_limit_of_a_freeze_is_kept_only_where_the_mirror_stops_producers(
+    mirror_spec: dict[str, Any], freeze: str
+) -> None:
+    dag = build_mirror_dag({**mirror_spec, "cutover": {"freeze": freeze}})
+    assert ("freeze_limit" in dag.task_ids) is (freeze == "acl")
+    if freeze == "acl":
+        assert dag.get_task("freeze_limit").downstream_task_ids == set()
+        assert dag.get_task("freeze_limit").deferrable
 
 
 def test_schemas_only_where_they_are_copied(mirror_spec: dict[str, Any]) -> None:
@@ -63,7 +75,8 @@ def test_every_task_is_a_mirrors_and_says_so(mirror_spec: dict[str, Any]) -> Non
     dag = build_mirror_dag()
     assert set(TASK_DOCS) == set(dag.task_ids)
     for task in dag.tasks:
-        assert isinstance(task, MirrorTask), task.task_id
+        assert task.spec_kind == "mirror", task.task_id
+        assert isinstance(task, MirrorTask) is (task.task_id != "freeze_limit")
         assert "Red?" in task.doc_md
         for text in (task.doc_md, type(task).__doc__ or ""):
             assert "cutover" not in text, task.task_id
@@ -88,7 +101,7 @@ def _params(spec: dict[str, Any]) -> dict[str, Any]:
 def test_the_long_tasks_are_retried_for_ever_and_tell_people(mirror_spec: dict[str, Any]) -> None:
     for dag in (build_mirror_dag(), build_mirror_dag(mirror_spec)):
         for task in dag.tasks:
-            for_ever = task.task_id in ("seed", "mirror")
+            for_ever = task.task_id in ("seed", "mirror", "freeze_limit")
             assert task.retries == (1_000_000 if for_ever else 3), task.task_id
             assert task.has_retry_policy, "what a person has to change is an error at once"
             assert bool(task.on_retry_callback) == for_ever, task.task_id

@@ -164,6 +164,34 @@ _MERGED: dict[str, Any] = {
 }
 
 
+def test_a_mirror_may_stop_producers_before_its_promotion() -> None:
+    assert not _mirror().freezes_promotion
+    spec = _mirror(cutover={"freeze": "acl"})
+    assert spec.freezes_promotion
+    assert not parse_spec({**_BASE, "cutover": {"freeze": "acl"}}).freezes_promotion, "its cutover does"
+
+
+@pytest.mark.parametrize(
+    ("sections", "path"),
+    [
+        ({**_MERGED, "cutover": {"freeze": "acl"}}, "cutover.freeze: with naming: identity in both directions"),
+        ({"cutover": {"freeze": "acl", "on_bypass": "continue"}}, "cutover.on_bypass: a mirror with freeze: acl"),
+        ({"cutover": {"freeze": "webhook"}}, "cutover.producer_freeze_webhook: freeze: webhook needs the address"),
+    ],
+)
+def test_what_does_not_go_together_with_a_mirror_that_stops_producers(sections: dict[str, Any], path: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        _mirror(**sections)
+    (mistake,) = caught.value.details["mistakes"]
+    assert f"{mistake['path']}: {mistake['reason']}".startswith(path)
+
+
+def test_a_mirror_that_was_accepted_before_goes_on_and_stops_nobody() -> None:
+    mirror = {"source_alias": "A", "target_alias": "B", **_MERGED["mirror"]}
+    given = {**_BASE, "kind": "mirror", **_MERGED, "mirror": mirror, "cutover": {"freeze": "acl"}}
+    assert not parse_spec(given, recorded=True).freezes_promotion
+
+
 def test_identity_in_both_directions_without_equal_offsets() -> None:
     spec = _mirror(**_MERGED)
     assert spec.mirror.merges

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_kafka_migration.errors import IllegalTransition
-from airflow_provider_kafka_migration.mirrors import ending, requests
+from airflow_provider_kafka_migration.mirrors import ending, promotion_freeze, requests
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 
 PHASE = "finish"
@@ -13,6 +13,7 @@ def run(context: PhaseContext) -> PhaseResult:
     """Carry out the last request.
 
     :raises IllegalTransition: nobody has asked for an end, or nothing is mirrored yet.
+    :raises StillFrozen: a promotion was under way, and its freeze cannot be lifted.
     """
     if (promoted := ending.complete_promotion(context)) is not None:
         return promoted
@@ -20,6 +21,8 @@ def run(context: PhaseContext) -> PhaseResult:
     if request.want == "promoted" and (done := ending.promoted_already(context.record)) is not None:
         return done
     if request.want == "ended":
+        # Nobody frees the producers of a mirror that has ended.
+        promotion_freeze.settle(context, request)
         return ending.end(context, request)
     if request.want == "promoted" and request.source_gone:
         return ending.promote_without_source(context, request)

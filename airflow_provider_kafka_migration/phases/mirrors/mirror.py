@@ -7,6 +7,7 @@ moment, and the next run carries it out.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +15,25 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
-from airflow_provider_kafka_migration.errors import CopyFailed, IllegalTransition
+from airflow_provider_kafka_migration.errors import (
+    HANDS_OFF,
+    CopyFailed,
+    IllegalTransition,
+    MigrationError,
+    StillFrozen,
+    Transient,
+)
+from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.mirrors import deletions, ending, missed_tombstones, requests
+from airflow_provider_kafka_migration.mirrors import (
+    deletions,
+    ending,
+    missed_tombstones,
+    promotion_freeze,
+    requests,
+)
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync, sync_once
 from airflow_provider_kafka_migration.mirrors.last_looks import SourceMovedError, SourceWatch
 from airflow_provider_kafka_migration.mirrors.mirror_maker_state import (
@@ -30,10 +45,12 @@ from airflow_provider_kafka_migration.mirrors.retention import TargetRetention
 from airflow_provider_kafka_migration.planning import late_ids, tail_job
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.partition_names import partition_name
-from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
+
+log = logging.getLogger(__name__)
 
 PHASE: Final = "mirror"
 #: The name of its job, of its progress and of its stop.
@@ -57,7 +74,7 @@ def prepare(context: PhaseContext) -> Step:
     record = context.record
     if (promoted := ending.complete_promotion(context)) is not None:
         return promoted
-    request = requests.read(context.journal_store, context.migration_id)
+    request = _settled(context)
     if request.want == "ended":
         return ending.end(context, request)
     _enter(context, request)
@@ -65,7 +82,7 @@ def prepare(context: PhaseContext) -> Step:
         return ending.pause(context, request)
     if request.want == "promoted" and request.source_gone:
         return ending.promote_without_source(context, request)
-    if request.want == "run":
+    if request.want == "run" or promotion_freeze.waits(record, request):
         requests.withdraw_stop(record)
     written = tail_job.write(record, context.source, record.job(JOB))
     missed_tombstones.note_risk(context, written)
@@ -75,6 +92,21 @@ def prepare(context: PhaseContext) -> Step:
     # Before the job begins: a short job could otherwise end before anybody has told it where to stop.
     requests.stop_if_asked(record, context.source)
     return job_ref(record, JOB)
+
+
+def _settled(context: PhaseContext) -> MirrorRequest:
+    """Return the last request, after a freeze was lifted that may not go on with it.
+
+    :raises StillFrozen: it cannot be lifted, and nothing tries again after this request. A mirror that goes on does.
+    """
+    request = requests.read(context.journal_store, context.migration_id)
+    try:
+        return promotion_freeze.settle(context, request)
+    except StillFrozen as error:
+        if request.want in ("paused", "ended"):
+            raise
+        log.warning("Producers could not be freed yet; the mirror goes on and tries again: %s", error)
+        return request
 
 
 def enter(context: PhaseContext) -> None:
@@ -117,8 +149,7 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
     record = context.record
     if (promoted := ending.complete_promotion(context)) is not None:
         return promoted
-    context.journal.refresh()
-    request = requests.read(context.journal_store, context.migration_id)
+    request = _settled(context)
     if request.want == "paused":
         return ending.pause(context, request)
     if request.want == "ended":
@@ -133,7 +164,9 @@ def finish(context: PhaseContext, _job: JobRef) -> Step:
         )
     # Its process may have died behind the state `paused` and before the job was taken up.
     _enter(context, request)
-    return _promote(context, request) if request.want == "promoted" else _go_on(context)
+    if request.want != "promoted" or promotion_freeze.waits(record, request):
+        return _go_on(context)
+    return _promote_or_go_on(context, request)
 
 
 def _go_on(context: PhaseContext) -> JobRef:
@@ -148,11 +181,36 @@ def _as_asked_since(context: PhaseContext) -> JobRef:
     return job_ref(context.record, JOB)
 
 
-def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
-    """Promote, if everything is copied and the source stands still; else the mirror goes on and says why."""
+def _promote_or_go_on(context: PhaseContext, request: MirrorRequest) -> Step:
+    """Promote. If that fails while the mirror keeps producers stopped, it frees them, says why, and goes on."""
+    attempt = promotion_freeze.in_force(context.record)
+    try:
+        return _promote(context, request, attempt)
+    except (*HANDS_OFF, StillFrozen):
+        raise
+    except MigrationError as error:
+        if attempt is None or not promotion_freeze.call_off_after(context, attempt, request, error):
+            raise
+        log.warning("The mirror is not promoted, and goes on: %s", error)
+    except Exception as error:
+        if attempt is not None:
+            promotion_freeze.call_off_after(context, attempt, request, error)
+        raise
+    return _as_asked_since(context)
+
+
+def _promote(context: PhaseContext, request: MirrorRequest, attempt: FreezeAttempt | None) -> Step:
+    """Promote, if everything is copied and the source stands still; else the mirror goes on and says why.
+
+    :param attempt: the freeze that keeps producers stopped; None: people have stopped them.
+    """
     record, source = context.record, context.source
-    # The copiers may have ended at the stop of an earlier request, such as a pause that nobody has answered.
-    requests.stop_at_the_end(record, source, request.number)
+    if attempt is not None:
+        frozen.check_deadline(record, attempt)
+        requests.stop_at_frozen_ends(record, request.number)
+    else:
+        # The copiers may have ended at the stop of an earlier request, such as a pause that nobody has answered.
+        requests.stop_at_the_end(record, source, request.number)
     stop, job = record.tail_stop(), record.job(JOB)
     assert stop is not None
     assert job is not None
@@ -163,15 +221,25 @@ def _promote(context: PhaseContext, request: MirrorRequest) -> Step:
     try:
         # Before anything else, so that a request that is refused changes nothing.
         watch.begin()
-        problems = _sync_for_the_last_time(context) if context.spec.mirror.sync_groups else []
-        problems += write_for_the_last_time(context)
-        write_grants.see(record, source, context.target)
+        problems = _last_syncs(context, attempt)
         ends = watch.wait()
     except SourceMovedError as error:
-        return _refuse(context, request, str(error))
+        return _refuse(context, request, attempt, str(error))
     if requests.read(context.journal_store, context.migration_id).number != request.number:
         return _as_asked_since(context)
-    return ending.promote(context, request, ends, problems)
+    return ending.promote(context, request, ends, problems, attempt)
+
+
+def _last_syncs(context: PhaseContext, attempt: FreezeAttempt | None) -> list[str]:
+    """Do what has to be done before the last look at the source; return what is left for a person."""
+    problems = _sync_for_the_last_time(context) if context.spec.mirror.sync_groups else []
+    problems += write_for_the_last_time(context)
+    if attempt is None:
+        write_grants.see(context.record, context.source, context.target)
+    else:
+        # Before the last look, which sees everything that was written until then.
+        frozen.hold(context, attempt)
+    return problems
 
 
 def _sync_for_the_last_time(context: PhaseContext) -> list[str]:
@@ -215,18 +283,21 @@ def _once_more(context: PhaseContext, request: MirrorRequest, left: Mapping[Topi
     return job_ref(context.record, JOB)
 
 
-def _refuse(context: PhaseContext, request: MirrorRequest, why: str) -> JobRef:
+def _refuse(context: PhaseContext, request: MirrorRequest, attempt: FreezeAttempt | None, why: str) -> JobRef:
     """Turn the request down; the mirror goes on, unless somebody has asked for something else since."""
-    requests.refuse(context.journal_store, request, why, by=PHASE, at=iso(context.now()))
-    context.journal.step(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
+    if attempt is None:
+        requests.turn_down(context, request, why, by=PHASE)
+    else:
+        promotion_freeze.call_off(context, attempt, request, why)
     return _go_on(context)
 
 
 @contextmanager
 def _beside(context: PhaseContext) -> Iterator[None]:
     with (
+        _lifted_if_copiers_fail(context),
         tail_job.beside(context, deletions.carry_out),
-        requests.RequestWatch(context),
+        requests.RequestWatch(context, promotion_freeze.advance),
         GroupSync(context),
         TargetRetention(context),
         Checkpoints(context),
@@ -235,8 +306,23 @@ def _beside(context: PhaseContext) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _lifted_if_copiers_fail(context: PhaseContext) -> Iterator[None]:
+    """Call a promotion off whose copiers fail for good: what follows may be up to a person."""
+    try:
+        yield
+    except (*HANDS_OFF, Transient):
+        raise
+    except Exception as error:
+        attempt = promotion_freeze.in_force(context.record)
+        if attempt is not None:
+            request = requests.read(context.journal_store, context.migration_id)
+            promotion_freeze.call_off_after(context, attempt, request, error)
+        raise
+
+
 def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
-    requests.RequestWatch(context).once()
+    requests.RequestWatch(context, promotion_freeze.advance).once()
     tail_job.follow(context, memory, deletions.carry_out)
     GroupSync(context).once(memory)
     TargetRetention(context).once(memory)

@@ -26,9 +26,14 @@ from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import CopyFailed, EngineUnreachable, SpecInvalid, StorageUnavailable
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.mirrors import requests, watch
+from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests, watch
 from airflow_provider_kafka_migration.operators import mirror as mirror_module
-from airflow_provider_kafka_migration.operators.mirror import KafkaMirrorOperator, KafkaMirrorPlanOperator, MirrorTask
+from airflow_provider_kafka_migration.operators.mirror import (
+    KafkaMirrorFreezeLimitOperator,
+    KafkaMirrorOperator,
+    KafkaMirrorPlanOperator,
+    MirrorTask,
+)
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record.context import JobRef, Progress
 from airflow_provider_kafka_migration.references import Resolver
@@ -194,6 +199,41 @@ def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
     assert len(airflow.cluster.jobs) == 2, "no job was submitted for the promotion"
     again = airflow.task().execute(airflow.context)
     assert (again["state"], again["already_done"]) == ("promoted", True)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_producers_are_stopped_before_a_promotion_and_freed_after_its_limit(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    """The task has no slot; where it does not come back in time, the task beside it lifts the freeze and goes on."""
+    world = airflow.world
+    world.change_spec(cutover={"freeze": "acl"})
+    clock = SimpleNamespace(sleep=world.clock.sleep, monotonic=world.clock.seconds)
+    monkeypatch.setattr(promotion_freeze, "time", clock)
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.drive()
+    airflow.ask("promoted")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert world.denied == {"User:shop"}
+    monkeypatch.setattr(
+        KafkaMirrorFreezeLimitOperator, "open_migration", lambda *given, **more: airflow.open_migration(*given, **more)
+    )
+    spec = world.spec.model_dump(mode="json", exclude_unset=True)
+    guard = KafkaMirrorFreezeLimitOperator(task_id="freeze_limit", spec=spec)
+    if is_over:
+        world.clock.sleep(66)
+        with pytest.raises(TaskDeferred):
+            guard.execute(airflow.context)
+        assert world.denied == set()
+        assert "max_producer_freeze has passed" in requests.read(world.journal_store, MIGRATION).refused
+    airflow.drive()
+    if is_over:
+        assert airflow.until_it_waits(lambda: airflow.go_on(waiting)), "it mirrors on"
+        assert world.state is State.TAIL
+        return
+    assert airflow.go_on(waiting)["state"] == "promoted"
+    assert world.denied == {"User:shop"}
+    assert guard.execute(airflow.context)["already_done"]
 
 
 def test_a_task_that_dies_finds_its_job_again(airflow: Airflow) -> None:

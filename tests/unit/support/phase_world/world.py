@@ -99,6 +99,9 @@ class World:
         """Change sections of the spec."""
         data = copy.deepcopy(_SPEC)
         self.sections = {**self.sections, **sections}
+        if self.sections.get("kind") == "mirror":
+            # People stop the producers of a mirror, unless a test says otherwise.
+            data["cutover"]["freeze"] = "manual"
         for name, value in self.sections.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value
         self.spec = parse_spec(data)
