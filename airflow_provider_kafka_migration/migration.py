@@ -501,7 +501,7 @@ class Migration:
         context = self._phase_context(row)
         runner = self._job_runner(row)
         try:
-            runner.end(context.record, submission)
+            _job_phase(row).wait_until_ended(context, runner, submission)
         except SparkJobCancelled:
             if not submission.found:
                 raise

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from airflow_provider_kafka_migration.errors import SparkJobCancelled
+from airflow_provider_kafka_migration.errors import MigrationError, SparkJobCancelled
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import CopyRunner, JobRef, PhaseContext, PhaseResult, Progress
@@ -61,6 +61,10 @@ def _nothing_to_follow(_context: PhaseContext, _memory: dict[str, Any]) -> None:
     return None
 
 
+def _never_enough(_context: PhaseContext, _error: MigrationError) -> bool:
+    return False
+
+
 def _no_progress(_record: MigrationRecord, _job: JobRef) -> Progress | None:
     return None
 
@@ -80,6 +84,7 @@ class JobPhase:
     :param follow: the same once, in this thread, for a task that wakes up now and then. Its second argument is what it
         remembers from one time to the next, JSON-serializable; it is empty after a restart.
     :param read_progress: the newest progress of a job for people, None before the first one.
+    :param is_enough: whether a job that has failed has done what is needed now, so that ``finish`` follows anyway.
     """
 
     jobs: tuple[str, ...]
@@ -90,6 +95,7 @@ class JobPhase:
     beside: Callable[[PhaseContext], AbstractContextManager[object]] = _nothing_beside
     follow: Callable[[PhaseContext, dict[str, Any]], None] = _nothing_to_follow
     read_progress: Callable[[MigrationRecord, JobRef], Progress | None] = _no_progress
+    is_enough: Callable[[PhaseContext, MigrationError], bool] = _never_enough
 
     def run(self, context: PhaseContext, **options: Any) -> PhaseResult:
         """Run the whole phase in this process: every job is waited for.
@@ -119,7 +125,27 @@ class JobPhase:
             if not may_be_cancelled:
                 raise
             return False
+        except MigrationError as error:
+            self._check_enough(context, error)
         return True
+
+    def wait_until_ended(self, context: PhaseContext, runner: JobRunner, submission: Submission) -> None:
+        """Take up the end of a job that was submitted.
+
+        :raises SparkJobCancelled: somebody has cancelled it.
+        :raises MigrationError: the job has failed, and has not done what is needed.
+        """
+        try:
+            runner.end(context.record, submission)
+        except SparkJobCancelled:
+            raise
+        except MigrationError as error:
+            self._check_enough(context, error)
+
+    def _check_enough(self, context: PhaseContext, error: MigrationError) -> None:
+        if not self.is_enough(context, error):
+            raise error
+        log.warning("The job has failed, and what is asked for now needs no more of it: %s", error)
 
     def _found(self, context: PhaseContext) -> JobRef | None:
         """Return the job of an earlier process that still runs: it must not be prepared again meanwhile."""

@@ -44,11 +44,16 @@ def copy_ends(
 
     Partitions that are copied in transactions are left out: their committed positions tell it. No copier may run.
 
-    :param log_ends: by target partition.
+    :param log_ends: by target partition; those that are missing do not exist any more, and are left out, too.
     :param starts: log starts by target partition.
     :raises MigrationError: the target or the storage does not answer.
     """
-    maps = {key: found for key, found in positions.maps.items() if key not in positions.committed}
+    partitions = record.partitions()
+    maps = {
+        key: found
+        for key, found in positions.maps.items()
+        if key not in positions.committed and target_key(partitions[key]) in log_ends
+    }
     return _ends(record, target, maps, log_ends, starts, _LOOKED_AT_BATCHES)
 
 

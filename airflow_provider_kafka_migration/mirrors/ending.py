@@ -5,7 +5,7 @@ Copiers have stopped before any of it: their job has ended, or nobody else can g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
@@ -29,7 +29,7 @@ from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import MIRROR, State
-from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics import copy_settings, topics_gone
 
 PHASE = "mirror"
 
@@ -68,8 +68,10 @@ def end(context: PhaseContext, request: MirrorRequest) -> PhaseResult:
 
 def _map_if_possible(context: PhaseContext) -> tuple[dict[str, Any], list[str]]:
     """Finish the offset map; what can never be read (a deleted topic) does not keep a mirror from ending."""
+    missing = _missing_topics(context)
     try:
-        return {keys.FINAL_OFFSET_MAP: _close_map(context, _partitions(context, {}))}, []
+        partitions = _partitions(context, {}, without=missing)
+        return {keys.FINAL_OFFSET_MAP: _close_map(context, partitions, without=missing)}, _named(missing)
     except Terminal as error:
         return {}, [f"offset map: {error.what}"]
 
@@ -109,7 +111,9 @@ def promote_without_source(context: PhaseContext, request: MirrorRequest) -> Pha
     The flow is fenced first: its copiers get a stop that they have passed, and nobody else gets their lanes while the
     ends are read.
 
-    :raises IllegalTransition: nothing is mirrored yet.
+    Remote topics that somebody has deleted are named, and hold up no other one.
+
+    :raises IllegalTransition: nothing is mirrored yet, or none of the remote topics is left.
     """
     record = context.record
     check_mirrored(record)
@@ -123,7 +127,33 @@ def promote_without_source(context: PhaseContext, request: MirrorRequest) -> Pha
         if int(item.get("source_offset", -1)) >= 0
     }
     with copy_jobs.lanes_kept(context, PHASE, job):
-        return _promote(context, request, _partitions(context, known), seen_at=str(progress.get("at") or ""))
+        missing = _missing_topics(context)
+        partitions, seen_at = _partitions(context, known, without=missing), str(progress.get("at") or "")
+        if not partitions:
+            raise IllegalTransition(
+                "the mirror cannot be promoted: none of its remote topics exists on the target any more",
+                where=record.where(PHASE, cluster="target"),
+                next_step="check that the target's connection leads to the right cluster; if the topics were deleted, "
+                "end the mirror",
+            )
+        return _promote(context, request, partitions, seen_at=seen_at, problems=_named(missing), without=missing)
+
+
+def _missing_topics(context: PhaseContext) -> set[str]:
+    """Return the remote topics of which all brokers of the target say that they do not exist any more.
+
+    A partition that has no leader at present is not among them: the target may have it again soon.
+
+    :raises Transient: no broker of the target answers.
+    """
+    planned = {item.target_topic: "" for item in context.record.partitions().values()}
+    return set(topics_gone.find_gone(context.target.admin, planned))
+
+
+def _named(missing: set[str]) -> list[str]:
+    return [
+        f"{topic} does not exist on the target any more, so nothing is left of its copy" for topic in sorted(missing)
+    ]
 
 
 def promoted_already(record: MigrationRecord) -> PhaseResult | None:
@@ -159,9 +189,10 @@ def _promote(
     seen_at: str,
     problems: Sequence[str] = (),
     attempt: FreezeAttempt | None = None,
+    without: Collection[str] = (),
 ) -> PhaseResult:
     record = context.record
-    offset_map = _close_map(context, partitions)
+    offset_map = _close_map(context, partitions, without=without)
     problems = list(problems)
     document = Promotion(
         migration_id=record.migration_id,
@@ -312,7 +343,9 @@ def _leave_failed(context: PhaseContext, reason: str) -> None:
         journal.transition(journal.working_state, reason)
 
 
-def _close_map(context: PhaseContext, partitions: list[PromotedPartition]) -> dict[str, str]:
+def _close_map(
+    context: PhaseContext, partitions: list[PromotedPartition], *, without: Collection[str] = ()
+) -> dict[str, str]:
     """Store the finished map. It counts once the journal says that the mirror has ended, and has its digest."""
     ends = {(item.topic, item.partition): item for item in partitions}
     document = build_document(
@@ -320,6 +353,7 @@ def _close_map(context: PhaseContext, partitions: list[PromotedPartition]) -> di
         context.target,
         {key: item.mirrored_until for key, item in ends.items()},
         {key: item.target_end_offset for key, item in ends.items()},
+        without=without,
     )
     context.journal.check_holds()
     # The document has no producer ids, and without them a record that is there twice looks like one of others.
@@ -328,16 +362,23 @@ def _close_map(context: PhaseContext, partitions: list[PromotedPartition]) -> di
 
 
 def _partitions(
-    context: PhaseContext, source_ends: dict[tuple[str, int], int], *, is_complete: bool = False
+    context: PhaseContext,
+    source_ends: dict[tuple[str, int], int],
+    *,
+    is_complete: bool = False,
+    without: Collection[str] = (),
 ) -> list[PromotedPartition]:
     """Read how far each partition is mirrored.
 
     The copy ends where copiers have confirmed it, or where their own records end: others may have written behind it.
 
     :param is_complete: everything below ``source_ends`` was copied: behind the last record there are only holes.
+    :param without: remote topics that do not exist any more.
     """
     record, target = context.record, context.target
-    found = record.partitions()
+    found = {key: item for key, item in record.partitions().items() if item.target_topic not in without}
+    if not found:
+        return []
     places = [target_key(item) for item in found.values()]
     ends = target.wire.list_offsets(places, "log_end")
     positions = SourcePositions.load(record, target)

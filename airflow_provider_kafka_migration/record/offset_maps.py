@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -211,13 +211,16 @@ def build_document(
     target: Cluster,
     source_ends: Mapping[TopicPartition, int],
     target_ends: Mapping[TopicPartition, int],
+    *,
+    without: Collection[str] = (),
 ) -> OffsetMapDocument:
     """Build ``offset-map.json`` of the finished copy.
 
     :param source_ends: exclusive end of the source, by (source topic, partition).
     :param target_ends: log end of the target, by (source topic, partition).
+    :param without: target topics that do not exist any more: nothing of them can be mapped.
     """
-    partitions = record.partitions()
+    partitions = {key: item for key, item in record.partitions().items() if item.target_topic not in without}
     maps = load_maps(record, target, partitions)
     entries: Iterable[MapEntry] = (
         MapEntry(

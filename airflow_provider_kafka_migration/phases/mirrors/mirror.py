@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
 from airflow_provider_kafka_migration.errors import (
     HANDS_OFF,
     CopyFailed,
+    CopyStalled,
     IllegalTransition,
     MigrationError,
     StillFrozen,
@@ -330,6 +331,17 @@ def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
     HeartbeatPasses(context).once(memory)
 
 
+def _is_enough(context: PhaseContext, error: MigrationError) -> bool:
+    """Whether copiers may end with failed partitions: somebody asks for something that needs no more of any.
+
+    Without that, a partition that a person has to mend would keep the mirror from being paused for just that.
+    """
+    if not isinstance(error, CopyFailed | CopyStalled) or not error.details.get("partitions"):
+        return False
+    request = requests.read(context.journal_store, context.migration_id)
+    return request.want in ("paused", "ended") or (request.want == "promoted" and request.source_gone)
+
+
 JOB_PHASE: Final = JobPhase(
     jobs=(JOB,),
     prepare=prepare,
@@ -339,4 +351,5 @@ JOB_PHASE: Final = JobPhase(
     beside=_beside,
     follow=_follow,
     read_progress=copy_jobs.copy_progress,
+    is_enough=_is_enough,
 )

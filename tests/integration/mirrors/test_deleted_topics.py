@@ -87,3 +87,34 @@ def test_a_topic_is_deleted_by_approval_and_mirrored_afresh(
     compare(old, new, remote, fenced=True).check()
     acknowledged = {(remote[topic], number): found for (topic, number), found in producer.acknowledged.items()}
     assert lost_records(new, acknowledged) == []
+
+
+@pytest.mark.parametrize(("command", "state"), [(("end",), "ended"), (("promote", "--source-gone"), "promoted")])
+def test_a_remote_topic_that_somebody_has_deleted_holds_up_no_request(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    command: tuple[str, ...],
+    state: str,
+) -> None:
+    """The partition has failed, and the mirror is paused and ended all the same, with the topic's name."""
+    prefix = f"{unique_name('vanished')}."
+    name = prefix.strip(".").lower().replace("_", "-")
+    flow = Flow(source_cluster, target_cluster, tmp_path, name, prefix, ("A", "B"), {})
+    orders, kept = f"{prefix}orders", f"{prefix}kept"
+    remote = flow.remote([orders, kept])
+    source_cluster.create_topics({orders: (1, {}), kept: (1, {})})
+    with LiveProducer(source_cluster.client_config(), {orders: [0], kept: [0]}, records_per_second=50) as producer:
+        process = _started(flow)
+        eventually(lambda: min(_end(target_cluster, remote[topic]) for topic in (orders, kept)) > 50, "both mirrored")
+        _delete(target_cluster, remote[orders])
+        eventually(lambda: "TARGET_TOPIC_MISSING" in str(flow("status")), "the mirror has noticed it")
+        flow("pause")
+        assert process.wait(120) == ExitCode.WAITS
+        producer.freeze()
+    found = flow(*command)
+    assert found["state"] == state
+    shown = str(flow("status")) + str(found)
+    assert f"{remote[orders]} does not exist on the target any more" in shown
+    assert _end(target_cluster, remote[kept]) > 50

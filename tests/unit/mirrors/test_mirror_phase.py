@@ -13,7 +13,7 @@ from phase_world.admin import BUSY, SimAdmin
 from phase_world.jobs import MIGRATION
 from phase_world.logs import Log
 from phase_world.outside import Killed
-from phase_world.world import World, Worlds, without_probes
+from phase_world.world import KEYS, World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Promotion
 from airflow_provider_kafka_migration.errors import (
@@ -34,6 +34,7 @@ from airflow_provider_kafka_migration.phases.mirrors import finish, mirror
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions, write_open_map
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import topics_gone
 from airflow_provider_kafka_migration.translate import Translator
 
 SECTIONS: dict[str, Any] = {
@@ -41,6 +42,7 @@ SECTIONS: dict[str, Any] = {
     "mirror": {"source_alias": "A", "target_alias": "B", "naming": "rename"},
 }
 ORDERS = ("orders", 0)
+BUSY_BROKER = BrokerUnreachable("broker 1 does not answer")
 
 
 @pytest.fixture
@@ -391,7 +393,7 @@ def test_a_mirror_whose_map_cannot_be_read_ends_and_is_not_translated(
 ) -> None:
     mirror_until(world, lambda: ask(world, "paused"))
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise OffsetMapInvalid("a page is missing")
 
     monkeypatch.setattr(ending, "build_document", broken)
@@ -401,6 +403,85 @@ def test_a_mirror_whose_map_cannot_be_read_ends_and_is_not_translated(
     assert world.state is State.ENDED
     with pytest.raises(OffsetMapInvalid, match="has no finished offset map"):
         Translator(world.context())
+
+
+# -- partitions that cannot be copied, and remote topics that are gone -------------------------------------------------
+
+FAILED = {"code": "FOREIGN_DATA", "kind": "terminal", "what": "others write there", "next_step": "stop them"}
+
+
+@pytest.mark.parametrize(
+    ("want", "more", "state"),
+    [
+        ("paused", {}, State.PAUSED),
+        ("ended", {}, State.ENDED),
+        ("promoted", {"source_gone": True}, State.PROMOTED),
+    ],
+)
+def test_a_failed_partition_keeps_nobody_from_what_needs_no_copy(
+    world: World, want: str, more: dict[str, Any], state: State
+) -> None:
+    world.copiers.fails[ORDERS] = FAILED
+    mirror_until(world, lambda: ask(world, want, **more))
+    assert world.state is state
+
+
+def test_a_failed_partition_is_an_error_of_a_mirror_that_is_to_run(world: World) -> None:
+    world.copiers.fails[ORDERS] = FAILED
+    with pytest.raises(CopyFailed, match="others write there"):
+        mirror_until(world, lambda: None)
+    with pytest.raises(CopyFailed, match="others write there"):
+        mirror_until(world, lambda: ask(world, "promoted"))
+
+
+def test_a_driver_that_dies_is_no_pause(world: World) -> None:
+    """It has said nothing about partitions, so nobody knows whether its copiers have ended."""
+    world.copiers.reported = lambda: (_ for _ in ()).throw(Transient("the driver was killed"))  # type: ignore[assignment]
+    with pytest.raises(Transient, match="the driver was killed"):
+        mirror_until(world, lambda: ask(world, "paused"))
+    assert world.state is State.TAIL
+
+
+@pytest.mark.parametrize(
+    ("want", "more", "state"),
+    [("ended", {}, State.ENDED), ("promoted", {"source_gone": True}, State.PROMOTED)],
+)
+def test_a_remote_topic_that_was_deleted_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, want: str, more: dict[str, Any], state: State
+) -> None:
+    monkeypatch.setattr(topics_gone, "PAUSE_SECONDS", 0.0)
+    mirror_until(world, lambda: ask(world, "paused"))
+    del world.target.topics["orders"]
+    ask(world, want, **more)
+    result = finish.run(world.context())
+    assert world.state is state
+    assert result.details["problems"][0] == (
+        "orders does not exist on the target any more, so nothing is left of its copy"
+    )
+    document = world.context().record.offset_map()
+    assert document is not None
+    assert {item.topic for item in document.partitions} == {topic for topic, _ in KEYS} - {"orders"}
+
+
+def test_a_topic_that_one_broker_still_has_is_not_deleted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_gone, "PAUSE_SECONDS", 0.0)
+    mirror_until(world, lambda: ask(world, "paused"))
+    monkeypatch.setattr(SimAdmin, "describe_topics_by_broker", lambda self, names: {1: BUSY_BROKER})
+    del world.target.topics["orders"]
+    ask(world, "ended")
+    with pytest.raises(MigrationError):
+        finish.run(world.context())
+    assert world.state is State.PAUSED
+
+
+def test_a_target_without_any_remote_topic_is_not_promoted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_gone, "PAUSE_SECONDS", 0.0)
+    mirror_until(world, lambda: ask(world, "paused"))
+    for topic in {topic for topic, _ in KEYS}:
+        del world.target.topics[topic]
+    ask(world, "promoted", source_gone=True)
+    with pytest.raises(IllegalTransition, match="none of its remote topics exists"):
+        finish.run(world.context())
 
 
 # -- what a planned promotion waits for ------------------------------------------------------------------------------
