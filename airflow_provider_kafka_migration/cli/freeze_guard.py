@@ -22,11 +22,14 @@ class FreezeGuard:
     """Checks the freeze as long as the cutover or the mirror runs. Use it as a context manager.
 
     :param migration: a separate instance with the same owner. Closed at the end.
+    :param phase: the one that lifts an overdue freeze; that of a mirror is ``freeze_limit``.
     """
 
-    def __init__(self, migration: Migration, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, migration: Migration, *, look_seconds: float = LOOK_SECONDS, phase: str = "cutover.freeze_limit"
+    ) -> None:
         self._migration = migration
-        self._phase = "freeze_limit" if migration.spec.kind == "mirror" else "cutover.freeze_limit"
+        self._phase = phase
         self._look_seconds = look_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="freeze-guard", daemon=True)

@@ -180,7 +180,8 @@ class MigrationOpener:
         """Return the thread that enforces the limit of a freeze, not started yet."""
         from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
 
-        return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
+        phase = "freeze_limit" if self._spec.kind == "mirror" else "cutover.freeze_limit"
+        return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"), phase=phase)
 
 
 def drive(

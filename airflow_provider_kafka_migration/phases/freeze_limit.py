@@ -104,6 +104,9 @@ def run(context: PhaseContext) -> PhaseResult:
     if _is_over(context.record):
         return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
     attempt = context.record.freeze()
+    is_mirror = context.spec.kind == "mirror"
+    if is_mirror and not context.spec.freezes_promotion and (attempt is None or not attempt.is_open):
+        return _result("this mirror stops no producers", watch=False)
     if attempt is not None and attempt.ready:
         return _result(_ready_text(attempt), watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context.record, attempt):
@@ -167,9 +170,7 @@ def is_journal_unreachable(error: MigrationError) -> bool:
 
 
 def _is_over(record: MigrationRecord) -> bool:
-    state, attempt = record.journal.tip_state, record.freeze()
-    if record.spec.kind == "mirror" and not record.spec.freezes_promotion and (attempt is None or not attempt.is_open):
-        return True
+    state = record.journal.tip_state
     return record.journal.is_past(State.CUTOVER) or (state is not None and state.is_terminal)
 
 
