@@ -192,7 +192,7 @@ def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
         "migration_id": MIGRATION,
         "phase": "mirror",
         "journal": "s3://bucket/orders",
-        "summary": "promoted by ann: 3 partitions; copiers are fenced on 3 partitions",
+        "summary": "promoted by ann: 3 partitions; copiers are fenced on 3 partitions; 1 write grants",
         "already_done": False,
         "state": "promoted",
     }
