@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
+from airflow_provider_kafka_migration.cli.migrate import MigrationOpener
 from airflow_provider_kafka_migration.errors import ClaimLost, FreezeFailed, StillFrozen
 from airflow_provider_kafka_migration.record.context import PhaseResult
 
@@ -62,3 +66,20 @@ def test_who_lost_the_migration_stops_watching() -> None:
     lost = ClaimLost("somebody else")
     guard, _ = guarded(WATCH, lost)
     assert guard.ended_by is lost
+
+
+@pytest.mark.parametrize(("kind", "phase"), [("mirror", "freeze_limit"), ("migration", "cutover.freeze_limit")])
+def test_it_runs_the_phase_of_its_kind(monkeypatch: pytest.MonkeyPatch, kind: str, phase: str) -> None:
+    asked: list[str] = []
+    looked = threading.Event()
+
+    def run(name: str) -> PhaseResult:
+        asked.append(name)
+        looked.set()
+        return PhaseResult(name, "nothing is frozen", {"watch": False})
+
+    monkeypatch.setattr(MigrationOpener, "open", lambda *_, **__: SimpleNamespace(run=run, close=lambda: None))
+    opener = MigrationOpener(SimpleNamespace(kind=kind), None)  # type: ignore[arg-type]
+    with opener.open_guard():
+        assert looked.wait(PATIENCE_SECONDS)
+    assert asked == [phase]
