@@ -140,11 +140,16 @@ def test_objects_and_memory_do_not_grow(worlds: Worlds, slices: int) -> None:
     gc.collect()
     before = tracemalloc.get_traced_memory()[0]
     live(copy, slices, chance)
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
+    after = []
+    for _ in range(5):
+        # What slices keep stays; what a thread is just busy with does not.
+        live(copy, 3, chance)
+        gc.collect()
+        after.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     print(few, objects(copy), size, sum(info.size_bytes for info in copy.store.list()), before, after)
     assert objects(copy) == few
+    assert set(few) == {"leases", "progress", "reading"}, "a slice writes no journal entry"
     assert few["leases"] <= 2 * (KEPT_LEASES + 1)
     assert sum(info.size_bytes for info in copy.store.list()) < 2 * size
-    assert after - before < 400_000, "slices keep no memory"
+    assert min(after) - before < 400_000, "slices keep no memory"
