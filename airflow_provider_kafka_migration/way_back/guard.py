@@ -23,7 +23,6 @@ from airflow_provider_kafka_migration.errors import (
     TopologyRefused,
 )
 from airflow_provider_kafka_migration.freeze.frozen import (
-    FreezeWebhook,
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
@@ -31,6 +30,7 @@ from airflow_provider_kafka_migration.freeze.frozen import (
     taken,
     webhook_receiver,
 )
+from airflow_provider_kafka_migration.freeze.webhook import FreezeWebhook
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_provider_kafka_migration.dag import build_migration_dag, build_way_back_dag
 from airflow_provider_kafka_migration.engines.run import EngineRunner
-from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook import FreezeWebhook
 from airflow_provider_kafka_migration.kafka.admin.base import AdminBase
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration

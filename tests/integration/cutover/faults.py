@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook import FreezeWebhook
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.storage.local import LocalStore
 

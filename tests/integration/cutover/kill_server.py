@@ -98,7 +98,7 @@ def object_name(points: Points, key: str, data: bytes) -> str:
 
 def install(points: Points) -> None:
     """Watch all side effects of this process."""
-    from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
+    from airflow_provider_kafka_migration.freeze.webhook import FreezeWebhook
     from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
     from airflow_provider_kafka_migration.storage.local import LocalStore
 

@@ -12,7 +12,7 @@ from phase_support import Clock, equal_offset_map, make_context
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, PhaseOver
 from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen
-from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, FreezeWebhook
 from airflow_provider_kafka_migration.phases import floor_guard
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -251,7 +251,7 @@ def test_behind_ready_only_who_was_never_held_is_asked(
                 floor_guard.run(context)
             assert "do not free the producers" in caught.value.next_step
             assert "drain_ready" not in caught.value.next_step
-    assert len(receiver.calls) == (0 if held else frozen.ATTEMPTS)
+    assert len(receiver.calls) == (0 if held else ATTEMPTS)
 
 
 def test_by_hand_texts_do_not_promise_an_end_that_was_taken_back(tmp_path: Path) -> None:

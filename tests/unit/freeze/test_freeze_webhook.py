@@ -13,7 +13,7 @@ from phase_support import make_context
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
-from airflow_provider_kafka_migration.freeze.frozen import ATTEMPTS, FreezeWebhook, signature
+from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, FreezeWebhook, signature
 from airflow_provider_kafka_migration.state import State
 from harness.webhook import FreezeWebhook as Receiver
 
