@@ -123,9 +123,9 @@ def test_components_are_replaced_and_all_of_them_killed(airflow: ReplaceableAirf
     assert [path for path in commands if _content(path)] == []
     assert airflow.processes_below() == []
     airflow.start()
-    # Airflow has kept the run, and finds its only attempt dead: only after five minutes where the new scheduler starts
+    # Airflow has kept the run, and finds its only attempt dead: only after some minutes where the new scheduler starts
     # before the former one counts as dead (orphaned_tasks_check_interval).
-    assert airflow.wait_for("sleeping", run, None, ["failed"], 600) == "failed"
+    assert airflow.wait_for("sleeping", run, None, ["failed"], 1200) == "failed"
 
 
 def _sleepers(airflow: ReplaceableAirflow) -> list[Path]:
