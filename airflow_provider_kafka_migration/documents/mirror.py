@@ -46,6 +46,8 @@ class RetentionProblems(Document):
 class StateTopicsReport(Document):
     """``results/mirror-maker-checkpoints.json`` and ``results/mirror-maker-heartbeats.json``: the last passes."""
 
+    LATER_FIELDS = ("never_since",)
+
     version: int = 1
     migration_id: str
     at: str
@@ -55,6 +57,9 @@ class StateTopicsReport(Document):
         "the target has; empty: none",
     )
     problem: str = Field("", description="what the last pass could not do; empty: nothing")
+    never_since: str = Field(
+        "", description="the first pass, as long as ``written_at`` has always been empty; else empty"
+    )
 
 
 class GroupSyncReport(Document):

@@ -68,12 +68,16 @@ def read_failing_since(store: ObjectStore, migration_id: str) -> float | None:
 
 
 def read_heartbeat(store: ObjectStore, migration_id: str) -> float | None:
-    """Return the time of the newest heartbeat of the source on a mirror's target, in seconds since 1970; None: none.
+    """Return the time of the newest heartbeat of the source on a mirror's target, in seconds since 1970.
+
+    If none has ever arrived, it is the time of the first pass that looked for one: silence has an age, too. None: there
+    are no heartbeats.
 
     :raises StorageUnavailable: the storage does not answer.
     """
     data = store.get(f"{migration_id}/results/mirror-maker-heartbeats.json")
-    at = "" if data is None else str(json.loads(data)["written_at"])
+    found = {} if data is None else json.loads(data)
+    at = str(found.get("written_at") or found.get("never_since") or "")
     return datetime.fromisoformat(at).timestamp() if at else None
 
 

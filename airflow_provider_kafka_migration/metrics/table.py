@@ -230,7 +230,8 @@ ALL: tuple[Metric, ...] = (
         "seconds",
         "migration",
         "Now minus the time of the newest heartbeat of the source that a mirror's target has, by the clocks of this "
-        "machine and of whoever wrote it; noted every ten seconds. Only with `mirror.state_topics.heartbeats`.",
+        "machine and of whoever wrote it; noted every ten seconds. If none has ever arrived, since the first pass that "
+        "looked for one. Only with `mirror.state_topics.heartbeats`.",
         "It exceeds a minute: the source does not answer, or nobody mirrors.",
     ),
     Metric("topic_lag_records", "gauge", "records", "topic", "Sum of the lags of a source topic's partitions."),

@@ -192,8 +192,8 @@ class _StatePasses(BackgroundPasses[PhaseContext]):
             return
         try:
             former = last_report(self._context.record, self.result)
-            if former is not None and (former.written_at or former.problem):
-                withdrawn = former.model_copy(update={"written_at": "", "problem": ""})
+            if former is not None and (former.written_at or former.problem or former.never_since):
+                withdrawn = former.model_copy(update={"written_at": "", "problem": "", "never_since": ""})
                 self._context.record.put_result(self.result, withdrawn)
         except MigrationError as error:
             log.warning("The former state of the %s could not be withdrawn: %s", self.what, error)
@@ -239,12 +239,18 @@ class _StatePasses(BackgroundPasses[PhaseContext]):
         record = self._context.record
         self._stored_at = time.monotonic()
         try:
-            written_at = self._written_at(problem)
+            at, written_at, never_since = iso(self._context.now()), self._written_at(problem), ""
             if not written_at:
                 former = last_report(record, self.result)
                 written_at = "" if former is None else former.written_at
-            at, migration_id = iso(self._context.now()), record.migration_id
-            found = StateTopicsReport(migration_id=migration_id, at=at, written_at=written_at, problem=problem)
+                never_since = "" if written_at else (former.never_since if former is not None else "") or at
+            found = StateTopicsReport(
+                migration_id=record.migration_id,
+                at=at,
+                written_at=written_at,
+                problem=problem,
+                never_since=never_since,
+            )
             record.put_result(self.result, found)
         except MigrationError as error:
             log.warning("The state of the %s could not be stored: %s", self.what, error)

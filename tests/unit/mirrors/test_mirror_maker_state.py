@@ -402,6 +402,24 @@ def test_a_restarted_process_knows_the_last_heartbeat_of_the_source(worlds: Worl
     assert read_heartbeat(world.journal_store, world.migration_id) == first
 
 
+def test_a_source_that_has_never_answered_has_an_age_too(worlds: Worlds) -> None:
+    """Without one, no alert could tell of it. The age goes on in the next process, until the first heartbeat."""
+    world = mirrored(worlds)
+    world.outside.fail("source.wire.*", BrokerBusy("nobody answers"))
+    began = world.context().now().timestamp()
+    for _ in range(2):
+        passes = HeartbeatPasses(world.context())
+        passes._attempt(passes._pass, world.context())
+        assert read_heartbeat(world.journal_store, world.migration_id) == began
+        world.clock.sleep(60)
+    world.outside.heal()
+    passes = HeartbeatPasses(world.context())
+    passes._attempt(passes._pass, world.context())
+    assert read_heartbeat(world.journal_store, world.migration_id) == began + 120
+    stored = StateTopicsReport.parse(world.stored("results/mirror-maker-heartbeats.json") or b"")
+    assert stored.never_since == ""
+
+
 def test_a_report_is_withdrawn_when_heartbeats_are_switched_off(worlds: Worlds) -> None:
     world = mirrored(worlds)
     HeartbeatPasses(world.context())._pass(world.context())
