@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from airflow_provider_kafka_migration.documents.cutover import AHEAD_OF_COPY, GroupSnapshot, Translation
 from airflow_provider_kafka_migration.documents.mirror import StateTopicsReport
-from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError
+from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError, OffsetMapInvalid
 from airflow_provider_kafka_migration.groups.commit import read_groups
 from airflow_provider_kafka_migration.groups.sync import HeldTranslator, TooLate, never
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -31,7 +31,7 @@ from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.partition_names import target_key
+from airflow_provider_kafka_migration.record.partition_names import partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 
@@ -99,8 +99,13 @@ def last_records(translator: HeldTranslator) -> dict[TopicPartition, tuple[int, 
     found = {}
     for key, item in translator.partitions.items():
         end, start = translator.ends[target_key(item)], translator.maps[key].target_start_offset or 0
-        if end > start and key not in translator.failing:
+        if end <= start or key in translator.failing:
+            continue
+        try:
             found[key] = (translator.maps[key].source_of(end - 1), end - 1)
+        except OffsetMapInvalid as error:
+            # A missing page of one map holds up no other partition; the group sync names it.
+            log.warning("The last copied record of %s is not known: %s", partition_name(key), error)
     return found
 
 

@@ -17,7 +17,13 @@ from test_group_sync import during_the_seed
 from test_mirror_phase import ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.mirror import Promotion, StateTopicsReport
-from airflow_provider_kafka_migration.errors import BrokerBusy, ClaimLost, ForeignData, PermissionMissing
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    ClaimLost,
+    ForeignData,
+    OffsetMapInvalid,
+    PermissionMissing,
+)
 from airflow_provider_kafka_migration.groups.commit import read_groups
 from airflow_provider_kafka_migration.groups.sync import HeldTranslator, TooLate
 from airflow_provider_kafka_migration.journal.journal import Journal, Owner
@@ -400,6 +406,22 @@ def test_a_restarted_process_knows_the_last_heartbeat_of_the_source(worlds: Worl
     passes = HeartbeatPasses(world.context())
     passes._attempt(passes._pass, world.context())
     assert read_heartbeat(world.journal_store, world.migration_id) == first
+
+
+def test_a_missing_page_of_one_map_holds_up_no_other_partition(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = mirrored(worlds)
+    translator, real = HeldTranslator.live(world.context().record, world.context().target), PartitionMap.source_of
+
+    def source_of(self: PartitionMap, target_offset: int) -> int:
+        if self is translator.maps["orders", 0]:
+            raise OffsetMapInvalid("a page of the map is missing")
+        return real(self, target_offset)
+
+    whole = state.last_records(translator)
+    monkeypatch.setattr(PartitionMap, "source_of", source_of)
+    left = state.last_records(translator)
+    assert left
+    assert whole.keys() - left.keys() == {("orders", 0)}
 
 
 def test_a_source_that_has_never_answered_has_an_age_too(worlds: Worlds) -> None:
