@@ -123,7 +123,7 @@ def test_components_are_replaced_and_all_of_them_killed(airflow: ReplaceableAirf
     assert [path for path in commands if _content(path)] == []
     assert airflow.processes_below() == []
     airflow.start()
-    # Airflow has kept the run, and finds the attempt dead after some minutes: it fails, or is scheduled once more by the
+    # Airflow has kept the run, and finds the attempt dead after some minutes: it fails, or is scheduled again by the
     # check for orphaned tasks. Nobody is mistaken for the process that was killed.
     wait_for(
         "the end of the dead attempt",
