@@ -36,6 +36,16 @@ def mirror(worlds: Worlds) -> SimulatedCopy:
     return worlds.copy(_fill, job_fields=fields)
 
 
+def _copy_all(copy: SimulatedCopy) -> None:
+    """One slice; on a machine that is so busy that its time is over before all is copied, the next ones go on."""
+    for _ in range(10):
+        results = copy.slice()
+        assert not any(result.error for result in results.values())
+        if all(result.done for result in results.values()):
+            return
+    raise AssertionError("ten slices have not copied a handful of records")
+
+
 def live(copy: SimulatedCopy, slices: int, chance: random.Random) -> None:
     """So many slices, between which both sides get records, delete and compact."""
     for number in range(slices):
@@ -43,8 +53,7 @@ def live(copy: SimulatedCopy, slices: int, chance: random.Random) -> None:
             copy.source.produce(topic, [b"%d" % number, None][: chance.randint(1, 2)])
         if chance.random() < 0.3:
             copy.source.transaction("busy", [b"one"], commit=chance.random() < 0.5)
-        results = copy.slice()
-        assert all(result.done and not result.error for result in results.values())
+        _copy_all(copy)
         for topic in ("busy", "quiet"):
             for cluster in (copy.source, copy.target):
                 log = cluster.log((topic, 0))
@@ -108,7 +117,7 @@ def test_passes_over_a_map_that_grows_for_years_read_no_more(
     for number in range(12 + slices):
         copy.source.produce("merged", [b"%d" % number] * chance.randint(1, 3))
         copy.target.produce("merged", [b"of others"])
-        assert all(result.done and not result.error for result in copy.slice().values())
+        _copy_all(copy)
         copy.target.coordinators.settle()
         reads = [group.translate() for group in groups]
         if number == 12:
