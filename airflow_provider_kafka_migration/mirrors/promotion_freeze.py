@@ -210,7 +210,11 @@ def advance(context: PhaseContext, request: MirrorRequest) -> None:
         _stop_and_verify(context, attempt, request)
     except _AskedMeanwhileError:
         return
-    except (*HANDS_OFF, PhaseOver):
+    except PhaseOver as over:
+        # Whoever has lifted the freeze turns the request down, too: there is nothing to try again.
+        log.warning("%s; the mirror goes on", over.what)
+        return
+    except HANDS_OFF:
         raise
     except Exception as error:
         call_off_after(context, attempt, request, error)

@@ -734,6 +734,26 @@ def test_a_webhook_that_does_not_hold_is_told_to_free_the_producers(
     goes_on(world)
 
 
+def test_a_request_to_freeze_that_outlasts_the_limit_is_taken_back(
+    worlds: Worlds, timed: Callable[[World], World]
+) -> None:
+    """The mirror hangs in the middle of it; the guard lifts meanwhile, and the receiver stops producers after that."""
+
+    def hang(_: Call) -> None:
+        if len(receiver.calls) == 1:
+            world.clock.sleep(LIMIT_SECONDS + 6)
+            assert world.run("freeze_limit").details["nothing_to_lift"]
+
+    with Receiver(answer=hang) as receiver:
+        world = timed(with_webhook(worlds, receiver.url))
+        ask(world, "promoted")
+        go(world, nothing)
+        assert [call.action for call in receiver.calls] == ["freeze", "unfreeze", "unfreeze"]
+    assert world.told == []  # type: ignore[attr-defined]
+    check_lifted(world, "max_producer_freeze has passed")
+    goes_on(world)
+
+
 def test_a_promotion_without_the_source_holds_a_webhook_that_has_a_deadline(
     worlds: Worlds, timed: Callable[[World], World]
 ) -> None:
