@@ -115,7 +115,12 @@ class MigrationRecord:
     def is_being_promoted(self) -> bool:
         """Whether the last request to a mirror is to promote it. Never of a migration."""
         data = self.journal_store.get(self.key(keys.MIRROR_REQUEST)) if self.spec.kind == "mirror" else None
-        return data is not None and MirrorRequest.parse(data).want == "promoted"
+        number, is_promoted = 0, False
+        # The object may have an earlier request, or be missing, if whoever asked died: the numbered ones decide.
+        while data is not None or (data := self.journal_store.get(self.key(keys.mirror_request(number + 1)))):
+            request = MirrorRequest.parse(data)
+            number, is_promoted, data = request.number, request.want == "promoted", None
+        return is_promoted
 
     # ---- plan and precheck
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from phase_world.jobs import MIGRATION
 from phase_world.world import PRODUCER_ACL, World, Worlds
 from test_mirror_phase import ask, mirror_until
 
@@ -15,7 +16,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.phases.mirrors import finish
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.state import State
 
 #: Its own right on the source: ALL on all topics, which are those behind the alias on the target.
@@ -135,6 +136,39 @@ def test_producers_that_were_stopped_by_acls_may_write_after_the_promotion(
     assert world.state is State.PROMOTED
     assert ("User:shop", "WRITE") in rights(world)
     assert not [acl for acl in world.target.acls or () if acl.permission == "DENY"]
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_a_request_counts_whose_author_died_before_it_was_known_everywhere(worlds: Worlds, died: bool) -> None:
+    """The numbered request is there, and the object with the last one still has the request before it."""
+    world = of(worlds, "at_once")
+    mirror_until(world, lambda: ask(world, "paused"))
+    place = f"{MIGRATION}/{keys.MIRROR_REQUEST}"
+    before = world.journal_store.get(place)
+    assert before is not None
+    ask(world, "promoted")
+    if died:
+        world.journal_store.put(place, before)
+    assert world.source.acls is not None
+    world.source.acls.remove(PRODUCER_ACL)
+    world.restart()
+    mirror_until(world, lambda: take_over.follow(world.context()))
+    assert world.state is State.PROMOTED
+    assert ("User:shop", "WRITE") in rights(world)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_promotion_that_is_no_longer_asked_for_holds_nothing_back(worlds: Worlds, is_known: bool) -> None:
+    world = of(worlds, "at_once")
+    ask(world, "promoted")
+    place = f"{MIGRATION}/{keys.MIRROR_REQUEST}"
+    before = world.journal_store.get(place)
+    assert before is not None
+    assert world.context().record.is_being_promoted()
+    ask(world, "run")
+    if not is_known:
+        world.journal_store.put(place, before)
+    assert not world.context().record.is_being_promoted()
 
 
 # -- what proves no withdrawal ----------------------------------------------------------------------------------------
