@@ -260,7 +260,8 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
     """
     fenced = _fence(context)
     # Not before the step: a mirror whose promotion is given up goes on, and needs its own settings for that.
-    put_back = [*promotion_freeze.hold_if_open(context), *_put_back(context)]
+    held = promotion_freeze.hold_if_open(context, source_gone=bool(details["source_gone"]))
+    put_back = [*held, *_put_back(context)]
     # After the fence: nothing of the mirror may come behind what producers write.
     granted = write_grants.grant_at_promotion(context.record, context.target)
     problems = put_back + [

@@ -160,13 +160,15 @@ def _why(error: Exception) -> str:
     return f"{error.what}. Next: {error.next_step}" if error.next_step else error.what
 
 
-def hold_if_open(context: PhaseContext) -> list[str]:
-    """Have a webhook forget its deadline once the mirror is promoted, unless that was asked for before.
+def hold_if_open(context: PhaseContext, *, source_gone: bool) -> list[str]:
+    """Have a webhook forget its deadline once the mirror is promoted, unless it has confirmed that before.
 
+    :param source_gone: it was promoted without its source. Then the journal's step only says that a process was about
+        to ask the receiver; a planned promotion follows the receiver's answer.
     :returns: what is left for a person.
     """
     attempt = context.record.freeze()
-    if attempt is None or attempt.lifted or attempt.held:
+    if attempt is None or attempt.lifted or (attempt.held and not source_gone):
         return []
     try:
         frozen.hold(context, attempt)

@@ -764,3 +764,26 @@ def test_a_promotion_without_the_source_holds_a_webhook_that_has_a_deadline(
         result = finish.run(world.context())
     assert [call.body["deadline"] is None for call in receiver.calls] == [False, True]
     assert result.details["problems"] == []
+
+
+def test_a_promotion_without_the_source_holds_again_what_a_dead_process_may_not_have_held(
+    worlds: Worlds, timed: Callable[[World], World]
+) -> None:
+    """It died between the journal's step and the request, so the receiver still knows a deadline only."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    with Receiver() as receiver:
+        world = timed(with_webhook(worlds, receiver.url))
+        ask(world, "promoted")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(frozen, "hold_by_method", die)
+            with pytest.raises(Killed):
+                go(world, nothing)
+        world.restart()
+        assert len(world.steps(steps.FREEZE_HELD)) == 1
+        ask(world, "promoted", source_gone=True)
+        result = finish.run(world.context())
+    assert [call.body["deadline"] is None for call in receiver.calls] == [False, True]
+    assert result.details["problems"] == []
