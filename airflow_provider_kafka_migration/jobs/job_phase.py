@@ -61,6 +61,10 @@ def _nothing_to_follow(_context: PhaseContext, _memory: dict[str, Any]) -> None:
     return None
 
 
+def _nothing_after(_context: PhaseContext, _error: MigrationError) -> None:
+    return None
+
+
 def _never_enough(_context: PhaseContext, _error: MigrationError) -> bool:
     return False
 
@@ -85,6 +89,7 @@ class JobPhase:
         remembers from one time to the next, JSON-serializable; it is empty after a restart.
     :param read_progress: the newest progress of a job for people, None before the first one.
     :param is_enough: whether a job that has failed has done what is needed now, so that ``finish`` follows anyway.
+    :param after_failure: what has to be done when a job that nobody waited for with ``beside`` has failed.
     """
 
     jobs: tuple[str, ...]
@@ -96,6 +101,7 @@ class JobPhase:
     follow: Callable[[PhaseContext, dict[str, Any]], None] = _nothing_to_follow
     read_progress: Callable[[MigrationRecord, JobRef], Progress | None] = _no_progress
     is_enough: Callable[[PhaseContext, MigrationError], bool] = _never_enough
+    after_failure: Callable[[PhaseContext, MigrationError], None] = _nothing_after
 
     def run(self, context: PhaseContext, **options: Any) -> PhaseResult:
         """Run the whole phase in this process: every job is waited for.
@@ -140,6 +146,8 @@ class JobPhase:
         except SparkJobCancelled:
             raise
         except MigrationError as error:
+            if not self.is_enough(context, error):
+                self.after_failure(context, error)
             self._check_enough(context, error)
 
     def _check_enough(self, context: PhaseContext, error: MigrationError) -> None:

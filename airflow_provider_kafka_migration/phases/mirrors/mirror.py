@@ -312,14 +312,22 @@ def _lifted_if_copiers_fail(context: PhaseContext) -> Iterator[None]:
     """Call a promotion off whose copiers fail for good: what follows may be up to a person."""
     try:
         yield
-    except (*HANDS_OFF, Transient):
-        raise
     except Exception as error:
-        attempt = promotion_freeze.in_force(context.record)
-        if attempt is not None:
-            request = requests.read(context.journal_store, context.migration_id)
-            promotion_freeze.call_off_after(context, attempt, request, error)
+        _lift_after_failure(context, error)
         raise
+
+
+def _lift_after_failure(context: PhaseContext, error: Exception) -> None:
+    """Call a promotion off after an error of its copiers, unless it may pass.
+
+    :raises StillFrozen: the producers could not be freed.
+    """
+    if isinstance(error, (*HANDS_OFF, Transient)):
+        return
+    attempt = promotion_freeze.in_force(context.record)
+    if attempt is not None:
+        request = requests.read(context.journal_store, context.migration_id)
+        promotion_freeze.call_off_after(context, attempt, request, error)
 
 
 def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
@@ -352,4 +360,5 @@ JOB_PHASE: Final = JobPhase(
     follow=_follow,
     read_progress=copy_jobs.copy_progress,
     is_enough=_is_enough,
+    after_failure=_lift_after_failure,
 )

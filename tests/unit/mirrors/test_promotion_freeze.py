@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     PhaseOver,
     StillFrozen,
+    Where,
 )
 from airflow_provider_kafka_migration.freeze import frozen, open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
@@ -344,6 +345,26 @@ def test_copiers_that_fail_for_good_free_the_producers(world: World) -> None:
         go(world, fail)
     check_lifted(world, "others write there")
     assert world.state is not State.PROMOTED
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_copiers_of_a_job_that_outlives_its_task_free_the_producers_too(world: World, passes: bool) -> None:
+    """The task was deferred while they copied; what may pass is tried again within the limit."""
+    frozen_world(world)
+    failure = (
+        CopyFailed("others write there", where=Where()) if not passes else BrokerUnreachable("away", where=Where())
+    )
+
+    def end(*_: object) -> None:
+        raise failure
+
+    with pytest.raises(type(failure)):
+        mirror.JOB_PHASE.wait_until_ended(world.context(), SimpleNamespace(end=end), None)  # type: ignore[arg-type]
+    if passes:
+        assert world.denied
+        assert not world.steps(steps.FREEZE_GIVEN_UP)
+    else:
+        check_lifted(world, "others write there")
 
 
 # -- the limit --------------------------------------------------------------------------------------------------------
@@ -754,35 +775,16 @@ def test_a_request_to_freeze_that_outlasts_the_limit_is_taken_back(
     goes_on(world)
 
 
+@pytest.mark.parametrize("died", [False, True])
 def test_a_promotion_without_the_source_holds_a_webhook_that_has_a_deadline(
-    worlds: Worlds, timed: Callable[[World], World]
+    worlds: Worlds, timed: Callable[[World], World], died: bool
 ) -> None:
+    """Also where a process has died between the journal's step and the request."""
     with Receiver() as receiver:
         world = timed(with_webhook(worlds, receiver.url))
         frozen_world(world, denies=False)
-        ask(world, "promoted", source_gone=True)
-        result = finish.run(world.context())
-    assert [call.body["deadline"] is None for call in receiver.calls] == [False, True]
-    assert result.details["problems"] == []
-
-
-def test_a_promotion_without_the_source_holds_again_what_a_dead_process_may_not_have_held(
-    worlds: Worlds, timed: Callable[[World], World]
-) -> None:
-    """It died between the journal's step and the request, so the receiver still knows a deadline only."""
-
-    def die(*_: object, **__: object) -> None:
-        raise Killed
-
-    with Receiver() as receiver:
-        world = timed(with_webhook(worlds, receiver.url))
-        ask(world, "promoted")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(frozen, "hold_by_method", die)
-            with pytest.raises(Killed):
-                go(world, nothing)
-        world.restart()
-        assert len(world.steps(steps.FREEZE_HELD)) == 1
+        if died:
+            world.context().journal.step(steps.FREEZE_HELD, key="1", details={"method": "webhook"})
         ask(world, "promoted", source_gone=True)
         result = finish.run(world.context())
     assert [call.body["deadline"] is None for call in receiver.calls] == [False, True]
