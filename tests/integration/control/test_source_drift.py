@@ -165,7 +165,8 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     assert take_over.follow(control.context()) == []
     copy_settings.restore_producer_visible(context.record, context.target)
     copy_settings.restore_deleting(context.record, context.target)
-    assert control.overrides(topic) == wanted
+    # A broker learns of a change a moment after the controller has made it.
+    wait_for("the settings of the source", lambda: control.overrides(topic) == wanted, 60)
     assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
 
 
