@@ -111,8 +111,12 @@ class Flow:
 
     def _popen(self, action: str, log: Any, *arguments: str) -> subprocess.Popen[str]:
         program = str(Path(sys.executable).with_name("kafka-migration"))
+        return self.spawn([program, "mirror", action, str(self.spec), *arguments, *self.plane], log)
+
+    def spawn(self, command: Sequence[str], log: Any) -> subprocess.Popen[str]:
+        """Start a process that knows both clusters; a failed test leaves none of them running."""
         process = subprocess.Popen(
-            [program, "mirror", action, str(self.spec), *arguments, *self.plane],
+            command,
             env={**os.environ, **self.command.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from airflow_provider_kafka_migration.record import steps
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.conftest import USERS
-from tests.integration.mirrors.mirror_support import SECONDS, STARTED, Flow, eventually, flow_name
+from tests.integration.mirrors.mirror_support import SECONDS, Flow, eventually, flow_name
 from tests.integration.mirrors.scenario_support import Scene, make_scene
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -357,16 +356,7 @@ main()
 def run_until(flow: Flow, fatal: str) -> subprocess.Popen[str]:
     """Run the mirror until the journal is to get this step."""
     with (flow.folder / f"{fatal}.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _KILLER, fatal, "mirror", "run", str(flow.spec)],
-            env={**os.environ, **flow.command.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            text=True,
-        )
-    STARTED.append(process)
-    return process
+        return flow.spawn([sys.executable, "-c", _KILLER, fatal, "mirror", "run", str(flow.spec)], log)
 
 
 def test_a_pass_that_is_killed_between_an_effect_and_the_journal(

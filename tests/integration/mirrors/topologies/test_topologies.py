@@ -14,27 +14,11 @@ import pytest
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.compare import bounds, compare
-from tests.integration.mirrors.mirror_support import SECONDS, Flow, KeptMirror, eventually
-from tests.soak_support import (
-    LONG_SLICES,
-    Route,
-    Site,
-    Soak,
-    check_settled,
-    kill_each,
-    mirror_fault,
-    settle,
-    wait_written,
-)
+from tests.integration.mirrors.mirror_support import Flow, KeptMirror, eventually
+from tests.integration.mirrors.topologies.mesh import Mesh
+from tests.soak_support import LONG_SLICES, Route, kill_each, wait_written
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def third_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """A cluster for chains."""
-    with KafkaCluster(tmp_path_factory.mktemp("third"), "4.1.1", "kraft") as cluster:
-        yield cluster
 
 
 def _topics(cluster: KafkaCluster, part: str) -> set[str]:
@@ -55,7 +39,7 @@ def _ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {number: item.end for number, item in bounds(cluster.client_config(), [topic])[topic].items()}
 
 
-class _ActiveActive:
+class _ActiveActive(Mesh):
     """A -> B and B -> A of a topic that both have, and C -> A of C's: three clusters with producers.
 
     What comes from C is handed on to B, and nothing ever comes back.
@@ -64,26 +48,11 @@ class _ActiveActive:
     def __init__(
         self, opened: ExitStack, clusters: dict[str, KafkaCluster], folder: Path, name: str, **sections: Any
     ) -> None:
-        self.soak = Soak.from_environment(120)
-        self.prefix = f"{name}."
+        super().__init__(opened, clusters, folder, name)
         self.topic = f"{self.prefix}orders"
-        self.sites = {
-            alias: Site.open(opened, self.soak, alias, cluster, self.prefix) for alias, cluster in clusters.items()
-        }
-        self.mirrors: dict[str, KeptMirror] = {}
-        for pair in (("A", "B"), ("B", "A"), ("C", "A")):
-            flow = Flow(
-                clusters[pair[0]],
-                clusters[pair[1]],
-                folder,
-                f"{name}-{''.join(pair)}".lower().replace(".", "-").replace("_", "-"),
-                self.prefix,
-                pair,
-                {"mirror": {"two_way": pair[0] != "C", "known_aliases": list(clusters)}, **sections},
-            )
-            self.mirrors["".join(pair)] = mirror = KeptMirror(flow)
-            opened.callback(mirror.kill)
-            mirror.look()
+        for source, target in (("A", "B"), ("B", "A"), ("C", "A")):
+            own = {"two_way": source != "C", "known_aliases": list(clusters)}
+            self.mirror(source, target, mirror=own, **sections)
         self.routes = [
             self.route("A", "B", {self.topic: f"A.{self.topic}"}),
             self.route("B", "A", {self.topic: f"B.{self.topic}"}),
@@ -95,31 +64,14 @@ class _ActiveActive:
         """:param of: whose group reads these topics; empty: that of the source."""
         return Route(self.sites[source], self.sites[target], names, self.sites[of or source].group)
 
-    @property
-    def all_sites(self) -> list[Site]:
-        return list(self.sites.values())
-
-    def check(self) -> None:
-        for mirror in self.mirrors.values():
-            mirror.check()
-
-    def end(self) -> None:
-        """Contents, offsets and groups are equal, record by record, and there is no cycle."""
-        settle(self.soak, self.all_sites, self.routes, SECONDS, self.check)
-        damage = check_settled(self.all_sites, self.routes, self.prefix)
-        print(f"{self.soak}, {sum(site.count() for site in self.all_sites)} records, {damage}", flush=True)
-
 
 @pytest.fixture
 def active(
-    source_cluster: KafkaCluster,
-    target_cluster: KafkaCluster,
-    third_cluster: KafkaCluster,
+    clusters: dict[str, KafkaCluster],
     request: pytest.FixtureRequest,
     unique_name: Callable[[str], str],
     tmp_path: Path,
 ) -> Iterator[_ActiveActive]:
-    clusters = {"A": source_cluster, "B": target_cluster, "C": third_cluster}
     with ExitStack() as opened:
         sections = LONG_SLICES if request.node.get_closest_marker("soak") else {}
         yield _ActiveActive(opened, clusters, tmp_path, unique_name("active"), **sections)
@@ -128,7 +80,7 @@ def active(
 @pytest.mark.timeout(1500)
 def test_active_active(active: _ActiveActive) -> None:
     """Each side gets the other's records once, and nothing comes back; each mirror is killed once under load."""
-    kill_each(active.soak, list(active.mirrors.values()), active.all_sites, active.routes)
+    kill_each(active.soak, active.all_mirrors, active.all_sites, active.routes)
     # A topic that appears later is taken up, and its copy is not copied back either.
     late, first = f"{active.prefix}late", active.sites["A"]
     first.cluster.create_topics({late: (1, {})})
@@ -150,12 +102,7 @@ def test_active_active(active: _ActiveActive) -> None:
 @pytest.mark.soak
 def test_active_active_under_random_faults(active: _ActiveActive) -> None:
     """Mirrors and brokers of all three clusters are killed, brokers are frozen, groups move."""
-    faults = {
-        **mirror_fault(active.soak, list(active.mirrors.values())),
-        **active.soak.broker_faults([site.cluster for site in active.all_sites]),
-        **active.soak.group_fault(active.all_sites),
-    }
-    active.soak.run(faults, active.check, (0.5, 6))
+    active.run_random_faults()
     active.end()
 
 
