@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from pydantic import ValidationError
-
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
 from airflow_provider_kafka_migration.errors import (
-    DocumentUnreadable,
     ObjectExists,
-    Where,
 )
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import partition_name
-from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.record import MigrationRecord, last_request
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -26,36 +22,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 POLL_SECONDS = 1.0
 
 
-def read(store: ObjectStore, migration_id: str) -> MirrorRequest:
-    """Return the last request; without one, the mirror is to run.
-
-    Its number says which object comes next: of two people who ask at the same time, the slower one may have put the
-    earlier request there, and one who was killed may have put none.
-
-    :raises DocumentUnreadable: a later release wrote it, or it is damaged.
-    """
-    last = _stored(store, migration_id, keys.MIRROR_REQUEST)
-    last = last or MirrorRequest(migration_id=migration_id, number=0, want="run")
-    while following := _stored(store, migration_id, keys.mirror_request(last.number + 1)):
-        last = following
-    return last
-
-
-def _stored(store: ObjectStore, migration_id: str, name: str) -> MirrorRequest | None:
-    key = f"{migration_id}/{name}"
-    data = store.get(key)
-    if data is None:
-        return None
-    try:
-        return MirrorRequest.parse(data)
-    except ValidationError as error:
-        raise DocumentUnreadable(
-            f"the last request to the mirror cannot be read: {error.error_count()} mistakes, the first is "
-            f"{error.errors(include_url=False, include_input=False)[0]['msg']}",
-            where=Where(migration_id=migration_id, path=f"{store.uri}/{key}"),
-            next_step="if a later release of the package wrote it, use that release here, too; else restore an earlier "
-            "version of the object. Then ask again",
-        ) from None
+#: The last request: see :func:`~.record.record.last_request`.
+read = last_request
 
 
 def write(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ValidationError
+
 from airflow_provider_kafka_migration.copy.archive import joined, read_gaps
 from airflow_provider_kafka_migration.copy.read_watch import describe, read_overtaken
 from airflow_provider_kafka_migration.documents.adoption import Adoption, BelowMap
@@ -114,13 +116,7 @@ class MigrationRecord:
 
     def is_being_promoted(self) -> bool:
         """Whether the last request to a mirror is to promote it. Never of a migration."""
-        data = self.journal_store.get(self.key(keys.MIRROR_REQUEST)) if self.spec.kind == "mirror" else None
-        number, is_promoted = 0, False
-        # The object may have an earlier request, or be missing, if whoever asked died: the numbered ones decide.
-        while data is not None or (data := self.journal_store.get(self.key(keys.mirror_request(number + 1)))):
-            request = MirrorRequest.parse(data)
-            number, is_promoted, data = request.number, request.want == "promoted", None
-        return is_promoted
+        return self.spec.kind == "mirror" and last_request(self.journal_store, self.migration_id).want == "promoted"
 
     # ---- plan and precheck
 
@@ -736,3 +732,35 @@ class MigrationRecord:
 
 def _is_before(read_at: str, made_at: str | None) -> bool:
     return bool(read_at and made_at) and parse_iso(read_at) < parse_iso(str(made_at))
+
+
+def last_request(store: ObjectStore, migration_id: str) -> MirrorRequest:
+    """Return the last request; without one, the mirror is to run.
+
+    Its number says which object comes next: of two people who ask at the same time, the slower one may have put the
+    earlier request there, and one who was killed may have put none.
+
+    :raises DocumentUnreadable: a later release wrote it, or it is damaged.
+    """
+    last = _stored_request(store, migration_id, keys.MIRROR_REQUEST)
+    last = last or MirrorRequest(migration_id=migration_id, number=0, want="run")
+    while following := _stored_request(store, migration_id, keys.mirror_request(last.number + 1)):
+        last = following
+    return last
+
+
+def _stored_request(store: ObjectStore, migration_id: str, name: str) -> MirrorRequest | None:
+    key = f"{migration_id}/{name}"
+    data = store.get(key)
+    if data is None:
+        return None
+    try:
+        return MirrorRequest.parse(data)
+    except ValidationError as error:
+        raise DocumentUnreadable(
+            f"the last request to the mirror cannot be read: {error.error_count()} mistakes, the first is "
+            f"{error.errors(include_url=False, include_input=False)[0]['msg']}",
+            where=Where(migration_id=migration_id, path=f"{store.uri}/{key}"),
+            next_step="if a later release of the package wrote it, use that release here, too; else restore an earlier "
+            "version of the object. Then ask again",
+        ) from None
