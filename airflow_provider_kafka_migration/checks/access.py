@@ -114,9 +114,11 @@ def check_remote_writers(context: PhaseContext, plan: Plan) -> Iterator[Finding]
     if spec.kind != "mirror" or spec.acls.write_grants == "at_once" or not plan.target.authorizer:
         return
     acls, topics = target.admin.describe_acls().acls, sorted(topic.target_name for topic in plan.topics)
-    own = OwnPrincipal.of(spec, target).name
-    for principal in sorted({name for topic in topics for name in writing_principals(acls, topic)} - {own}):
-        named = [topic for topic in topics if principal in writing_principals(acls, topic)]
+    own, writers = OwnPrincipal.of(spec, target).name, dict[str, list[str]]()
+    for topic in topics:
+        for principal in writing_principals(acls, topic) - {own}:
+            writers.setdefault(principal, []).append(topic)
+    for principal, named in sorted(writers.items()):
         yield finding("W079", f"{principal} by ACLs of the target: {some(named)}", subject=principal, topics=named)
     try:
         check_closed(target, acls, topics)

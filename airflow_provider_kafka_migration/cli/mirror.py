@@ -497,7 +497,9 @@ def _is_done(journal: Journal, want: Want) -> bool:
 
 
 def _needs_source(request: MirrorRequest) -> bool:
-    return request.want == "paused" or (request.want == "promoted" and not request.source_gone)
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    return request.want == "paused" or requests.is_planned_promotion(request)
 
 
 def _act(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, phase: str) -> None:

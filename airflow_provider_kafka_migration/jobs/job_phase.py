@@ -146,12 +146,16 @@ class JobPhase:
         except SparkJobCancelled:
             raise
         except MigrationError as error:
-            if not self.is_enough(context, error):
-                self.after_failure(context, error)
-            self._check_enough(context, error)
+            self._check_enough(context, error, self.after_failure)
 
-    def _check_enough(self, context: PhaseContext, error: MigrationError) -> None:
+    def _check_enough(
+        self,
+        context: PhaseContext,
+        error: MigrationError,
+        after_failure: Callable[[PhaseContext, MigrationError], None] = _nothing_after,
+    ) -> None:
         if not self.is_enough(context, error):
+            after_failure(context, error)
             raise error
         log.warning("The job has failed, and what is asked for now needs no more of it: %s", error)
 

@@ -347,7 +347,7 @@ def _is_enough(context: PhaseContext, error: MigrationError) -> bool:
     if not isinstance(error, CopyFailed | CopyStalled) or not error.details.get("partitions"):
         return False
     request = requests.read(context.journal_store, context.migration_id)
-    return request.want in ("paused", "ended") or (request.want == "promoted" and request.source_gone)
+    return request.want != "run" and not requests.is_planned_promotion(request)
 
 
 JOB_PHASE: Final = JobPhase(
