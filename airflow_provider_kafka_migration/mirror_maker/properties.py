@@ -266,8 +266,7 @@ class _SortedOut:
     def _take_offset_reset(self, source: str, own: Mapping[str, str], values: dict[str, str]) -> dict[str, str]:
         """Put where the flow begins under one name, as MirrorMaker 2 finds it; return notes about what it ignores.
 
-        What is said of the source counts before what is said of the flow's consumers; what is said of all flows is
-        ignored.
+        A value for the source takes precedence over one for the flow's consumers; a value for all flows is ignored.
         """
         names = (f"source.{_OFFSET_RESET}", _OFFSET_RESET)
         ignored = [name for name in names if name in self._common and name not in own]
@@ -276,7 +275,7 @@ class _SortedOut:
         found = own.get(names[0]) or self._clusters[source].get(_OFFSET_RESET) or own.get(names[1])
         if found:
             values[_OFFSET_RESET] = found
-        why = "MirrorMaker 2 ignores it unless it is said of one flow or cluster, and begins at the logs' starts"
+        why = "MirrorMaker 2 ignores it unless it is set for one flow or cluster, and begins at the logs' starts"
         return dict.fromkeys(ignored, f"{why}; so do the flows here: set mirror.start if that is not meant")
 
     def _note(self, flow: ImportedFlow, key: str, value: str) -> None:
@@ -326,7 +325,7 @@ class _SortedOut:
         return keys, notes
 
     def _of_cluster(self, alias: str) -> dict[str, str]:
-        """Return what is said of a cluster, but where the flows from it begin; what secures all of them, too."""
+        """Return a cluster's own properties and those that secure all clusters, except where its flows begin."""
         of_all = {key: value for key, value in self._common.items() if _is_of_connection(key)}
         return {key: value for key, value in {**of_all, **self._clusters[alias]}.items() if key != _OFFSET_RESET}
 
