@@ -182,7 +182,7 @@ def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
     below = [name for name in sorted(rules.topics) if name.startswith(acl.resource_name)]
     own = [name for name in below if name in section.rename.topics]
     prefix = f"{section.rename.prefix}{acl.resource_name}"
-    if len(own) < len(below) or not below:
+    if len(own) < len(below):
         yield replace(acl, resource_name=prefix), "" if prefix == acl.resource_name else "prefix renamed"
     for name in own:
         target = section.target_name(name)
