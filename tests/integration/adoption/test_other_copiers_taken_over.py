@@ -87,7 +87,7 @@ def _write(cluster: KafkaCluster, topic: str, records: list[Record]) -> None:
     for record in records:
         headers = list(record.headers)
         producer.produce(topic, record.value, record.key, 0, timestamp=record.timestamp, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def timestamp_type(cluster: KafkaCluster, topic: str) -> int:
                 found.append(message.timestamp()[0])
             return bool(found)
 
-        wait_for("a record", polled, 60)
+        wait_for("a record", polled, 120)
         return found[0]
     finally:
         consumer.close()

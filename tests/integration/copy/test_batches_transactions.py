@@ -131,7 +131,7 @@ def test_an_open_transaction_is_waited_for_and_named(
     # A job that is to go further waits, and says how much is held back, and since when.
     copy.write_job("tail", until={(topic, 0): high_watermark})
     worker = copy.worker(0, "tail", "--slices", "1", "--slice-seconds", "5")
-    out, err = worker.communicate(timeout=60)
+    out, err = worker.communicate(timeout=240)
     (result,) = results_of(out)
     assert not result.done, err
     assert result.held_back == high_watermark - 6

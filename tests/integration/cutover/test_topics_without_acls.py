@@ -23,7 +23,7 @@ def may_write(cluster: KafkaCluster, topic: str) -> bool:
     told: list[KafkaError | None] = []
     producer = Producer({**cluster.client_config("bob"), "message.timeout.ms": 20_000})
     producer.produce(topic, b"from bob", partition=0, on_delivery=lambda error, _message: told.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert told[0] is None or told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, told
     return told[0] is None
 
