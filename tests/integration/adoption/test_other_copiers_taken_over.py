@@ -125,6 +125,7 @@ def test_a_group_that_has_committed_and_contents_alone_give_the_same_start(copie
     assert twice["earlier"] == {"duplicates": 200, "missing": 0, "aborted_records": 0}
 
 
+@pytest.mark.soak
 def test_a_target_that_others_write_to_is_refused(copied: Copied) -> None:
     records = read_records(copied.source.client_config(), copied.topic)[0]
     _write(copied.target, copied.topic, records[:300])

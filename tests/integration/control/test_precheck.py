@@ -162,6 +162,7 @@ def longest_compaction_lag(cluster: KafkaCluster, milliseconds: int) -> Iterator
         cluster.tool(*command, "--delete-config", name)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("exists", [False, True], ids=["created", "adopted"])
 def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(control: Control, exists: bool) -> None:
     """The cleaner is held back between the two steps back, whatever limit the brokers have set."""

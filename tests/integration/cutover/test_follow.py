@@ -81,7 +81,7 @@ def copied(context: PhaseContext, topic: str, partition: int, count: int) -> boo
     return context.target.wire.list_offsets([key], "log_end")[key] >= count
 
 
-@pytest.mark.parametrize("via", ["direct", "split"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("split", marks=pytest.mark.soak)])
 def test_new_topics_and_partitions_are_copied_cut_over_and_proved(following: Callable[..., Lab], via: str) -> None:
     lab = following({"old": 2, "calm": 1}, via=via)
     old, calm = lab.topics[1], lab.topics[0]
@@ -155,7 +155,9 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
     assert {(new, 0), (new, 1)} < context.record.partitions().keys()
 
 
-@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+@pytest.mark.parametrize(
+    "recreated", [pytest.param(False, marks=pytest.mark.soak, id="deleted"), pytest.param(True, id="recreated")]
+)
 def test_a_topic_that_goes_away_stops_the_cutover_by_name(
     following: Callable[..., Lab], fill: Fill, recreated: bool
 ) -> None:

@@ -117,6 +117,7 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     assert {check["name"]: check["outcome"] for check in bundle.validation["checks"]}["content"] == "PASSED"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("stops", [True, False])
 def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
     make_lab: MakeLab, fill: Fill, unique_name: Name, stops: bool

@@ -126,7 +126,8 @@ def test_a_group_that_is_left_out_is_shown_to_the_person_and_named_in_the_eviden
     assert left["topic", "__consumer_offsets"].startswith("internal topic")
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+# The classic protocol: test_java_consumers.py.
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.soak), "consumer"])
 def test_groups_of_every_kind_of_topic_resume_with_exactly_the_unread_records(
     make_lab: MakeLab, unique_name: Name, protocol: str
 ) -> None:
