@@ -295,6 +295,29 @@ def test_who_has_taken_over_and_goes_on_keeps_producers_stopped(
     assert world.denied == {"User:shop"}
 
 
+def test_after_the_end_another_rollback_frees_whom_the_sender_could_not_free(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal of an ended migration takes no entries: its open intent says that something is left to do."""
+    world = worlds.at("cutover.freeze")
+
+    def act() -> None:
+        rolls_back(world)
+        world.outside.fail("source.admin.delete_acls", BrokerUnreachable("the source is away"))
+
+    before_acls(world, monkeypatch, act)
+    with pytest.raises(StillFrozen) as caught:
+        FreezePatience(world.spec, world.context, lambda _: None, sleep=world.clock.sleep, now=world.clock.now).run(
+            lambda: world.run("cutover.freeze")
+        )
+    assert "--deny-principal 'User:shop'" in caught.value.next_step
+    assert world.denied == {"User:shop"}
+    world.outside.heal()
+    again = rollback.run(other_owner(world))
+    assert "the DENY ACLs of the freeze are removed" in again.summary
+    assert world.denied == set()
+
+
 # -- the process was killed, and its request takes effect later -------------------------------------------------------
 
 
