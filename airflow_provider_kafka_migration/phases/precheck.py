@@ -205,6 +205,7 @@ CHECKS: dict[str, Check] = {
     "transaction timeouts": target.check_transaction_timeouts,
     "disk": target.check_disk,
     "transactions": source.check_transactions,
+    "sentinels": source.check_sentinels,
     "coupled topics": source.check_coupled_topics,
     "retention": source.check_retention,
     "control markers": source.check_markers,

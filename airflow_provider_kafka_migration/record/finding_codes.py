@@ -135,6 +135,11 @@ _ALL = (
     Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),
     Code("W052", "topics coupled by transactions are split", "migrate these topics together"),
     Code("W053", "transaction timeouts above the target's limit", "raise transaction.max.timeout.ms on the target"),
+    Code(
+        "B054",
+        "a topic of the source would refuse the sentinel of the cutover",
+        "set cutover.sentinel: end_offsets, which writes nothing to the source, or change the topic's config there",
+    ),
     # -- limits
     Code("W060", "the target accepts only smaller messages", "raise max.message.bytes there before clients switch"),
     Code("B061", "requests would be too large for the target", "raise socket.request.max.bytes on the target"),

@@ -778,3 +778,39 @@ def test_a_broker_that_does_not_tell_permissions_says_so(make: Callable[..., Pha
 def test_no_code_stands_for_two_findings() -> None:
     codes = [item.code for item in _ALL]
     assert sorted(codes) == sorted(set(codes))
+
+
+# -- what the cutover writes to the source ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker", "seen"),
+    [
+        ({"message_format_version": "0.10.2-IV0"}, "2.8-IV1", "message.format.version 0.10.2-IV0 has no headers"),
+        ({"message_format_version": "0.9.0"}, "2.8", "message.format.version 0.9.0 has no headers"),
+        ({"message_format_version": "0.10.2-IV0"}, "", "message.format.version 0.10.2-IV0 has no headers"),
+        # From 3.0 on, brokers ignore the config.
+        ({"message_format_version": "0.10.2-IV0"}, "3.0-IV1", ""),
+        ({"message_format_version": "0.11.0-IV2"}, "2.8", ""),
+        ({}, "", ""),
+        ({"max_message_bytes": "100"}, "", "max.message.bytes is 100, and a sentinel has"),
+        ({"max_message_bytes": "1048588"}, "", ""),
+        ({"min_insync_replicas": "4"}, "", "min.insync.replicas is 4, and its partitions have"),
+        ({"min_insync_replicas": "1"}, "", ""),
+        ({"confluent_value_schema_validation": "true"}, "", "confluent.value.schema.validation is true"),
+    ],
+)
+def test_a_topic_that_would_refuse_a_sentinel_is_found_before_producers_stop(
+    make: Callable[..., PhaseContext], plan: Plan, topic: dict[str, str], broker: str, seen: str
+) -> None:
+    values = {plan.topics[0].name: configs(**topic)}
+    brokers = configs(inter_broker_protocol_version=broker) if broker else Configs("1", {}, ItemError(29, "no"))
+    source = cluster(answers(topic_configs=values, broker_configs=brokers))
+    plan = with_topic(plan, source_replication_factor=3)
+    items = list(precheck_source.check_sentinels(make(source), plan))
+    assert [item.code for item in items] == (["B054"] if seen else [])
+    for item in items:
+        assert item.seen.startswith(seen)
+        assert item.subject == plan.topics[0].name
+        assert "cutover.sentinel: end_offsets" in item.fix
+    assert not list(precheck_source.check_sentinels(make(source, cutover={"sentinel": "end_offsets"}), plan))
