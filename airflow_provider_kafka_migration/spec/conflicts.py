@@ -207,6 +207,17 @@ def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield "acls.write_grants", f"{acls.write_grants} cannot hold back what acls.target_auth: iam leaves to a person"
 
 
+def _refuse_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a policy that compares ACLs with a target that has none."""
+    acls = _section(sections, "acls")
+    if acls.policy == "refuse" and acls.target_auth == "iam":
+        yield (
+            "acls.policy",
+            "refuse compares the ACLs of both clusters, and acls.target_auth: iam has none on the target, so every one "
+            "would differ: use merge, which writes access-map.json",
+        )
+
+
 def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find texts that are not secret references."""
     for user, reference in sorted(_section(sections, "acls").users.items()):
@@ -400,4 +411,11 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 #: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
-_SINCE_ACCEPTED = (_mirror_and_copy, _promotion_freeze, _webhook_secret, _spark_secrets, _notifier_secrets)
+_SINCE_ACCEPTED = (
+    _mirror_and_copy,
+    _promotion_freeze,
+    _refuse_with_iam,
+    _webhook_secret,
+    _spark_secrets,
+    _notifier_secrets,
+)

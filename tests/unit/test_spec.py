@@ -188,6 +188,7 @@ CONFLICTS = [
     ({"topics": {"include": ["x"], "rename": {"topics": {"a": "b"}}}}, "topics.rename.topics.a", "not selected"),
     ({"acls": {"write_grants": "at_cutover", "policy": "skip"}}, "acls.write_grants", "copies none"),
     ({"acls": {"write_grants": "at_cutover", "target_auth": "iam"}}, "acls.write_grants", "to a person"),
+    ({"acls": {"policy": "refuse", "target_auth": "iam"}}, "acls.policy", "every one would differ"),
     ({"acls": {"policy": "mirror_maker"}}, "acls.policy", "for mirrors"),
     ({"acls": {"users": {"ann": "hunter2"}}}, "acls.users.ann", "not a secret reference"),
     ({"cutover": {"freeze": "webhook"}}, "cutover.producer_freeze_webhook", "freeze: webhook"),

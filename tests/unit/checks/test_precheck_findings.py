@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
+from airflow_provider_kafka_migration.access import apply as access_apply
 from airflow_provider_kafka_migration.checks import (
     access,
     topics,
@@ -51,6 +52,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Terminal,
     TokenUnavailable,
+    TopologyRefused,
 )
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
@@ -70,7 +72,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import _ALL, CODES
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.spec import AclsSection, parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts
 from airflow_provider_kafka_migration.topics import target_topics
@@ -631,6 +633,40 @@ def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     assert found(access.check_acls(make(), open_target)).keys() == {"W080"}
     open_source = plan.model_copy(update={"acls": [], "source": plan.source.model_copy(update={"authorizer": False})})
     assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
+
+
+@pytest.mark.parametrize("policy", get_args(AclsSection.model_fields["policy"].annotation))
+@pytest.mark.parametrize("action", get_args(AclPlan.model_fields["action"].annotation))
+def test_no_task_refuses_acls_that_the_precheck_has_passed(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, action: str
+) -> None:
+    if policy == "mirror_maker":
+        return  # only in mirrors, where it refuses nothing
+    context = make(acls={"policy": policy})
+    plans = [_acl(action)]
+    codes = found(access.check_acls(context, plan.model_copy(update={"acls": plans})))
+    try:
+        access_apply._refuse(context.record, plans)
+    except TopologyRefused:
+        assert "B082" in codes
+    else:
+        assert "B082" not in codes
+
+
+@pytest.mark.parametrize("policy", get_args(AclsSection.model_fields["quotas"].annotation))
+@pytest.mark.parametrize("action", get_args(QuotaPlan.model_fields["action"].annotation))
+def test_no_task_refuses_quotas_that_the_precheck_has_passed(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, action: str
+) -> None:
+    context = make(acls={"quotas": policy})
+    plans = [QuotaPlan(entity=[("user", "ann")], values={"x": 1}, target_values={"x": 2}, action=cast(Any, action))]
+    codes = found(access.check_quotas(context, plan.model_copy(update={"quotas": plans, "group_configs": []})))
+    try:
+        access_apply.refuse_quotas(context.record, plans)
+    except TopologyRefused:
+        assert codes.keys() == {"B088"}
+    else:
+        assert "B088" not in codes
 
 
 def test_others_who_may_write_to_remote_topics_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
