@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -413,6 +414,15 @@ def finding(code: str, seen: str, *, subject: str = "", fix: str = "", **details
         subject=subject,
         details=details,
     )
+
+
+def seen_with_subject(item: Mapping[str, Any]) -> str:
+    """Return what a finding has seen, with what it is about in front.
+
+    :param item: a finding as JSON data.
+    """
+    subject, seen = str(item.get("subject") or ""), str(item["seen"])
+    return seen if not subject or seen.startswith(subject) else f"{subject}: {seen}"
 
 
 def some(names: list[str], limit: int = 10) -> str:
