@@ -51,7 +51,7 @@ def target_of_another_kind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 with Wire(wire.config) as fresh:
                     return fresh.connection().finalized_features.get("transaction.version") == 1
 
-            wait_for("transaction.version 1", finalized, 20)
+            wait_for("transaction.version 1", finalized, 120)
         yield cluster
 
 
