@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_kafka_migration.access import apply, created_access
+from airflow_provider_kafka_migration.access.mapping import name_of
 from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -165,8 +166,8 @@ def restore_quotas(record: MigrationRecord, target: Cluster) -> list[str]:
 def _set(record: MigrationRecord, target: Cluster, changes: _Changes) -> list[str]:
     present = {quota.entity: quota.values for quota in target.admin.quotas() or ()} if changes else {}
     answers = created_access.set_quotas(record, target, changes, present)
-    _raise(record, {("quota", apply.name_of(entity)): error for entity, error in answers.items()})
-    return sorted(apply.name_of(entity) for entity in answers)
+    _raise(record, {("quota", name_of(entity)): error for entity, error in answers.items()})
+    return sorted(name_of(entity) for entity in answers)
 
 
 def withdraw(record: MigrationRecord, target: Cluster) -> dict[str, int]:
@@ -187,7 +188,7 @@ def withdraw(record: MigrationRecord, target: Cluster) -> dict[str, int]:
     answers |= {("user", name): error for name, error in users.items()}
     removed: _Changes = {entity: dict.fromkeys(values) for entity, values in (left.quotas or {}).items()}
     for entity, error in created_access.set_quotas(record, target, removed, left.quotas or {}).items():
-        answers["quota", apply.name_of(entity)] = error
+        answers["quota", name_of(entity)] = error
     _raise(record, answers)
     kinds = [kind for kind, _ in answers]
     return {f"{kind}s": kinds.count(kind) for kind in ("acl", "user", "quota") if kind in kinds}
