@@ -63,7 +63,7 @@ from airflow_provider_kafka_migration.record.context import (
     Progress,
     forwarding_of,
 )
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
@@ -566,6 +566,13 @@ class Migration:
         joining = next(row for row in CUTOVER if row.joins == "tail")
         return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
+    def tail_goes_on(self, *, sleep: Callable[[float], None] | None = None) -> bool:
+        """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
+
+        :raises ClaimLost: another owner has taken the migration over.
+        """
+        return one_task.tail_goes_on(self.context, sleep=sleep or self._sleep)
+
     def _phase_context(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> PhaseContext:
         if row.reads_only:
             return self._context_of(self._existing_journal())
@@ -640,7 +647,9 @@ class Migration:
         raise IllegalTransition(
             f"{row.id} cannot start: the migration is in state {working}",
             where=Where(migration_id=self.spec.migration_id, phase=row.id),
-            next_step=f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
+            next_step=AGAIN
+            if row.state is State.CUTOVER and working is State.TAIL
+            else f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
         )
 
     def _leave(self, row: Phase, result: PhaseResult, journal: Journal) -> None:
@@ -666,7 +675,7 @@ class Migration:
             generation=0 if claim is None else claim.generation,
             entries=len(journal.entries()),
             last=journal.tip,
-            resume=rolling_back.resume(journal, self.spec) or journal.resume(),
+            resume=rolling_back.resume(journal, self.spec) or lifted_resume(journal) or journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
             validation=_reason_of(journal, steps.VALIDATED),

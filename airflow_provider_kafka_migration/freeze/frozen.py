@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.freeze.without_acls import check_closed, m
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import handover, steps, times
 from airflow_provider_kafka_migration.record.changes import Change, Changes, Standing, wait_for_open
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -350,7 +350,7 @@ def verified_attempt(record: MigrationRecord, step: str) -> FreezeAttempt:
         error = FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
             where=record.where(PHASE),
-            next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
+            next_step=words.again(record.spec),
         )
         if attempt is not None and attempt.lifted:
             error.add_next_step(words.lifted(attempt.method))
@@ -367,9 +367,23 @@ def check_deadline(record: MigrationRecord, attempt: FreezeAttempt) -> None:
         f"producers have been frozen for longer than max_producer_freeze "
         f"({record.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
         where=record.where(words.phase_of(record.spec)),
-        next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
-        f"choose a quieter hour; then {words.again(record.spec)}",
+        next_step=f"{too_slow(record, attempt)}; then {words.again(record.spec)}",
         details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
+    )
+
+
+def too_slow(record: MigrationRecord, attempt: FreezeAttempt) -> str:
+    """Say what helps against a freeze that has lasted too long: what most of its time has gone into; one clause."""
+    found = handover.measure_freeze(record, attempt.key, actor=record.journal.actor)
+    if found is None or not found.is_mostly_handover or record.spec.cutover.in_one_task or attempt.request is not None:
+        return (
+            "find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or choose a "
+            "quieter hour"
+        )
+    return (
+        f"{times.words(found.handover_seconds)} of {times.words(found.frozen_seconds)} were hand-overs between tasks: "
+        "set cutover.in_one_task: true, which runs all steps in one task, or raise cutover.max_producer_freeze "
+        f"({words.IF_PARAMS})"
     )
 
 

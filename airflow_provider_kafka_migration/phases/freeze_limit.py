@@ -123,8 +123,8 @@ def run(context: PhaseContext) -> PhaseResult:
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed; then clear "
-        "drain_ready and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
+        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed, or, "
+        f"if none did: {frozen.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
         details={"attempt": attempt.number, **details},
     )
 

@@ -121,6 +121,7 @@ def test_killed_at_random_moments(
     copy.compare().check()
 
 
+@pytest.mark.soak
 def test_uncoordinated_copiers_lose_and_duplicate_nothing_unnoticed(
     copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:

@@ -129,7 +129,7 @@ def loads_with_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("loads_with_ids")
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
 def test_all_kinds_of_topics(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], via: str
 ) -> None:

@@ -16,7 +16,7 @@ from harness.processes import wait_for
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
