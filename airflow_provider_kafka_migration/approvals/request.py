@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
+from airflow_provider_kafka_migration.jobs import target_losses
 from airflow_provider_kafka_migration.pages import approval, schemas
 from airflow_provider_kafka_migration.record import handover, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
@@ -47,7 +48,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     )
     others = left_out.read_left_out(record, context.source, record.plan())
     facts = {**facts, "schemas": _schema_facts(record)}
-    facts = {**facts, "overtaken_tombstones": record.overtaken()}
+    facts = {**facts, "overtaken_tombstones": record.overtaken(), "target_losses": target_losses.found(record)}
     if record.spec.is_way_back:
         facts = {**facts, "way_back": way_back.facts(record)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}

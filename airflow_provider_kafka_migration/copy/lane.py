@@ -250,6 +250,7 @@ class Lane:
             return
         self._next_check = now + STOP_POLL_SECONDS
         self._is_stopping = self._is_stopping or self._limits.stop()
+        self._watch.save_first_ends(now)
         for copy in self.copies:
             self._check_open_transactions(copy, now)
         for connection in self._connections():

@@ -163,6 +163,9 @@ class JobProgress:
                 standing = self._standing.get((*key, False))
                 if standing is not None and is_same_topic(item, ids[key]):
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
+                    if name == self.job.name:
+                        # People have to hear of it, however often the driver is restarted.
+                        standing.went_back = tuple((int(end), int(to)) for end, to in item.get("went_back", ()))
 
     @property
     def follows(self) -> bool:
@@ -355,7 +358,8 @@ class JobProgress:
     def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
         """Return where the target's log end went back: within the slice, and since the previous slice."""
         since: tuple[tuple[int, int], ...] = ()
-        if 0 <= now.resumed_offset < standing.end_offset:
+        is_told = bool(now.went_back) and now.went_back[0][1] == now.resumed_offset
+        if 0 <= now.resumed_offset < standing.end_offset and not is_told:
             since = ((standing.end_offset, now.resumed_offset),)
         if now.resumed_offset >= 0:
             standing.end_offset = now.target_offset
@@ -441,6 +445,7 @@ class JobProgress:
             "partitions_done": sum(item.done for item in own),
             "partitions_failed": sum(self._failure(key) is not None for key in keys),
             "partitions_stuck": len(stuck),
+            "partitions_went_back": sum(bool(item.went_back) for item in own),
             "partitions_overtaken": len({key[:2] for key, item in self._standing.items() if item.overtaken}),
             "stuck_seconds": round(max(stuck, default=0.0), 1),
             "troubles": [item.as_dict() for item in troubles[:MAX_NAMED]],
