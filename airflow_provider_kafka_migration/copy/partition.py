@@ -152,8 +152,9 @@ class ReadState:
     #: of the source, as last seen; -1: not seen yet
     last_stable_offset: int = -1
     high_watermark: int = -1
-    #: since when only an open transaction blocks reading (monotonic clock)
+    #: since when only an open transaction blocks reading (monotonic clock), and whether a line says so
     held_since: float | None = None
+    is_held_logged: bool = False
 
     @property
     def held_back(self) -> int:

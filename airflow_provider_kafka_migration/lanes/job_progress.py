@@ -33,11 +33,13 @@ from airflow_provider_kafka_migration.journal.entries import utc_now
 from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
 from airflow_provider_kafka_migration.lanes.figures import (
+    HELD_TROUBLE_SECONDS,
     MAX_NAMED,
     EarlierRuns,
     State,
     Trouble,
     TroubleLines,
+    held_back_error,
     in_order,
     is_same_topic,
 )
@@ -91,6 +93,9 @@ class _Standing:
     #: what prevents copying it, and since when (monotonic clock)
     trouble: dict[str, object] | None = None
     stuck_since: float | None = None
+    #: the position at which an open transaction holds it back, and since when (seconds since 1970)
+    held_at: int = -1
+    held_since: float = 0.0
     #: since when all slices have ended with the answer that its topic does not exist (monotonic clock)
     missing_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
@@ -369,6 +374,7 @@ class JobProgress:
         error = result.error or result.trouble
         if error is None:
             standing.is_well()
+            self._judge_held(standing, result)
             return
         now = time.monotonic()
         if result.records or result.holes:
@@ -383,6 +389,23 @@ class JobProgress:
         # A partition that waits for a schema waits for as long as it takes.
         exhausted = exhausted and error["code"] != SchemaIdUnknown.code
         standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
+
+    def _judge_held(self, standing: _Standing, result: PartitionResult) -> None:
+        """Take an open transaction that holds a partition back for too long for trouble: no lag shows it."""
+        now = utc_now().timestamp()
+        if not result.is_held or result.done:
+            standing.held_at = -1
+            return
+        if standing.held_at != result.source_offset:
+            standing.held_at, standing.held_since = result.source_offset, now
+        since = standing.held_since
+        if result.held_since_ms >= 0:
+            # It may have been open for long when this driver began. Clocks differ, and records may bear any time: what
+            # was seen here counts at least.
+            since = min(since, result.held_since_ms / 1000)
+        if now - since >= HELD_TROUBLE_SECONDS:
+            standing.trouble = held_back_error(result, self.job.migration_id)
+            standing.stuck_since = time.monotonic() - (now - since)
 
     def _topic_gone(
         self, standing: _Standing, result: PartitionResult, error: dict[str, Any], now: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import pytest
 from simulated import apis
@@ -11,9 +12,10 @@ from simulated.small import KEY, error_code, plain
 from simulated.worlds import Worlds
 
 from airflow_provider_kafka_migration.copy.archive import read_gaps, read_losses
-from airflow_provider_kafka_migration.documents.copy import LaneReading, PartitionReading
+from airflow_provider_kafka_migration.documents.copy import LaneReading, PartitionReading, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
+from airflow_provider_kafka_migration.offset_map.transactional import group_name
 
 READING = f"{MIGRATION}/reading/lane-000000.json"
 LOGS = [Verdict.EQUAL, Verdict.SHIFTED, Verdict.MAPPED]
@@ -208,3 +210,68 @@ def test_the_progress_of_a_job_names_a_loss_once_and_keeps_it(worlds: Worlds) ->
             (row,) = document["partitions"]  # type: ignore[misc]
             assert row["went_back"] == [[60, 20]]
             assert document["partitions_went_back"] == 1
+
+
+# -- the position went back -------------------------------------------------------------------------------------------
+
+
+def went_back(worlds: Worlds, *, forgets: bool = False) -> tuple[SimulatedCopy, PartitionResult]:
+    """Copy 70 records; then __consumer_offsets has the position of 30 again, as after an unclean election."""
+    copy = worlds.copy(
+        lambda source: plain(source, 30, 20), target={"transaction_version": 2}, verdicts={"t": Verdict.TRANSACTIONAL}
+    )
+    copy.slice()
+    key = (group_name(MIGRATION), KEY)
+    old = deepcopy(copy.target.coordinators.offsets[key])
+    copy.source.produce("t", [b"new%d" % number for number in range(40)], batch=20)
+    assert copy.slice()["t"].done
+    if forgets:
+        copy.store.delete(f"{MIGRATION}/reading/lane-000000.json")
+    copy.target.coordinators.offsets[key] = old
+    return copy, copy.slice()["t"]
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["noted", "killed before it was noted"])
+def test_an_older_position_never_copies_a_second_time(worlds: Worlds, forgets: bool) -> None:
+    copy, result = went_back(worlds, forgets=forgets)
+    assert (error_code(result), result.records) == ("POSITION_LOST", 0)
+    assert "would be copied twice" in str((result.error or {})["what"])
+    assert len(copy.target.log(KEY).content()) == 70
+
+
+def test_progress_knows_the_position_where_others_have_written_much_behind_it(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No slice has noted it, and more than is searched lies between the old position and the records."""
+    monkeypatch.setattr("airflow_provider_kafka_migration.copy.resuming.in_transactions._LAST_BATCH_BYTES", 1)
+    monkeypatch.setattr("airflow_provider_kafka_migration.copy.resuming.in_transactions._BEHIND_BYTES", 1)
+    copy = worlds.copy(
+        lambda source: plain(source, 30, 20), target={"transaction_version": 2}, verdicts={"t": Verdict.TRANSACTIONAL}
+    )
+    key = (group_name(MIGRATION), KEY)
+    with copy.clients() as clients:
+        LocalRunner(clients).run(copy.job())
+        old = deepcopy(copy.target.coordinators.offsets[key])
+        copy.target.produce("t", [b"of others"] * 100)
+        copy.source.produce("t", [b"new"] * 40)
+        LocalRunner(clients).run(copy.job())
+    copy.store.delete(f"{MIGRATION}/reading/lane-000000.json")
+    copy.target.coordinators.offsets[key] = old
+    assert error_code(copy.slice()["t"]) == "POSITION_LOST"
+
+
+def test_what_an_own_transaction_left_aborted_behind_the_position_is_no_copy(worlds: Worlds) -> None:
+    """A killed copier leaves records without a commit; the next one goes on, beside those of others."""
+    copy = worlds.copy(
+        lambda source: plain(source, 30, 20), target={"transaction_version": 2}, verdicts={"t": Verdict.TRANSACTIONAL}
+    )
+    copy.slice()
+    copy.source.produce("t", [b"more"] * 10)
+    copy.target.fault("drop_before", apis.END_TXN, times=10**6)
+    copy.slice(seconds=1.0)
+    copy.target.faults.clear()
+    copy.target.produce("t", [b"of others"] * 10)
+    result = copy.slice()["t"]
+    assert (result.done, result.error) == (True, None)
+    values = [record.value for record in copy.target.log(KEY).content().values()]
+    assert (values.count(b"more"), values.count(b"of others")) == (10, 10)
