@@ -241,8 +241,10 @@ class Journal:
         :raises ClaimLost: it was taken over from this owner before. This holds even if it has no holder now: the
             takeover was meant to stop this owner.
         :raises JournalTampered: also if ``journal.jsonl`` names entries that no longer exist.
+        :raises StorageRefused: the store overwrites an object despite a create-only put.
         """
         self._view.check(self._log)
+        self._log.check_create_only()
         granted: list[Claim] = []
 
         def decide(ledger: Ledger) -> Draft | JournalEntry:
@@ -486,7 +488,8 @@ class Journal:
         raise PhaseOver(
             f"this may be done only in {', '.join(sorted(only_in))}, but the migration is in {state}",
             where=Where(migration_id=self.migration_id, phase=state.value if state else None),
-            next_step="stop; nothing was written. If still needed, clear the task: it acts on the current state",
+            next_step="stop: nothing more may be changed here. If still needed, clear the task: it acts on the current "
+            "state",
         )
 
 

@@ -10,6 +10,7 @@ stops its partition with ``FOREIGN_DATA``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan
@@ -22,7 +23,9 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     TopologyRefused,
 )
+from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.frozen import (
+    ACL_SECONDS,
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
@@ -36,6 +39,7 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import rolling_back, steps
+from airflow_provider_kafka_migration.record.changes import Changes, Standing, wait_for_open
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs
@@ -43,6 +47,8 @@ from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATC
 from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
 PHASE = "topology_copy"
+#: Key of the journal's steps about requests that keep producers out.
+_GUARD = "old_cluster"
 #: What a person has to do at the return if the first migration's producers were stopped by hand.
 START_PRODUCERS = "start the producers of the old cluster"
 _WITHOUT = "or set way_back.freeze_old: none, and keep producers out of the old cluster by other means"
@@ -90,10 +96,8 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             reason=reason,
             unless_step=(steps.ROLLBACK_BEGUN, None),
         )
-        try:
+        with _changes(context).making("DENY ACLs on the old cluster", ACL_SECONDS, partial(_undo, context, missing)):
             _check(record, context.target.admin.create_acls(missing), "created")
-        finally:
-            _take_back_if_over(context, set(missing))
     return {"deny_acls": len(bindings(record.journal))}
 
 
@@ -113,22 +117,31 @@ def _check_not_over(record: MigrationRecord) -> None:
         )
 
 
-def _take_back_if_over(context: PhaseContext, created: set[Acl]) -> None:
-    """Remove bindings that were created while somebody let producers in, perhaps too late for them to be removed there.
+def _changes(context: PhaseContext) -> Changes:
+    """Return what undoes bindings that were created while somebody let producers in."""
 
-    That needs no claim: it undoes only what this process has just done.
-
-    :raises IllegalTransition, PhaseOver: as :func:`_check_not_over`; the bindings are gone then.
-    """
-    try:
-        _check_not_over(context.record)
-    except (IllegalTransition, PhaseOver):
+    def over() -> MigrationError | None:
         try:
-            _remove(context, created)
-        except MigrationError as error:
-            rows = "; ".join(str(acl) for acl in sorted(created))
-            error.add_next_step(f"the way back is over: if they are still there, remove these ACLs by hand: {rows}")
-            raise
+            _check_not_over(context.record)
+        except (IllegalTransition, PhaseOver) as error:
+            return error
+        return None
+
+    return Changes(
+        context.journal,
+        _GUARD,
+        standing=lambda: Standing.GOES_ON if over() is None else Standing.OVER,
+        over=lambda: over() or PhaseOver("the guard of the old cluster has ended"),
+        allowed={"unless_step": (steps.ROLLBACK_BEGUN, None)},
+    )
+
+
+def _undo(context: PhaseContext, created: list[Acl]) -> None:
+    try:
+        _remove(context, set(created))
+    except MigrationError as error:
+        rows = "; ".join(str(acl) for acl in sorted(created))
+        error.add_next_step(f"the way back is over: if they are still there, remove these ACLs by hand: {rows}")
         raise
 
 
@@ -158,13 +171,20 @@ def bindings(journal: Journal) -> set[Acl]:
 def remove(context: PhaseContext) -> dict[str, Any]:
     """Remove the bindings of :func:`put`, for the end of the way back; idempotent.
 
-    Once the journal says that the end has begun, no more are journaled, so these are all. One may still be created
-    late; so the end calls this twice, with all else in between.
+    Once the journal says that the end has begun, no more are journaled, so these are all. A request that is still under
+    way may create some late: they are removed again once it must have ended.
 
     :raises PermissionMissing: the migration may not remove ACLs any more.
     :raises TopologyRefused: some could not be removed; the error lists all.
     """
-    return _remove(context, bindings(context.journal))
+    return _remove_all(context, bindings(context.journal))
+
+
+def _remove_all(context: PhaseContext, wanted: set[Acl]) -> dict[str, Any]:
+    removed = _remove(context, wanted)
+    if wait_for_open(context.journal, _GUARD, now=context.now, sleep=context.sleep):
+        removed = _remove(context, wanted)
+    return removed
 
 
 def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
@@ -187,26 +207,72 @@ def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
         return dict(done.details)
     record.journal.check_holds()
     forward = first_migration(record)
-    removed = _remove(context, bindings(record.journal) | all_planned_acls(forward))
+    removed = _remove_all(context, bindings(record.journal) | all_planned_acls(forward))
     details = {**removed, **_free_first(context, forward), "returns_to": forward.migration_id}
     reason = f"ready_for_client_return: the old cluster has all records again; {removed['deny_acls_removed']} DENY ACLs"
     return dict(record.journal.step(steps.READY_FOR_CLIENT_RETURN, details=details, reason=f"{reason} removed").details)
 
 
+def free_former(context: PhaseContext) -> list[str]:
+    """Let the producers of a mirror's target write again that the mirror which this one reverses has stopped.
+
+    That mirror's promotion keeps them stopped, and clients go there once this one is promoted. Idempotent.
+
+    :returns: what is left for a person, with what to run; such a promotion is completed all the same.
+    :raises Transient: the target does not answer; whoever completes the promotion tries again.
+    """
+    record = context.record
+    if record.spec.kind != "mirror" or record.spec.adopt is None or record.spec.adopt.from_ != "mirror":
+        return []
+    forward, problems = first_migration(record), []
+    denied = all_planned_acls(forward)
+    try:
+        _remove(context, denied)
+    except (PermissionMissing, TopologyRefused) as error:
+        how = by_hand.remove_commands(sorted(denied), cluster="TARGET")
+        problems.append(f"producers of {_names_target(record)} are still denied: {error.what}; {how}")
+    try:
+        _unfreeze_first(context, forward)
+    except (FreezeFailed, ConnectionInvalid) as error:
+        problems.append(
+            f"producers of {_names_target(record)}, which {forward.migration_id} has stopped by its webhook, are not "
+            f'free: {error.what}; have its receiver take {{"migration_id": "{forward.migration_id}", "action": '
+            '"unfreeze"}'
+        )
+    return problems
+
+
+def _names_target(record: MigrationRecord) -> str:
+    return record.spec.mirror.target_alias or "the target"
+
+
+def _unfreeze_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, Any]:
+    """Have the webhook's receiver free the producers that the first migration has stopped; nothing by other methods.
+
+    :raises FreezeFailed: it has not. :raises ConnectionInvalid: its address or secret cannot be found.
+    """
+    attempt = forward.freeze()
+    if attempt is None or attempt.method != "webhook":
+        return {}
+    # The first migration may be a way back itself: then its requests had the direction, and it has let clients return.
+    direction = "back" if forward.journal.find_step(steps.READY_FOR_CLIENT_RETURN) else ""
+    receiver = webhook_receiver(context)
+    webhook = FreezeWebhook(receiver.address, receiver.secret, direction=direction)
+    # That journal has ended: all of its requests are older than this one.
+    tip = forward.journal.tip
+    order = tip.seq + 1 if tip is not None else 0
+    answer = webhook.call(forward.migration_id, "unfreeze", now=context.now(), deadline=attempt.deadline, order=order)
+    return taken(answer, receiver)
+
+
 def _free_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, Any]:
     """Let the producers of the old cluster write that the first migration has stopped, other than by ACLs."""
     attempt = forward.freeze()
-    if attempt is None or attempt.method == "acl":
-        return {}
-    if attempt.method == "manual":
+    if attempt is not None and attempt.method == "manual":
         return {"todo": START_PRODUCERS}
     name = forward.migration_id
-    # The first migration may be a way back itself: then its requests had the direction, and it has let clients return.
-    direction = "back" if forward.journal.find_step(steps.READY_FOR_CLIENT_RETURN) else ""
     try:
-        receiver = webhook_receiver(context)
-        webhook = FreezeWebhook(receiver.address, receiver.secret, direction=direction)
-        return taken(webhook.call(name, "unfreeze", now=context.now(), deadline=attempt.deadline), receiver)
+        return _unfreeze_first(context, forward)
     except (FreezeFailed, ConnectionInvalid) as error:
         raise type(error)(
             f"the old cluster has all records again, but its producers, which migration {name} has stopped by its "

@@ -1,4 +1,4 @@
-"""Records that are on neither cluster, on real brokers: an outage that outlasts retention, and a disk that is replaced."""
+"""Records that are on neither cluster: an outage that outlasts retention, and a disk that is replaced."""
 
 from __future__ import annotations
 

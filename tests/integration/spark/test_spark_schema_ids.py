@@ -31,7 +31,7 @@ from tests.integration.copy.test_schema_ids import (
 from tests.integration.spark.spark_runs import SparkRun
 
 # A Spark application takes seconds to start, and a minute on a busy machine.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 RECORDS, PARTITIONS = 900, 3
 #: An id that the map does not have at first, and from which record on partition 0 has it.
@@ -144,7 +144,7 @@ def test_executors_replace_ids_wait_for_late_ones_and_compare_under_the_map(
     assert seed.process.poll() is None, seed.text()[-4000:]
     # Partition 2 is copied by the same executor task as partition 0, which waits.
     whole = RECORDS // PARTITIONS
-    wait_for(lambda: min(ends()[topic, 1], ends()[topic, 2]) == whole, 100, "all other partitions are copied")
+    wait_for(lambda: min(ends()[topic, 1], ends()[topic, 2]) == whole, 200, "all other partitions are copied")
     held = ends()[topic, 0]
     assert held <= LATE_FROM // PARTITIONS
     request = json.loads(store.get(wanted) or b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -120,7 +121,7 @@ def test_a_tail_whose_failure_may_pass_is_started_again(monkeypatch: pytest.Monk
         return result
 
     with Tail(TailMigration(works_at_last), threading.Event()) as tail:  # type: ignore[arg-type]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while tail.result is None and time.monotonic() < deadline:
             tail.sleep(0.02)
         assert tail.wait(60) is result
@@ -358,11 +359,13 @@ def test_run_until_an_unknown_phase_is_a_usage_error(invoke: Any, spec_file: Pat
     assert "topology_copy" in result.stderr
 
 
-def test_rollback_asks_first(invoke: Any, spec_file: Path, journal: Journal) -> None:
+@pytest.mark.parametrize("typed", ["", "y\n"])
+def test_rollback_asks_for_a_code_first(invoke: Any, spec_file: Path, journal: Journal, typed: str) -> None:
     entries = len(journal.entries())
-    result = invoke("rollback", spec_file)
+    result = invoke("rollback", spec_file, typed=typed)
     assert result.exit_code != ExitCode.OK
-    assert "Roll back orders-1?" in result.stderr
+    assert "Roll back orders-1 (" in result.stderr
+    assert re.search(r"Type [0-9a-f]{8} to roll it back", result.stderr)
     journal.refresh()
     assert len(journal.entries()) == entries
 
