@@ -66,7 +66,7 @@ from airflow_provider_kafka_migration.record.context import (
 from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
-from airflow_provider_kafka_migration.state import Resume, State, following, position
+from airflow_provider_kafka_migration.state import Resume, State, following, position, preceding
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
@@ -564,13 +564,6 @@ class Migration:
         joining = next(row for row in CUTOVER if row.joins == "tail")
         return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
-    def tail_goes_on(self, *, sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
-
-        :raises ClaimLost: another owner has taken the migration over.
-        """
-        return one_task.tail_goes_on(self.context, sleep=sleep or self._sleep)
-
     def _phase_context(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> PhaseContext:
         if row.reads_only:
             return self._context_of(self._existing_journal())
@@ -642,7 +635,7 @@ class Migration:
             where=Where(migration_id=self.spec.migration_id, phase=row.id),
             next_step=AGAIN
             if row.state is State.CUTOVER and working is State.TAIL
-            else f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
+            else f"run the earlier phases first (state {row.state} follows {preceding(row.state)})",
         )
 
     def _leave(self, row: Phase, result: PhaseResult, journal: Journal) -> None:
@@ -801,11 +794,6 @@ def done_before(row: Phase, journal: Journal) -> PhaseResult | None:
 def _reason_of(journal: Journal, step: str) -> str:
     entry = journal.find_step(step)
     return "" if entry is None else entry.reason
-
-
-def _before(state: State) -> State | None:
-    index = position(state)
-    return None if not index else list(State)[index - 1]
 
 
 __all__ = ["DrainWatch", "FreezeWatch", "Migration", "Status", "Watch", "answers"]
