@@ -34,7 +34,7 @@ from airflow_provider_kafka_migration.errors import (
     WaitsForOperator,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import one_task, open_freeze
+from airflow_provider_kafka_migration.freeze import frozen, one_task, open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.jobs import tail_health
@@ -451,6 +451,7 @@ class Migration:
         done = self._already_done(row, context)
         if done is not None:
             return done
+        self._finish_given_up(row, context)
         self._enter(row, context.journal)
         result: PhaseResult = row.load()(context, **options)
         self._leave(row, result, context.journal)
@@ -492,6 +493,7 @@ class Migration:
         done = self._already_done(row, context)
         if done is not None:
             return done
+        self._finish_given_up(row, context)
         self._enter(row, context.journal)
         job_phase, runner = _job_phase(row), self._job_runner(row)
         step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context, **options)
@@ -617,6 +619,11 @@ class Migration:
         if row.id not in ("rollback", "cutover.freeze_limit"):
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
+
+    def _finish_given_up(self, row: Phase, context: PhaseContext) -> None:
+        """Free producers whom a lift that did not come to its end has left stopped; a mirror does so by itself."""
+        if self.spec.kind == "migration" and not row.reads_only and not row.needs_journal_only:
+            frozen.finish_given_up(context)
 
     def _enter(self, row: Phase, journal: Journal) -> None:
         """Move the state machine to the phase's state; a failed migration re-enters the state that failed."""

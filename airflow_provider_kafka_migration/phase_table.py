@@ -55,8 +55,8 @@ class Phase:
         a tail that has failed.
     :param event: notification that the task sends when it has succeeded.
     :param reports_trouble: the task notifies people about partitions that cannot be copied.
-    :param keeps_trying: Airflow retries the task for long, because producers are frozen until it succeeds.
     :param for_ever: Airflow retries the task without an end: it outlives the bad days of its clusters.
+    :param keeps_trying: the same, soon after each other, because producers are frozen until it succeeds.
     """
 
     id: str
@@ -75,8 +75,8 @@ class Phase:
     watches_tail: bool = False
     event: str = ""
     reports_trouble: bool = False
-    keeps_trying: bool = False
     for_ever: bool = False
+    keeps_trying: bool = False
 
     @property
     def group(self) -> str:

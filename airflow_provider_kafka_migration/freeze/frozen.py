@@ -332,6 +332,8 @@ def _raise_failures(record: MigrationRecord, results: dict[Acl, ItemError | None
 # -- frozen -----------------------------------------------------------------------------------------------------------
 
 
+#: How long whoever gives a freeze up may take to lift it, before others finish it.
+GIVEN_UP_SECONDS = 60.0
 #: Failures that a person may fix while producers are still frozen, if enough time is left.
 _HEALABLE = (GroupsIncomplete,)
 
@@ -607,6 +609,33 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         raise still_frozen(record, attempt, error, what=what) from error
     # Producers are free and that is journaled: a registry that cannot be reached delays neither.
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+
+
+def finish_given_up(context: PhaseContext) -> None:
+    """Finish the lift of a freeze that somebody has given up and not lifted: whoever runs does it. Idempotent.
+
+    Whoever gave it up has :data:`GIVEN_UP_SECONDS` to do it. A failure is logged; the next caller tries again.
+
+    :raises ClaimLost: another owner has taken over.
+    """
+    attempt, state = context.record.freeze(), context.journal.tip_state
+    if attempt is None or not attempt.is_open or not was_left(attempt, context.now()):
+        return
+    if state is None or state.is_terminal:
+        return
+    try:
+        lift(context, attempt, reason="it was given up before, but its end was not journaled")
+    except PhaseOver as error:
+        log.info("Freeze %s is not lifted: %s", attempt.number, error)
+    except StillFrozen as error:
+        log.error("%s", error)
+    else:
+        log.warning("Freeze %s, which was given up, is lifted: %s", attempt.number, words.lifted(attempt.method))
+
+
+def was_left(attempt: FreezeAttempt, now: datetime) -> bool:
+    """Whether an attempt was given up so long ago that nobody may be lifting it any more."""
+    return attempt.given_up_at is not None and (now - attempt.given_up_at).total_seconds() > GIVEN_UP_SECONDS
 
 
 def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None:
