@@ -39,7 +39,7 @@ from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, submitted_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobRunner, Step, submitted_ref
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
@@ -484,7 +484,7 @@ class Migration:
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
         row = self._row(phase)
-        job_phase, context = _job_phase(row), self._phase_context(row)
+        job_phase, context = row.load_job_phase(), self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
 
@@ -495,7 +495,7 @@ class Migration:
             return done
         self._finish_given_up(row, context)
         self._enter(row, context.journal)
-        job_phase, runner = _job_phase(row), self._job_runner(row)
+        job_phase, runner = row.load_job_phase(), self._job_runner(row)
         step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context, **options)
         return self._next_job(row, step)
 
@@ -503,14 +503,14 @@ class Migration:
         context = self._phase_context(row)
         runner = self._job_runner(row)
         try:
-            _job_phase(row).wait_until_ended(context, runner, submission)
+            row.load_job_phase().wait_until_ended(context, runner, submission)
         except SparkJobCancelled:
             if not submission.found:
                 raise
             # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
             return self._start_job(row)
         try:
-            step = _job_phase(row).finish(context, submitted_ref(context.record, submission))
+            step = row.load_job_phase().finish(context, submitted_ref(context.record, submission))
         except Transient:
             # The next attempt verifies the same job again.
             raise
@@ -671,7 +671,7 @@ class Migration:
             resume=rolling_back.resume(journal, self.spec) or lifted_resume(journal) or journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
-            validation=_reason_of(journal, steps.VALIDATED),
+            validation=getattr(journal.find_step(steps.VALIDATED), "reason", ""),
         )
 
     def tail_silence(self) -> str:
@@ -786,21 +786,11 @@ class Watch(Protocol):
         """Close the connections."""
 
 
-def _job_phase(row: Phase) -> JobPhase:
-    found: JobPhase = row.load_job_phase()
-    return found
-
-
 def done_before(row: Phase, journal: Journal) -> PhaseResult | None:
     """Return a result if the migration is past the phase; None: run it."""
     if row.done_past is None or not journal.is_past(row.done_past):
         return None
     return PhaseResult(row.id, f"done before: the migration is in state {journal.working_state}", {}, already_done=True)
-
-
-def _reason_of(journal: Journal, step: str) -> str:
-    entry = journal.find_step(step)
-    return "" if entry is None else entry.reason
 
 
 __all__ = ["DrainWatch", "FreezeWatch", "Migration", "Status", "Watch", "answers"]
