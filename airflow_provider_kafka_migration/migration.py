@@ -39,7 +39,7 @@ from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.jobs.job_phase import JobRunner, Step, submitted_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, submitted_ref
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
@@ -484,7 +484,8 @@ class Migration:
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
         row = self._row(phase)
-        job_phase, context = row.load_job_phase(), self._phase_context(row)
+        job_phase: JobPhase = row.load_job_phase()
+        context = self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
 
