@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,6 +17,7 @@ from airflow_provider_kafka_migration.cli.frame import (
     Answer,
     ExitCode,
     JsonOption,
+    Markdown,
     Stop,
     answering,
     commands_in,
