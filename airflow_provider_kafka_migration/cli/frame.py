@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -111,6 +112,10 @@ _COMMANDS_OF_MIRROR = {"run": "run", "resume": "run", "status": "status"}
 _spoken_of: ContextVar[tuple[str, Mapping[str, str]] | None] = ContextVar("spoken_of", default=None)
 
 
+#: Path of the spec that was given to the current command; empty: none.
+_spec_path: ContextVar[str] = ContextVar("spec_path", default="")
+
+
 def speak_of_way_back() -> None:
     """Make all texts of the current command name the commands of ``way-back`` that do the same."""
     _spoken_of.set(("way-back", _COMMANDS_OF_WAY_BACK))
@@ -121,14 +126,32 @@ def speak_of_mirror() -> None:
     _spoken_of.set(("mirror", _COMMANDS_OF_MIRROR))
 
 
-def commands_in(text: str) -> str:
-    """Return a text with the commands that a person can type here."""
+def commands_in(text: str, *, markup: bool = False) -> str:
+    """Return a text with the commands that a person can type here: of the current group, with the path of the spec.
+
+    :param markup: the text is rich's markup.
+    """
     spoken_of = _spoken_of.get()
     if spoken_of is None:
-        return text
+        return _with_path(text, "", markup=markup)
     group, commands = spoken_of
     names = "|".join(commands)
-    return re.sub(rf"kafka-migration ({names})\b", lambda item: f"kafka-migration {group} {commands[item[1]]}", text)
+    text = re.sub(rf"kafka-migration ({names})\b", lambda item: f"kafka-migration {group} {commands[item[1]]}", text)
+    return _with_path(text, f"{group} ", markup=markup)
+
+
+#: Their FILE is not the spec of the current command.
+_OF_OTHER_FILES = ("way-back", "mirror", "sealing-key", "executor-package")
+
+
+def _with_path(text: str, group: str, *, markup: bool) -> str:
+    """Write the spec's path instead of FILE, except where a text explains FILE or names a command for another file."""
+    path = _spec_path.get()
+    if not path or "where FILE is" in text:
+        return text
+    shown = escape(shlex.quote(path)) if markup else shlex.quote(path)
+    others = "" if group else f"(?!(?:{'|'.join(_OF_OTHER_FILES)}) )"
+    return re.sub(rf"(kafka-migration {group}{others}(?:[a-z-]+ ){{1,2}})FILE\b", lambda item: item[1] + shown, text)
 
 
 def _once(text: str, again: str) -> str:
@@ -391,7 +414,7 @@ def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Calla
             kwargs[name] = group(**{item.name: kwargs.pop(item.name) for item in fields(group) if item.name in kwargs})
         parting = _Parting()
         token = _parting.set(parting)
-        below = _spoken_of.set(None)
+        below, spec_path = _spoken_of.set(None), _spec_path.set(str(kwargs.get("file") or ""))
         try:
             with listening() as ending:
                 parting.ending = ending
@@ -411,8 +434,12 @@ def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Calla
                     print_unexpected(error, as_json=as_json, last=_last_words(parting))
                     raise typer.Exit(ExitCode.FAILED if failed is None else failed) from None
                 last = _last_words(parting)
+                answer.text = [
+                    commands_in(item, markup=True) if isinstance(item, str) else item for item in answer.text
+                ]
         finally:
             _parting.reset(token)
+            _spec_path.reset(spec_path)
             _spoken_of.reset(below)
         print_answer(answer, as_json=as_json, last=last)
         if answer.code:

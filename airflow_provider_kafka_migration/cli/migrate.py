@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -34,6 +35,7 @@ from airflow_provider_kafka_migration.cli.session import (
 )
 from airflow_provider_kafka_migration.errors import IllegalTransition, Where
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_bytes
+from airflow_provider_kafka_migration.state import State
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
@@ -233,11 +235,21 @@ def _answer(spec: MigrationSpec, outcome: Outcome, status: Status) -> Answer:
         "waiting": None,
     }
     if outcome.waiting is None:
-        return Answer(data, [f"[green]{escape(spec.migration_id)} is {status.state}[/]"])
+        lines = [f"[green]{escape(spec.migration_id)} is {status.state}[/]"]
+        if status.state is State.FINALIZED:
+            data["evidence"] = f"{spec.storage.evidence_location}/{spec.migration_id}/evidence.json"
+            lines += _evidence_lines(spec, data["evidence"])
+        return Answer(data, lines)
     facts = outcome.waiting
     data["waiting"] = {"approval": facts.kind, "code": facts.code, "subject": facts.subject, "body": facts.body}
-    steps = [commands_in(line) for line in _next_steps(facts, way_back="way_back" in facts.facts)]
+    steps = _next_steps(facts, way_back="way_back" in facts.facts)
     return Answer(data, [Markdown(facts.body), "", *steps], code=ExitCode.WAITS)
+
+
+def _evidence_lines(spec: MigrationSpec, place: str) -> list[str]:
+    storage = f" --storage {shlex.quote(spec.storage.conn_id)}" if spec.storage.conn_id else ""
+    command = f"kafka-migration verify-evidence {shlex.quote(place)}{storage} --public-key KEY"
+    return [f"evidence: {escape(place)}", f"to verify it anywhere: {escape(command)}"]
 
 
 def _next_steps(facts: ApprovalFacts, *, way_back: bool) -> list[str]:

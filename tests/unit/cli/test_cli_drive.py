@@ -219,6 +219,31 @@ def test_a_failed_spark_job_says_its_last_words(
     assert exit_code(caught.value) is ExitCode.TRY_AGAIN
 
 
+_WARNING = "echo '26/11/27 00:03:45 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address'"
+
+
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        ("kill -9 $$", "was killed by SIGKILL"),
+        ("exit 137", "was killed by SIGKILL"),
+        ("kill -15 $$", "was killed by SIGTERM"),
+        ("exit 1", "ended with status 1, with no error in its output"),
+    ],
+)
+def test_a_killed_driver_is_not_explained_by_a_warning(
+    spec_file: Path, tmp_path: Path, fake_spark: Callable[[str], None], end: str, what: str
+) -> None:
+    fake_spark(f"{_WARNING}; {end}")
+    with pytest.raises(SparkJobFailed) as caught:
+        run_seed(spec_file, tmp_path, Stop())
+    assert what in caught.value.what
+    assert "SPARK_LOCAL_IP" not in caught.value.what
+    assert caught.value.next_step.startswith("look for a lack of memory first")
+    assert "SPARK_LOCAL_IP" in caught.value.details["log"][0]
+    assert exit_code(caught.value) is ExitCode.TRY_AGAIN
+
+
 @pytest.mark.parametrize("by", ["document", "last line"])
 def test_a_terminal_error_of_the_driver_is_no_reason_to_try_again(
     spec_file: Path, tmp_path: Path, fake_spark: Callable[[str], None], by: str
