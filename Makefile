@@ -25,6 +25,8 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 FAULTS ?= 300
 FAULTS_ON_THREE ?= 60
 SEED ?=
+# Of `make soak`: the parts to run, all without it; `help` lists them.
+PART ?=
 
 # Folders of the package of which the unit tests reach at least this percentage of lines.
 COVERED := copy phases
@@ -113,13 +115,9 @@ bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated meta
 	$(BIN)/python -m benchmarks.lanes
 
 .PHONY: soak
-soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N changes how many
-	$(BIN)/python -m harness.faults.soak --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
-	$(BIN)/python -m harness.faults.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
-	  --summary build/soak/summary-3-brokers.json
-	$(PYTEST) -m soak $(PYTEST_ARGS)
-	$(MAKE) test-engines
-	$(PYTEST) $(PARALLEL) -m hypothesis --hypothesis-profile=thorough $(PYTEST_ARGS)
+soak: env java ## Long random fault runs (hours); PART=help lists its parts, SEED=N repeats one, FAULTS=N changes how many
+	@SEED="$(SEED)" FAULTS=$(FAULTS) FAULTS_ON_THREE=$(FAULTS_ON_THREE) PYTEST_ARGS="$(PYTEST_ARGS)" \
+	  $(BIN)/python scripts/soak.py $(PART)
 
 .PHONY: lint
 lint: env ## ruff, mypy, import-linter, strict build of the docs

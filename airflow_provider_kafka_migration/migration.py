@@ -606,8 +606,10 @@ class Migration:
         journal.refresh()
         # A rollback of an ended migration is not always a no-op: it refuses a finalized one and names the alternative,
         # and on a rolled back one it tries again what the schema registries did not take back.
+        # The same with what the promotion of a mirror has left.
         tip = journal.tip_state
-        if tip is not None and tip.is_terminal and row.id != "rollback":
+        tries_again = row.id == "rollback" or (row.id == "finish" and tip is State.PROMOTED)
+        if tip is not None and tip.is_terminal and not tries_again:
             summary = f"the {self.spec.kind} is {tip}"
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.metrics.groups import GroupFigures
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
     from airflow_provider_kafka_migration.migration import Status
+    from airflow_provider_kafka_migration.record.context import PhaseResult
 
 mirror_app = typer.Typer(
     help="Mirror a cluster continuously: a copy that goes on until somebody stops it.", no_args_is_help=True
@@ -477,13 +478,29 @@ def _ask(
             _act(spec, file, plane, takeover=takeover, phase="mirror" if _needs_source(request) else "finish")
         else:
             _wait(spec, journal, request, timeout)
+    left = _try_again(spec, file, plane) if want == "promoted" else None
     journal.refresh()
     # The command that has acted may have released the mirror since.
     tip = next((entry for entry in reversed(journal.entries()) if not entry.is_step), None)
     details = {} if tip is None else dict(tip.details)
     text = "" if tip is None else tip.reason
     data = {"migration_id": spec.migration_id, "state": _name(journal.tip_state), "details": details}
-    return Answer(data, [f"{escape(spec.migration_id)} is {_name(journal.tip_state)}: {escape(text)}"])
+    lines = [f"{escape(spec.migration_id)} is {_name(journal.tip_state)}: {escape(text)}"]
+    if left is not None:
+        data["problems_now"] = left
+        lines.append(escape(f"tried again: {'; '.join(left) or 'the producers of the target are free'}"))
+    return Answer(data, lines)
+
+
+def _try_again(spec: MigrationSpec, file: Path, plane: DataPlane) -> list[str] | None:
+    """Free producers of the target that a finished promotion has left stopped; None: there are none."""
+    from airflow_provider_kafka_migration.mirrors.ending import has_left
+
+    with MigrationOpener(spec, make_view(quiet=True)).open() as migration, migration.reading() as context:
+        if not has_left(context.record):
+            return None
+    found = _act(spec, file, plane, takeover=False, phase="finish").details.get("problems_now")
+    return None if found is None else list(found)
 
 
 def _is_done(journal: Journal, want: Want) -> bool:
@@ -502,14 +519,15 @@ def _needs_source(request: MirrorRequest) -> bool:
     return request.want == "paused" or requests.is_planned_promotion(request)
 
 
-def _act(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, phase: str) -> None:
+def _act(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, phase: str) -> PhaseResult:
     view = make_view(quiet=True)
     _tell_of_freeze(spec, file)
     opener = MigrationOpener(spec, view, takeover=takeover, plane=plane)
     with view, opener.open() as migration:
         with _guard_of(spec, opener)():
-            migration.run(phase)
+            result = migration.run(phase)
         migration.release("the mirror's command has ended")
+    return result
 
 
 def _wait(spec: MigrationSpec, journal: Journal, request: MirrorRequest, timeout: float) -> None:

@@ -125,7 +125,7 @@ class PromotedPartition(GrownPart):
 class Promotion(Document):
     """``results/promotion.json``: the end of a mirror whose target is used on its own from now on."""
 
-    LATER_FIELDS = ("late_writes", "not_checked", "source_checked_at")
+    LATER_FIELDS = ("late_writes", "not_checked", "source_checked_at", "former_stopped")
 
     version: int = 1
     migration_id: str
@@ -153,6 +153,11 @@ class Promotion(Document):
     )
     source_checked_at: str = Field(
         "", description="when the source was read for that, after the copiers were fenced; empty: its source was gone"
+    )
+    former_stopped: list[str] = Field(
+        default_factory=list,
+        description="of a mirror that fails back: which producers of the target are still stopped by the promotion of "
+        "the mirror that it reverses, and what frees them; `mirror promote` tries again",
     )
 
 

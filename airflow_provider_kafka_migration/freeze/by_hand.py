@@ -111,11 +111,16 @@ def _acl(acls: list[Acl]) -> str:
             "once the source answers, remove the DENY WRITE ACLs that the journal's last step freeze_acls lists "
             "(kafka-acls.sh --bootstrap-server SOURCE --remove --deny-principal ... --operation Write --topic ...)."
         )
+    return f"once the source answers, run: {remove_commands(acls)}."
+
+
+def remove_commands(acls: list[Acl], *, cluster: str = "SOURCE") -> str:
+    """Return the commands that remove DENY bindings; of many, the first, and where the others are."""
     commands = [
-        f"kafka-acls.sh --bootstrap-server SOURCE --remove --force --deny-principal '{acl.principal}' "
+        f"kafka-acls.sh --bootstrap-server {cluster} --remove --force --deny-principal '{acl.principal}' "
         f"--operation Write --topic '{acl.resource_name}'"
         for acl in acls[:_MAX_COMMANDS]
     ]
     more = len(acls) - len(commands)
     rest = f" and {more} more, listed in the journal's last step freeze_acls" if more else ""
-    return "once the source answers, run: " + "; ".join(commands) + rest + "."
+    return "; ".join(commands) + rest

@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import MIRROR, State
 from airflow_provider_kafka_migration.topics import copy_settings, topics_gone
+from airflow_provider_kafka_migration.way_back import guard
 
 PHASE = "mirror"
 
@@ -165,6 +166,18 @@ def promoted_already(record: MigrationRecord) -> PhaseResult | None:
     return PhaseResult(PHASE, f"the mirror is promoted already: {entry.reason}", dict(entry.details), already_done=True)
 
 
+def after_promotion(context: PhaseContext) -> PhaseResult | None:
+    """Return the result of a promotion that is complete, after trying again what it has left; None: there is none.
+
+    :raises Transient: the target does not answer.
+    """
+    done = promoted_already(context.record)
+    if done is None or (left := free_former_again(context)) is None:
+        return done
+    summary = f"{done.summary}; now: {'; '.join(left) or 'the producers of the target are free'}"
+    return PhaseResult(PHASE, summary, {**done.details, "problems_now": left})
+
+
 def check_mirrored(record: MigrationRecord) -> None:
     """Raise unless the mirror is mirroring or paused.
 
@@ -264,6 +277,9 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
     put_back = [*held, *_put_back(context)]
     # After the fence: nothing of the mirror may come behind what producers write.
     granted = write_grants.grant_at_promotion(context.record, context.target)
+    # Behind the fence, too: clients of a mirror that fails back go to the cluster that they have left.
+    context.journal.check_holds()
+    former = guard.free_former(context)
     problems = put_back + [
         f"fence: {item['topic']}-{item['partition']}: {item['reason']}" for item in fenced["unfenced"]
     ]
@@ -272,10 +288,10 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
         for item in granted["failures"]
     ]
     details = {**details, "fence": fenced["summary"], "write_grants": granted["granted"]}
-    details["problems"] = [*details["problems"], *problems]
-    summary = f"{summary}; {fenced['summary']}" + _granted_text(granted)
+    details["problems"] = [*details["problems"], *problems, *former]
+    summary = f"{summary}; {fenced['summary']}" + _granted_text(granted) + _former_text(former)
     if details["source_gone"]:
-        _write_promotion(context, details["problems"])
+        _write_promotion(context, details["problems"], former_stopped=former)
     else:
         # Last of all, and again after a kill: nothing else sees what producers have written since the copy has ended.
         meanwhile = last_looks.read_meanwhile(context.record, context.source, _stored_promotion(context.record))
@@ -288,6 +304,7 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
             late_writes=meanwhile.late,
             not_checked=meanwhile.unchecked,
             source_checked_at=iso(context.now()),
+            former_stopped=former,
         )
     context.journal.transition(State.PROMOTED, summary, details, from_states=MIRROR.endings[State.PROMOTED])
     return PhaseResult(PHASE, summary, details)
@@ -309,6 +326,33 @@ def _write_promotion(context: PhaseContext, problems: list[str], **fields: Any) 
 def _granted_text(granted: dict[str, Any]) -> str:
     text = f"; {granted['granted']} write grants" if granted["granted"] else ""
     return text + (f", {len(granted['failures'])} could NOT be given" if granted["failures"] else "")
+
+
+def _former_text(former: list[str]) -> str:
+    return f"; {'; '.join(former)}" if former else ""
+
+
+def has_left(record: MigrationRecord) -> bool:
+    """Whether a finished promotion has left producers of the target stopped."""
+    document = _stored_promotion(record)
+    return document is not None and bool(document.former_stopped) and record.journal.tip_state is State.PROMOTED
+
+
+def free_former_again(context: PhaseContext) -> list[str] | None:
+    """Free the producers of a promoted mirror's target that its promotion could not free; None: there are none.
+
+    The journal is closed then, so ``results/promotion.json`` says what is left.
+
+    :returns: what is left now.
+    :raises Transient: the target does not answer.
+    """
+    document = _stored_promotion(context.record)
+    if document is None or not has_left(context.record):
+        return None
+    left = guard.free_former(context)
+    others = [text for text in document.problems if text not in document.former_stopped]
+    _write_promotion(context, [*others, *left], former_stopped=left)
+    return left
 
 
 def _fence(context: PhaseContext) -> dict[str, Any]:

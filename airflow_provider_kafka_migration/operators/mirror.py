@@ -55,7 +55,10 @@ class MirrorTask(MigrationTask):
     def _ended(self, context: Context) -> dict[str, Any] | None:
         with self.open_migration(context) as migration:
             state, phase = _present(migration)
-            if state is not None and state.is_terminal:
+            if state is State.PROMOTED:
+                # A promotion may have left something that it tries again.
+                phase = "finish"
+            elif state is not None and state.is_terminal:
                 return self.pointers(migration, _already(state))
             return self.pointers(migration, migration.run(phase)) if phase == "finish" else None
 

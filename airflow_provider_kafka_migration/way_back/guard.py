@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     TopologyRefused,
 )
+from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.frozen import (
     OwnPrincipal,
     all_planned_acls,
@@ -193,20 +194,62 @@ def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
     return dict(record.journal.step(steps.READY_FOR_CLIENT_RETURN, details=details, reason=f"{reason} removed").details)
 
 
+def free_former(context: PhaseContext) -> list[str]:
+    """Let the producers of a mirror's target write again that the mirror which this one reverses has stopped.
+
+    That mirror's promotion keeps them stopped, and clients go there once this one is promoted. Idempotent.
+
+    :returns: what is left for a person, with what to run; such a promotion is completed all the same.
+    :raises Transient: the target does not answer; whoever completes the promotion tries again.
+    """
+    record = context.record
+    if record.spec.kind != "mirror" or record.spec.adopt is None or record.spec.adopt.from_ != "mirror":
+        return []
+    forward, problems = first_migration(record), []
+    denied = all_planned_acls(forward)
+    try:
+        _remove(context, denied)
+    except (PermissionMissing, TopologyRefused) as error:
+        how = by_hand.remove_commands(sorted(denied), cluster="TARGET")
+        problems.append(f"producers of {_names_target(record)} are still denied: {error.what}; {how}")
+    try:
+        _unfreeze_first(context, forward)
+    except (FreezeFailed, ConnectionInvalid) as error:
+        problems.append(
+            f"producers of {_names_target(record)}, which {forward.migration_id} has stopped by its webhook, are not "
+            f'free: {error.what}; have its receiver take {{"migration_id": "{forward.migration_id}", "action": '
+            '"unfreeze"}'
+        )
+    return problems
+
+
+def _names_target(record: MigrationRecord) -> str:
+    return record.spec.mirror.target_alias or "the target"
+
+
+def _unfreeze_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, Any]:
+    """Have the webhook's receiver free the producers that the first migration has stopped; nothing by other methods.
+
+    :raises FreezeFailed: it has not. :raises ConnectionInvalid: its address or secret cannot be found.
+    """
+    attempt = forward.freeze()
+    if attempt is None or attempt.method != "webhook":
+        return {}
+    # The first migration may be a way back itself: then its requests had the direction, and it has let clients return.
+    direction = "back" if forward.journal.find_step(steps.READY_FOR_CLIENT_RETURN) else ""
+    receiver = webhook_receiver(context)
+    webhook = FreezeWebhook(receiver.address, receiver.secret, direction=direction)
+    return taken(webhook.call(forward.migration_id, "unfreeze", now=context.now(), deadline=attempt.deadline), receiver)
+
+
 def _free_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, Any]:
     """Let the producers of the old cluster write that the first migration has stopped, other than by ACLs."""
     attempt = forward.freeze()
-    if attempt is None or attempt.method == "acl":
-        return {}
-    if attempt.method == "manual":
+    if attempt is not None and attempt.method == "manual":
         return {"todo": START_PRODUCERS}
     name = forward.migration_id
-    # The first migration may be a way back itself: then its requests had the direction, and it has let clients return.
-    direction = "back" if forward.journal.find_step(steps.READY_FOR_CLIENT_RETURN) else ""
     try:
-        receiver = webhook_receiver(context)
-        webhook = FreezeWebhook(receiver.address, receiver.secret, direction=direction)
-        return taken(webhook.call(name, "unfreeze", now=context.now(), deadline=attempt.deadline), receiver)
+        return _unfreeze_first(context, forward)
     except (FreezeFailed, ConnectionInvalid) as error:
         raise type(error)(
             f"the old cluster has all records again, but its producers, which migration {name} has stopped by its "

@@ -51,16 +51,6 @@ def _answers(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_the_page_shows_body_options_and_an_empty_code(airflow: AirflowStandalone, folder: Path) -> None:
-    run = _start(airflow, folder)
-    asked = airflow.hitl(DAG, run, "approve_cutover")
-    assert asked is not None
-    assert asked["options"] == ["Approve", "Not yet", "Abort"]
-    assert FIRST in asked["body"]
-    assert asked["params"]["code"]["value"] == ""
-    assert set(asked["params"]) == {"code"}
-
-
 def test_stale_and_missing_codes_are_refused_and_the_present_one_goes_on(
     airflow: AirflowStandalone, folder: Path
 ) -> None:
@@ -93,6 +83,13 @@ def test_stale_and_missing_codes_are_refused_and_the_present_one_goes_on(
 
 def test_not_yet_asks_again_in_the_same_task(airflow: AirflowStandalone, folder: Path) -> None:
     run = _start(airflow, folder)
+    page = airflow.hitl(DAG, run, "approve_cutover")
+    assert page is not None
+    assert page["options"] == ["Approve", "Not yet", "Abort"]
+    assert FIRST in page["body"]
+    assert set(page["params"]) == {"code"}
+    assert page["params"]["code"]["value"] == ""
+
     before = len(_answers(folder))
     airflow.answer(DAG, run, "approve_cutover", ["Not yet"])
     # Not the task's state: it may run and wait again between two of our requests.
@@ -126,6 +123,7 @@ def test_abort_runs_the_rollback_and_nothing_else(airflow: AirflowStandalone, fo
     }
 
 
+@pytest.mark.soak
 def test_nobody_answers_in_time(airflow: AirflowStandalone) -> None:
     run = airflow.trigger("approvals_timeout")
     airflow.wait_for("approvals_timeout", run, None, ["failed"])

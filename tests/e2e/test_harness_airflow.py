@@ -12,7 +12,7 @@ from harness.airflow_components import COMPONENTS, ReplaceableAirflow, kill_comp
 from harness.processes import HarnessError, is_listening, wait_for
 from harness.reaper import descendants
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(600)]
 
 DAGS = """
 import subprocess
@@ -67,7 +67,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplaceableAir
         yield started
 
 
-@pytest.mark.soak
 def test_a_run_with_an_approval_and_its_clear(airflow: ReplaceableAirflow) -> None:
     run = airflow.trigger("probe", {"x": 5}, "a-run")
     assert run == "a-run"
@@ -105,7 +104,6 @@ def test_import_errors_and_unknown_things_are_told(airflow: ReplaceableAirflow) 
     assert caught.value.status == 404
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_components_are_replaced_and_all_of_them_killed(airflow: ReplaceableAirflow) -> None:
     assert airflow.missing() == []

@@ -156,6 +156,7 @@ def _check_clearing_everything_is_quick_and_changes_nothing(lab: Lab, run: DagRu
     assert len([event for event in events if run.migration_id in event["uri"]]) == 1, "no other DAG is started again"
 
 
+@pytest.mark.soak
 def test_a_killed_seed_and_a_deleted_run_go_on(lab: Lab, prefix: str, secrets_folder: Path) -> None:
     """SIGKILL in the middle of the copy, then Airflow's rows, XCom and state store are gone; the migration is not."""
     topics = [TopicLoad(f"{prefix}big", Kind.PLAIN, 4, 40_000, 400, "none")]

@@ -86,6 +86,7 @@ def fail_back(
             for kind, items in named.items()
             for item in items
         ),
+        f"its promotion frees the producers that {escape(forward.migration_id)} has stopped there",
         *([f"kafka-migration mirror run {escape(str(spec_output))}"] if spec_output is not None else []),
     ]
     data = {

@@ -18,7 +18,7 @@ def run(context: PhaseContext) -> PhaseResult:
     if (promoted := ending.complete_promotion(context)) is not None:
         return promoted
     request = requests.read(context.journal_store, context.migration_id)
-    if request.want == "promoted" and (done := ending.promoted_already(context.record)) is not None:
+    if request.want != "ended" and (done := ending.after_promotion(context)) is not None:
         return done
     if request.want == "ended":
         # Nobody frees the producers of a mirror that has ended.

@@ -29,7 +29,7 @@ from harness.load import load, tiny_topics
 from tests.integration.mirrors.mirror_support import SECONDS, Flow, eventually, flow_name
 from tests.integration.spark.spark_runs import command_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 _BIG_PARTITIONS, _BIG_RECORDS = 4, 25_000
 

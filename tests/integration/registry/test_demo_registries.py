@@ -9,7 +9,7 @@ import pytest
 from demo.schemas import INVOICES, SHIPMENTS, Decoded, Reader, Stored, Writer, expected, judge_schemas, seeds, stored
 from harness.registries import RegistryPair, SeedVersion
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 
 def as_seed(subject: str, version: int, held: Stored) -> SeedVersion:

@@ -30,6 +30,7 @@ from tests.integration.spark.test_spark_copies import lags, stop_tail
 # A Spark application takes seconds to start, and minutes on a busy machine.
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.soak,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
     pytest.mark.timeout(900),
 ]
@@ -134,7 +135,6 @@ def test_a_machine_lost_in_the_middle_of_a_seed_costs_no_record(
     world.check_no_secret_leaked()
 
 
-@pytest.mark.soak
 def test_a_machine_cut_off_beyond_its_slice_is_no_second_owner_when_it_is_back(
     world: World, spark: SparkCluster, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def runner(server: ConnectServer) -> Iterator[ConnectRunner]:
     made.stop()
 
 
+@pytest.mark.soak
 def test_seed_verify_and_tail_through_spark_connect(
     copying: Callable[..., Copying],
     connect: Callable[..., ConnectRun],
@@ -149,6 +150,7 @@ def test_a_group_is_cancelled_and_others_are_not(runner: ConnectRunner, tmp_path
     assert ended == ["0 was cancelled", "1 returned"]
 
 
+@pytest.mark.soak
 def test_a_server_that_never_retries_is_refused(tmp_path: Path) -> None:
     with (
         ConnectServer(tmp_path, master="local[2]") as unsafe,

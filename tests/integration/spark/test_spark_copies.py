@@ -32,6 +32,7 @@ def slow(copy: Copying) -> dict[str, object]:
     return {"max_bytes_per_second": 60_000, "segment_max_bytes": 30_000, "slice_seconds": 4}
 
 
+@pytest.mark.soak  # the whole migration of the e2e tests runs these three by spark-submit
 def test_seed_tail_and_verify_by_spark_submit(
     copying: Callable[..., Copying],
     submit: Callable[..., SparkRun],

@@ -24,7 +24,7 @@ from harness.brokers import KafkaCluster
 from harness.spark.spark_cluster import SparkCluster
 from harness.spark.spark_connect import ConnectServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 PASSWORD = "never-to-be-seen-4711"
@@ -111,7 +111,6 @@ def test_a_broker_that_answers_nothing_is_found_by_driver_and_executors(
     assert "executor 1" in found[0].seen
 
 
-@pytest.mark.soak
 def test_through_spark_connect_the_tasks_of_the_server_answer(silent: str, tmp_path: Path) -> None:
     """Spark Connect names no executors and has no context; the server has only the code that the client sends."""
     references = tmp_path / "references.json"

@@ -31,7 +31,7 @@ from tests.integration.copy.test_schema_ids import (
 from tests.integration.spark.spark_runs import SparkRun
 
 # A Spark application takes seconds to start, and a minute on a busy machine.
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 RECORDS, PARTITIONS = 900, 3
 #: An id that the map does not have at first, and from which record on partition 0 has it.

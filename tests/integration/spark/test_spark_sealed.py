@@ -101,6 +101,7 @@ def test_a_seed_with_sealed_references_leaves_no_secret_behind(
         assert files_with(tmp_path, secret) == []
 
 
+@pytest.mark.soak
 def test_a_driver_without_the_key_says_which_machine_lacks_it(
     copying: Callable[..., Copying],
     submit: Callable[..., SparkRun],
