@@ -11,10 +11,13 @@ from typing import Any
 
 from airflow_provider_kafka_migration.access import created_access, iam
 from airflow_provider_kafka_migration.access.mapping import (
+    entity_text,
     plan_acls,
     plan_group_configs,
     plan_quotas,
     plan_users,
+    refused_acls,
+    refused_quotas,
     target_acl,
 )
 from airflow_provider_kafka_migration.documents.plan import AclPlan, QuotaPlan, UserPlan
@@ -99,8 +102,8 @@ def quota_plans(record: MigrationRecord, source: Cluster, target: Cluster) -> li
 
 def refuse_quotas(record: MigrationRecord, plans: Sequence[QuotaPlan]) -> None:
     """Raise for differences under ``acls.quotas: refuse``."""
-    different = [entity_text(plan) for plan in plans if plan.action in ("create", "overwrite", "target_only")]
-    if record.spec.acls.quotas == "refuse" and different:
+    different = [entity_text(plan) for plan in refused_quotas(record.spec, plans)]
+    if different:
         raise TopologyRefused(
             f"client quotas of {len(different)} entities differ: {', '.join(different[:10])}",
             where=record.where(PHASE),
@@ -135,11 +138,6 @@ def set_quotas(
         else:
             done.append(texts[entity])
     return {"quotas_set": sorted(done), "quotas_left": left}
-
-
-def entity_text(plan: QuotaPlan) -> str:
-    """``user alice, client-id (default)``."""
-    return ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in plan.entity)
 
 
 # -- group configs ---------------------------------------------------------------------------------------------------
@@ -248,10 +246,7 @@ def _plans(record: MigrationRecord, source: Cluster, target: Cluster) -> list[Ac
 
 
 def _refuse(record: MigrationRecord, plans: list[AclPlan]) -> None:
-    if record.spec.acls.policy != "refuse":
-        return
-    create = [str(target_acl(plan)) for plan in plans if plan.action in ("create", "deferred")]
-    only = [str(target_acl(plan)) for plan in plans if plan.action == "target_only"]
+    create, only = ([str(target_acl(plan)) for plan in part] for part in refused_acls(record.spec, plans))
     if create or only:
         raise TopologyRefused(
             f"ACLs differ: {len(create)} only on the source, {len(only)} only on the target",

@@ -229,6 +229,32 @@ def _is_internal(acl: Acl) -> bool:
     return is_internal(acl.resource_name)
 
 
+# -- what a policy refuses --------------------------------------------------------------------------------------------
+#
+# The precheck and the task that would change the target ask the same functions, so no task refuses what it has passed.
+
+
+def refused_acls(spec: MigrationSpec, plans: Iterable[AclPlan]) -> tuple[list[AclPlan], list[AclPlan]]:
+    """Return the ACLs that ``acls.policy: refuse`` does not accept: only on the source, and only on the target."""
+    if spec.acls.policy != "refuse":
+        return [], []
+    plans = list(plans)
+    missing = [plan for plan in plans if plan.action in ("create", "deferred")]
+    return missing, [plan for plan in plans if plan.action == "target_only"]
+
+
+def refused_quotas(spec: MigrationSpec, plans: Iterable[QuotaPlan]) -> list[QuotaPlan]:
+    """Return the client quotas that ``acls.quotas: refuse`` does not accept: all that differ."""
+    if spec.quota_policy != "refuse":
+        return []
+    return [plan for plan in plans if plan.action in ("create", "overwrite", "target_only")]
+
+
+def entity_text(plan: QuotaPlan) -> str:
+    """``user alice, client-id (default)``."""
+    return ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in plan.entity)
+
+
 # -- plan access ------------------------------------------------------------------------------------------------------
 #
 # SCRAM users, client quotas and group configs of the plan. Only reads; what may not be read is named, never empty.

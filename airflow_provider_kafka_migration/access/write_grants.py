@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.access import created_access, source_listi
 from airflow_provider_kafka_migration.access.mapping import make_plans, plan_acls, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.admin import access
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.record import steps
@@ -173,7 +174,7 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
         raise TopologyRefused(
             f"{len(failures)} of {len(bindings)} write grants could not be created; the first: {failures[0]['acl']}",
             where=record.where("cutover", cluster="target"),
-            next_step="grant the migration's principal Alter on the target cluster; then approve the cutover again",
+            next_step=f"grant the migration's principal Alter on the target cluster; then {words.again(record.spec)}",
             details={"failures": failures},
         )
     details = {"granted": len(bindings), "acls": [str(acl) for acl in bindings]}

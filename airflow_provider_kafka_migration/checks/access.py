@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from airflow_provider_kafka_migration.access import permissions
-from airflow_provider_kafka_migration.documents.plan import Finding, Plan
+from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas
+from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings, writing_principals
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
@@ -266,15 +267,20 @@ def check_acls(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         yield finding("W080", f"SECURITY_DISABLED; the source has {len(plan.acls)} bindings")
     by_action: dict[str, list[str]] = {}
     for acl in plan.acls:
-        text = f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.resource_name}"
-        by_action.setdefault(acl.action, []).append(text)
-    different = by_action.get("create", []) + by_action.get("target_only", [])
-    if section.policy == "refuse" and different:
+        by_action.setdefault(acl.action, []).append(_acl_text(acl))
+    missing, only_there = refused_acls(context.spec, plan.acls)
+    different = [f"{_acl_text(acl)} (missing on the target)" for acl in missing]
+    different += [f"{_acl_text(acl)} (only on the target)" for acl in only_there]
+    if different:
         yield finding("B082", some(different), acls=different)
     if "unsupported" in by_action and plan.target.authorizer:
         yield finding("W083", some(by_action["unsupported"]), acls=by_action["unsupported"])
     if section.policy == "replace" and "target_only" in by_action:
         yield finding("W084", some(by_action["target_only"]), acls=by_action["target_only"])
+
+
+def _acl_text(acl: AclPlan) -> str:
+    return f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.resource_name}"
 
 
 def check_users(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
@@ -296,14 +302,12 @@ def check_users(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 def check_quotas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Report quotas with other values on the target, and group configs that the target cannot have."""
-    changed = [
-        ", ".join(f"{kind} {name or '(default)'}" for kind, name in quota.entity)
-        for quota in plan.quotas
-        if quota.action == "overwrite"
-    ]
-    if changed:
-        refuse = context.spec.acls.quotas == "refuse"
-        yield finding("B088" if refuse else "W087", some(changed), quotas=changed)
+    refused = [entity_text(quota) for quota in refused_quotas(context.spec, plan.quotas)]
+    if refused:
+        yield finding("B088", some(refused), quotas=refused)
+    changed = [entity_text(quota) for quota in plan.quotas if quota.action == "overwrite"]
+    if changed and not refused:
+        yield finding("W087", some(changed), quotas=changed)
     unsupported = [item.group for item in plan.group_configs if item.action == "unsupported"]
     if unsupported:
         yield finding("W089", some(unsupported), groups=unsupported)

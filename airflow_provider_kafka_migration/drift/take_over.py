@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.documents.plan import ConfigChange, Plan, 
 from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
 from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, MigrationError
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -309,11 +310,12 @@ def _changed(record: MigrationRecord, lines: Sequence[str]) -> FreezeFailed:
     return FreezeFailed(
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
         where=record.where("cutover", cluster="source"),
-        next_step="the tail takes over changes within topology.refresh_interval (its log says if it cannot); then "
-        "approve again"
-        if follows
-        else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail; then "
-        "approve again",
+        next_step=(
+            "the tail takes over changes within topology.refresh_interval (its log says if it cannot)"
+            if follows
+            else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail"
+        )
+        + f"; then {words.again(record.spec)}",
         details={"changes": list(lines)},
     )
 

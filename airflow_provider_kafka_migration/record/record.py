@@ -474,7 +474,10 @@ class MigrationRecord:
     def has_tail_ended(self) -> bool:
         """Whether the tail has journaled its end since the last freeze request. A lifted freeze makes that end void."""
         done, asked = self.journal.find_step(steps.TAIL_DONE), self.journal.find_step(steps.FREEZE_REQUESTED)
-        return done is not None and (asked is None or done.seq > asked.seq)
+        if done is None or asked is None:
+            return done is not None
+        lifted = self.journal.find_step(steps.FREEZE_LIFTED, asked.step_key)
+        return done.seq > asked.seq and lifted is None
 
     # ---- cutover
 

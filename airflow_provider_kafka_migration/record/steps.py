@@ -133,6 +133,12 @@ FREEZE_HELD: Final = "freeze_held"
 #: migration goes back to ``tail`` instead.
 FREEZE_GIVEN_UP: Final = "freeze_given_up"
 FREEZE_LIFTED: Final = "freeze_lifted"
+#: A request to stop producers took effect after the lift and could not be undone: the freeze is open again.
+FREEZE_CAME_LATE: Final = "freeze_came_late"
+#: A change that somebody may have to undo is about to be made, and its outcome (``record.changes``) [number of the
+#: freeze, for requests that stop producers].
+CHANGE_BEGUN: Final = "change_begun"
+CHANGE_ENDED: Final = "change_ended"
 #: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
 #: person has to do [attempt].
 SOURCE_REGISTRY_READONLY: Final = "source_registry_still_readonly"
