@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.operators.way_back import (
 )
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.provider.params import (
+    WITHDRAW_ACCESS,
     journal_params,
     migration_params,
     run_params,
@@ -298,6 +299,14 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
     """
     params = journal_params()
     params["takeover"] = Param(True, type="boolean", title="Take over", description=ROLLBACK_DOC, section="More")
+    params[WITHDRAW_ACCESS] = Param(
+        False,
+        type="boolean",
+        title="Withdraw access",
+        description="Also remove the ACLs, SCRAM users and client quotas that the migration has created on the target. "
+        "Without it, `rollback-report.json` lists them, with the commands that do so.",
+        section="More",
+    )
     arguments = kinds.dag_args(
         dag_args,
         dag_id=dag_id,

@@ -114,9 +114,9 @@ class Phase:
 
 
 ROLLBACK_DOC = """\
-Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics and
-data on the target stay; `rollback-report.json` lists them. Once the clients may switch, a rollback is refused. A freeze
-is lifted first, even if the target is down: {lifted}.
+Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics, data,
+ACLs, users and quotas on the target stay; `rollback-report.json` lists them, with the commands that remove them. Once
+the clients may switch, a rollback is refused. A freeze is lifted first, even if the target is down: {lifted}.
 
 It takes the migration over from the run that holds it, so use it when that run is dead or hangs. In a live run,
 answer `approve_cutover` with *Abort* instead.

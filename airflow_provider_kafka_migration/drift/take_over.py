@@ -258,16 +258,12 @@ def _take_acls(
 def _remove_users(
     record: MigrationRecord, target: Cluster, names: Sequence[str], failures: list[dict[str, Any]]
 ) -> list[str]:
-    created = created_access.created_users(record)
-    wanted = [(name, mechanism) for name in names for mechanism in created[name]]
-    answers = target.admin.delete_scram_credentials(wanted) if wanted else {}
     lines = []
-    for name, error in sorted(answers.items()):
+    for name, error in sorted(created_access.remove_users(record, target, names).items()):
         if error is not None:
             failures.append(apply.failed_item("user", name, error))
-            continue
-        record.journal.step(steps.USER_REMOVED, key=name)
-        lines.append(f"user removed on the target: {name}")
+        else:
+            lines.append(f"user removed on the target: {name}")
     return lines
 
 

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.operators.approval import MigrationApprova
 from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
-from airflow_provider_kafka_migration.provider.params import WAY_BACK, recorded_run_spec
+from airflow_provider_kafka_migration.provider.params import WAY_BACK, WITHDRAW_ACCESS, recorded_run_spec
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -379,6 +379,11 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
         if self.spec is None and not context["params"].get(WAY_BACK):
             return recorded_run_spec(context["params"])
         return super().migration_spec(context)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the phase; the run's Params say whether access on the target is withdrawn."""
+        self.options.setdefault(WITHDRAW_ACCESS, bool(context["params"].get(WITHDRAW_ACCESS)))
+        return super().execute(context)
 
     def told_spec(self, context: Context) -> MigrationSpec:
         """Return the same spec: the run's Params alone are not a spec."""

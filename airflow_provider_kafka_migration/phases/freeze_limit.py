@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.errors import (
     CREDENTIALS_REFUSED,
     FreezeFailed,
@@ -120,6 +121,8 @@ def run(context: PhaseContext) -> PhaseResult:
         # READY_FOR_CLIENT_SWITCH was journaled in this very moment: from then on the source is never unfrozen.
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     details = frozen.lift(context, attempt, reason=REASON)
+    if taken_back := write_grants.take_back_if_lifted(context):
+        details["write_grants_taken_back"] = taken_back
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),

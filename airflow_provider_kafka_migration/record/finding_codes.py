@@ -213,6 +213,12 @@ _ALL = (
     Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
     # -- access
     Code(
+        "W078",
+        "ACLs reach beyond the migrated topics on a target that others use",
+        "leave the principals out (acls.exclude_principals) and grant narrower ones by hand, or accept that they get "
+        "the same rights over what others have there",
+    ),
+    Code(
         "W079",
         "others may write to the remote topics",
         "take WRITE away from them on the target, or accept it: the mirror takes nothing away that it has not given",

@@ -249,7 +249,13 @@ class MigrationRecord:
 
     def are_writes_granted(self) -> bool:
         """Whether write access on the target is no longer held back until the client switch."""
-        return self.spec.acls.write_grants == "at_once" or self.journal.find_step(steps.WRITE_GRANTS) is not None
+        return self.spec.acls.write_grants == "at_once" or self.write_grants() is not None
+
+    def write_grants(self) -> JournalEntry | None:
+        """Return the step that gave write access on the target; ``None``: none did, or it was taken back."""
+        given = self.journal.find_step(steps.WRITE_GRANTS)
+        taken_back = self.journal.find_step(steps.WRITE_GRANTS_TAKEN_BACK)
+        return given if given is None or taken_back is None or given.seq > taken_back.seq else None
 
     def is_retention_restored(self) -> bool:
         """Whether configs that delete data are back on the target; from then on records may be missing there."""

@@ -230,7 +230,7 @@ def test_freeze_is_lifted_when_nobody_clears(killing_lab: Lab, kills: Path, deat
         assert entries(run)[-1]["to"] == "tail"
         assert run.states()["approve_client_switch"] != "success"
 
-        # As every text says: drain_ready with what is below it. The tail, which was told to stop, has gone on by itself.
+        # As every text says: drain_ready with what is below it. The tail, which was told to stop, goes on by itself.
         assert run.states()["tail"] == "running"
         run.clear("drain_ready", downstream=True)
         cleared = cleared_to_the_end(run)

@@ -663,6 +663,46 @@ def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
 
 
+def test_acls_that_reach_what_others_have_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    names = sorted(topic.target_name for topic in plan.topics)
+    own_group = plan.groups[0].group
+
+    def binding(kind: str, name: str, operation: str = "READ", pattern: str = "LITERAL", **more: Any) -> AclPlan:
+        changes = {"resource_type": kind, "resource_name": name, "target_resource_name": name}
+        changes |= {"operation": operation, "pattern_type": pattern}
+        return _acl("create").model_copy(update={**changes, **more})
+
+    def reaching(item: AclPlan, *topics: str, **sections: Any) -> bool:
+        there = {name: TopicFacts(name) for name in (*names, "__consumer_offsets", *topics)}
+        groups = {name: cast(Any, None) for name in (own_group, "bank-batch")}
+        target = cluster(answers(describe_topics=there, list_groups=groups))
+        mine = plan.model_copy(update={"acls": [item]})
+        return found(access.check_reach(make(target=target, **sections), mine)).keys() == {"W078"}
+
+    wide = [
+        binding("TOPIC", "*"),
+        binding("TOPIC", "*", action="deferred", operation="WRITE"),
+        binding("TOPIC", "*", permission="DENY"),
+        binding("TOPIC", "pay", pattern="PREFIXED"),
+        binding("GROUP", "*"),
+        binding("GROUP", "bank-", pattern="PREFIXED"),
+        binding("TRANSACTIONAL_ID", "*", "WRITE"),
+        binding("CLUSTER", "kafka-cluster", "ALTER"),
+        binding("CLUSTER", "kafka-cluster", "CREATE"),
+    ]
+    narrow = [
+        binding("TOPIC", names[0]),
+        binding("TOPIC", names[0], pattern="PREFIXED"),
+        binding("TOPIC", "*", action="exists"),
+        binding("GROUP", own_group, pattern="PREFIXED"),
+        binding("CLUSTER", "kafka-cluster", "IDEMPOTENT_WRITE"),
+    ]
+    assert [item for item in wide if not reaching(item, "payments")] == []
+    assert [item for item in narrow if reaching(item, "payments")] == []
+    assert [item for item in wide if reaching(item)] == [], "nobody else uses the target"
+    assert not reaching(wide[0], "payments", acls={"target_auth": "iam"})
+
+
 @pytest.mark.parametrize("policy", get_args(AclsSection.model_fields["policy"].annotation))
 @pytest.mark.parametrize("action", get_args(AclPlan.model_fields["action"].annotation))
 def test_no_task_refuses_acls_that_the_precheck_has_passed(
