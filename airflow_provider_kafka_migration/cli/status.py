@@ -290,6 +290,10 @@ def trouble_rows(found: Status) -> list[tuple[str, str]]:
     """Return the partitions that are not copied, with the reason and what to do; only some if there are many."""
     rows = []
     for name, progress in found.progress.items():
+        if count := progress.get("partitions_went_back"):
+            rows.append(
+                (name, f"the target lost records of {count} partitions after they were copied; the journal names them")
+            )
         for item in progress.get("troubles") or ():
             state = "FAILED" if item["state"] == "failed" else "stuck, retrying"
             next_step = f". Next: {item['next_step']}" if item.get("next_step") else ""

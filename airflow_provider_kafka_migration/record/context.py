@@ -119,6 +119,8 @@ class Progress:
     failed: int = -1
     stuck: int = -1
     stuck_seconds: float = -1.0
+    #: partitions of which the target has lost records after they were copied
+    went_back: int = -1
     #: changes each time the job's driver writes
     heartbeat: str = ""
     #: all that is known about a copy job, for metrics: not for people, and too large to be stored
