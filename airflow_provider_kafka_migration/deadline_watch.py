@@ -109,7 +109,7 @@ class FreezeDeadlineWatch(_JournalWatch):
         if found is None:
             return Finding(Standing.OVER, f"no freeze is open; the state is {context.journal.tip_state}")
         number = found.attempt.number
-        if found.standing is FreezeStanding.READY:
+        if found.standing.is_behind_ready:
             return Finding(Standing.OVER, f"freeze {number} is over: clients may switch", number)
         return Finding(Standing.GOING_ON, f"freeze {number}: {found.lines()[0]}", number)
 

@@ -61,6 +61,9 @@ WAITING: frozenset[State] = frozenset({State.DRAIN_READY, State.AWAITING_CLIENT_
 #: States from which a migration can be rolled back: the six before the cutover.
 ROLLBACK_FROM: tuple[State, ...] = FORWARD[:6]
 
+#: States in which it can be abandoned, which ends it as rolled back, too: clients were told to switch, and none has.
+ABANDON_FROM: tuple[State, ...] = (State.CUTOVER, State.AWAITING_CLIENT_SWITCH)
+
 #: Deliberate backward transitions: "not yet" at the approval, and a freeze that lasted too long and was lifted.
 BACKWARD: frozenset[tuple[State, State]] = frozenset({(State.DRAIN_READY, State.TAIL), (State.CUTOVER, State.TAIL)})
 
@@ -100,7 +103,7 @@ class Course:
 
 
 #: From an empty target to clients that have switched.
-MIGRATION = Course("migration", FORWARD, BACKWARD, {State.ROLLED_BACK: ROLLBACK_FROM})
+MIGRATION = Course("migration", FORWARD, BACKWARD, {State.ROLLED_BACK: (*ROLLBACK_FROM, *ABANDON_FROM)})
 
 #: The path of a mirror ends in ``tail``, where it stays until somebody pauses, promotes or ends it.
 _MIRROR_PATH = FORWARD[: FORWARD.index(State.TAIL) + 1]
@@ -225,8 +228,8 @@ def _why_not(source: State, to: State, failed_in: State | None, course: Course) 
         place = failed_in if source is State.FAILED else source
         last = ROLLBACK_FROM[-1]
         return (
-            f"a rollback is possible up to {last}, but this migration is at {place or source}; "
-            "go forward, or lift the freeze so that it returns to tail"
+            f"a rollback is possible up to {last}, but this migration is at {place or source}: clients may use the "
+            "target, so go forward; they can then return by a way back"
         )
     if source is State.FAILED:
         return f"resume enters {failed_in} again" if failed_in else "inspect the failures in the journal"

@@ -503,6 +503,29 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
 
 
+def free_abandoned(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
+    """Free the producers of a migration that was abandoned after READY, or of such a promotion. Idempotent.
+
+    The journal has the step ``abandoned``, so no client is told to switch any more.
+
+    :raises StillFrozen: the producers could not be freed; the error says what a person has to do. Call it again.
+    """
+    if attempt.lifted:
+        return {}
+    record = context.record
+    try:
+        context.journal.check_holds()
+        done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+    except HANDS_OFF:
+        raise
+    except MigrationError as error:
+        raise still_frozen(record, attempt, error, abandoned=True) from error
+    details = {"reason": "abandoned", **done}
+    details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
+    context.journal.step_once(steps.FREEZE_LIFTED, key=attempt.key, details=details)
+    return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+
+
 def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None:
     """Make sure that no step of the attempt follows any more.
 
@@ -526,14 +549,18 @@ def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
         raise PhaseOver(
             f"freeze {attempt.number} ended with {name}: it is too late to free the producers",
             where=record.where(words.phase_of(record.spec)),
-            next_step="nothing needs to be done: the migration has continued, and clients may be on the target",
+            next_step=f"nothing needs to be done: the migration has continued, and clients may be on the target; "
+            f"{words.way_out(record.spec)}",
         )
 
 
 def still_frozen(
-    record: MigrationRecord, attempt: FreezeAttempt, cause: MigrationError, *, what: str = ""
+    record: MigrationRecord, attempt: FreezeAttempt, cause: MigrationError, *, what: str = "", abandoned: bool = False
 ) -> StillFrozen:
-    """Return the error of a freeze that cannot be lifted now, with instructions for a person."""
+    """Return the error of a freeze that cannot be lifted now, with instructions for a person.
+
+    :param abandoned: the migration was abandoned, so no client writes to the target.
+    """
     return by_hand.still_frozen(
         record.spec,
         what or f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
@@ -542,6 +569,7 @@ def still_frozen(
         deadline=attempt.deadline,
         acls=planned_acls(record, attempt.key),
         held=attempt.held,
+        abandoned=abandoned,
     )
 
 

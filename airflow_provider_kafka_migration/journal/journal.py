@@ -389,6 +389,7 @@ class Journal:
         *,
         reason: str | None = None,
         only_in: Collection[State] | None = None,
+        unless_step: tuple[str, str | None] | None = None,
     ) -> JournalEntry:
         """Record a step like :meth:`step`, unless one with that name and key exists: then return that entry."""
 
@@ -396,7 +397,9 @@ class Journal:
             for entry in ledger.entries:
                 if (entry.step, entry.step_key) == (name, key):
                     return entry
-            return self._step(ledger, name, key, details, reason, only_in)
+            draft = self._step(ledger, name, key, details, reason, only_in)
+            self._check_unless(ledger, unless_step, f"for {name}")
+            return draft
 
         return self._append(decide)
 

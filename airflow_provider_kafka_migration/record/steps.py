@@ -133,6 +133,9 @@ FREEZE_HELD: Final = "freeze_held"
 #: migration goes back to ``tail`` instead.
 FREEZE_GIVEN_UP: Final = "freeze_given_up"
 FREEZE_LIFTED: Final = "freeze_lifted"
+#: Clients were told to switch, and people have decided that none does: the details say who, and what the target's logs
+#: have shown. From here on only the rest of that runs. Journaled before the first producer is freed.
+ABANDONED: Final = "abandoned"
 #: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
 #: person has to do [attempt].
 SOURCE_REGISTRY_READONLY: Final = "source_registry_still_readonly"
