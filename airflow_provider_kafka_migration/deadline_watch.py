@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Literal, NamedTuple, Protocol
 
 from airflow_provider_kafka_migration.freeze import open_freeze
-from airflow_provider_kafka_migration.freeze.open_freeze import Standing as FreezeStanding
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.lanes.figures import PartitionStanding

@@ -306,8 +306,9 @@ ROWS: tuple[Phase, ...] = (
     Phase(
         "approve_client_switch",
         "Switch the clients now: READY_FOR_CLIENT_SWITCH. **Approve** when they read and write "
-        "on the target, **Back out** if they cannot and none has written there: it frees the producers of the source and "
-        "ends the migration. Each needs its own code from the text.\n\n**Red?** The answer was refused; clear it and answer again.",
+        "on the target, **Back out** if they cannot and none has written there: it frees the producers of the source "
+        "and ends the migration. Each needs its own code from the text.\n\n**Red?** The answer was refused; clear it "
+        "and answer again.",
         approves="client_switch",
     ),
     Phase(

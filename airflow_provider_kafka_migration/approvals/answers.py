@@ -56,8 +56,8 @@ def switch_clients(
     behind = _read_behind_boundary(record, context.source)
     try:
         result = _last_sync(context, wait_seconds, sleep)
-    except Transient as error:
-        error.add_next_step(words.WAY_OUT)
+    except Transient as problem:
+        problem.add_next_step(words.WAY_OUT)
         raise
     error = commit.failures_error(record, result.groups)
     if error is not None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from airflow_provider_kafka_migration.approvals import abandon, proof, way_back
 from airflow_provider_kafka_migration.approvals.code import code_of
-from airflow_provider_kafka_migration.approvals.request import cannot_fit, make_binding, proof_to_boundary
+from airflow_provider_kafka_migration.approvals.request import (
+    abort_code,
+    cannot_fit,
+    changes_since,
+    make_binding,
+    proof_to_boundary,
+)
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words
@@ -24,9 +31,9 @@ from airflow_provider_kafka_migration.topics import lags
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
     """Check an answer and write it to the journal; return it as journaled.
 
-    An approval must carry the current code; "not_yet" and "abort" change nothing by themselves and need none,
-    except that to "abort" a way back keeps the new cluster, which needs the code for that, and the same people. To
-    "back_out" abandons a migration whose clients were told to switch, and needs its own code and the same people, too.
+    An approval must carry the current code, and what is final, "abort" and "back_out", a code of its own; "not_yet"
+    needs none. To "abort" a way back keeps the new cluster, and to "back_out" abandons a migration whose clients were
+    told to switch: both need the same people as an approval.
 
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
@@ -67,11 +74,11 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
 
 
 def _checks_of_an_end(context: PhaseContext, answer: ApprovalAnswer) -> Callable[[], None] | None:
-    """Return what checks an answer that ends a migration for good; None: the answer does not, or needs no code."""
+    """Return what checks an answer that ends a migration for good; None: the answer does not."""
     if answer.decision == "back_out":
         return partial(check_abandon, context, answer)
-    if answer.decision == "abort" and context.spec.is_way_back:
-        return partial(check_keep, context.record, answer)
+    if answer.decision == "abort":
+        return partial(check_keep if context.spec.is_way_back else _check_abort, context.record, answer)
     return None
 
 
@@ -103,6 +110,35 @@ def check_keep(record: MigrationRecord, answer: ApprovalAnswer) -> None:
     way_back.check_code(record, answer.code)
     _check_person(record, answer)
     _check_age(record, answer)
+
+
+def _check_abort(record: MigrationRecord, answer: ApprovalAnswer) -> None:
+    """Check an answer that ends the migration for good.
+
+    :raises ApprovalRefused: the code is not the one for that; the answer is too old; or the person may not answer.
+    """
+    check_abort_code(record, answer.code)
+    section = record.spec.approvals
+    allowed = section.second_users if answer.second else section.assigned_users
+    _check_allowed(record, answer, allowed)
+    _check_age(record, answer)
+
+
+def check_abort_code(record: MigrationRecord, code: str) -> None:
+    """Check the code of a person who ends the migration.
+
+    :raises ApprovalRefused: it is not the code for that.
+    """
+    given = _clean(code)
+    if hmac.compare_digest(abort_code(record).encode(), given.encode()):
+        return
+    raise ApprovalRefused(
+        f"the code {given[:20]!r} does not end the migration" if given else "ending the migration needs its code",
+        where=record.where("rollback"),
+        next_step="type the code that the text shows for *Abort*: it is not the code that approves the cutover. Clear "
+        "the approval task; its log shows the current text. `kafka-migration rollback FILE` shows the code as well",
+        details={"given": given[:20]},
+    )
 
 
 def is_second_keep(record: MigrationRecord, person: str, code: str) -> bool:
@@ -139,31 +175,48 @@ def _reason(answer: ApprovalAnswer) -> str:
 
 def _check_person(record: MigrationRecord, answer: ApprovalAnswer) -> None:
     section = record.spec.approvals
-    person = _person(answer)
-    if not person:
-        raise _refused(record, answer, "it is not known who answered")
-    allowed = section.second_users if answer.second else section.assigned_users
-    if allowed and person not in allowed:
-        raise _refused(record, answer, f"{person} is not among those who may approve")
+    person = _check_allowed(record, answer, section.second_users if answer.second else section.assigned_users)
     if answer.second:
         first = record.journal.find_step(steps.APPROVAL, answer_key(answer.kind, second=False))
-        if first is None:
+        if first is None or first.seq <= valid_after(record, answer.kind):
             raise _refused(record, answer, "the first person has not answered yet")
         if _person(ApprovalAnswer.model_validate(first.details)) == person:
             raise _refused(record, answer, f"both answers are from the same person, {person}")
 
 
+def _check_allowed(record: MigrationRecord, answer: ApprovalAnswer, allowed: Sequence[str]) -> str:
+    """Return who answered, if this person may answer."""
+    person = _person(answer)
+    if not person:
+        raise _refused(record, answer, "it is not known who answered")
+    if allowed and person not in allowed:
+        raise _refused(record, answer, f"{person} is not among those who may approve")
+    return person
+
+
 def _check_code(record: MigrationRecord, source: Cluster, answer: ApprovalAnswer) -> None:
     if not answer.code:
         raise _refused(record, answer, "the answer has no code")
-    fresh = code_of(make_binding(record, source, answer.kind))
-    if not hmac.compare_digest(fresh.encode(), answer.code.encode()):
+    binding = make_binding(record, source, answer.kind)
+    if not hmac.compare_digest(code_of(binding).encode(), answer.code.encode()):
         raise _refused(
-            record,
-            answer,
-            f"the code {answer.code!r} is not the present one: it is mistyped, or what will happen has changed since "
-            "the text was made",
+            record, answer, f"the code {answer.code!r} is not the present one: {_why_another(record, answer, binding)}"
         )
+
+
+def _why_another(record: MigrationRecord, answer: ApprovalAnswer, binding: dict[str, Any]) -> str:
+    """Return why a code is not the present one; a person who sees what has changed need not guess."""
+    shown = [
+        entry
+        for entry in record.journal.steps(steps.APPROVAL_SHOWN, answer.kind)
+        if entry.details.get("code") == answer.code
+    ]
+    if not shown:
+        return "no text of this approval has shown it, so it is mistyped or belongs to something else"
+    changes = changes_since(shown[-1].details.get("binding") or {}, binding)
+    if not changes or "binding" not in shown[-1].details:
+        return "what will happen has changed since the text was made"
+    return f"since its text was made, this has changed: {'; '.join(changes)}"
 
 
 def _check_age(record: MigrationRecord, answer: ApprovalAnswer) -> None:
@@ -256,12 +309,16 @@ def _refused(record: MigrationRecord, answer: ApprovalAnswer, why: str) -> Appro
     )
 
 
-def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
-    """Return the valid approvals in the journal: the latest answer of the first and of the second person."""
+def given(context: PhaseContext, kind: ApprovalKind) -> list[ApprovalAnswer]:
+    """Return the valid approvals in the journal: the latest answer of the first and of the second person.
+
+    The order of entries decides which ones are valid, never their times, which different machines wrote.
+    """
+    after_seq = valid_after(context.record, kind)
     found = []
     for second in (False, True):
         entry = context.journal.find_step(steps.APPROVAL, answer_key(kind, second=second))
-        if entry is None or (newer_than is not None and parse_iso(entry.at) <= parse_iso(newer_than)):
+        if entry is None or entry.seq <= after_seq:
             continue
         answer = ApprovalAnswer.model_validate(entry.details)
         if answer.decision == "approve":
@@ -269,13 +326,12 @@ def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None =
     return found
 
 
-def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
+def require(context: PhaseContext, kind: ApprovalKind) -> list[ApprovalAnswer]:
     """Return the approvals in the journal that permit to continue now: one, or those of two people.
 
-    :param newer_than: time (ISO 8601); approvals that are not newer are not valid.
     :raises ApprovalRefused: an approval is missing or too old, or what will happen has changed since.
     """
-    answers = given(context, kind, newer_than=newer_than)
+    answers = given(context, kind)
     wanted = 2 if context.spec.approvals.second_users else 1
     if len({_person(item) for item in answers}) < wanted:
         raise ApprovalRefused(
@@ -291,7 +347,10 @@ def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None
     return answers
 
 
-def lifted_at(context: PhaseContext) -> str | None:
-    """Return when the last freeze was lifted: older approvals of the cutover are not valid."""
-    entry = context.journal.find_step(steps.FREEZE_LIFTED)
-    return entry.at if entry else None
+def valid_after(record: MigrationRecord, kind: ApprovalKind) -> int:
+    """Return the number of the journal entry before which approvals are not valid any more; -1: all are.
+
+    That is the last lift of a freeze: each freeze needs approvals of its own. The client switch has no freeze after it.
+    """
+    entry = record.journal.find_step(steps.FREEZE_LIFTED) if kind == "cutover" else None
+    return -1 if entry is None else entry.seq

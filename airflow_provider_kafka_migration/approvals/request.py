@@ -8,9 +8,10 @@ when the answer arrives. Without a code there is no cutover, not even through th
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import proof, way_back
+from airflow_provider_kafka_migration.approvals import abandon, proof, way_back
 from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
@@ -18,7 +19,8 @@ from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
-from airflow_provider_kafka_migration.groups.offsets import count_translations
+from airflow_provider_kafka_migration.groups.offsets import count_translations, read_offsets
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets, is_unsupported
 from airflow_provider_kafka_migration.pages import approval, schemas
 from airflow_provider_kafka_migration.record import handover, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
@@ -50,6 +52,10 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     facts = {**facts, "overtaken_tombstones": record.overtaken()}
     if record.spec.is_way_back:
         facts = {**facts, "way_back": way_back.facts(record)}
+    elif kind == "cutover":
+        facts = {**facts, "abort_code": abort_code(record)}
+    if kind == "client_switch":
+        facts = {**facts, "abandon_code": abandon.abandon_code(record)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(
@@ -72,7 +78,13 @@ def show(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     context.journal.step(
         steps.APPROVAL_SHOWN,
         key=kind,
-        details={"code": facts.code, "facts_digest": facts.digest(), "made_at": facts.made_at},
+        details={
+            "code": facts.code,
+            "facts_digest": facts.digest(),
+            "made_at": facts.made_at,
+            # A refusal names what has changed since.
+            "binding": facts.binding,
+        },
     )
     return facts
 
@@ -115,7 +127,7 @@ def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -
         "plan": record.plan().digest(),
         "topology": _topology_digest(record),
         "partitions": canonical_digest([list(key) for key in record.partitions()]),
-        "groups": _group_binding(record.spec, source),
+        "groups": _group_binding(record, source),
     }
     if kind == "cutover":
         binding["cutover"] = {
@@ -133,15 +145,71 @@ def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -
     return binding
 
 
+def abort_code(record: MigrationRecord) -> str:
+    """Return the code that ending the migration needs. It differs from the approval's: one must not serve the other.
+
+    It depends only on the journal and the plan, so that a migration can be ended while its clusters are down.
+    """
+    binding = {
+        "kind": "abort",
+        "migration_id": record.migration_id,
+        "plan": record.plan().digest() if record.has_plan() else "",
+        "lifted_before": len(record.freezes_lifted()),
+    }
+    return code_of(binding)
+
+
 def _topology_digest(record: MigrationRecord) -> str:
     entry = record.journal.find_step(steps.TOPOLOGY_COPIED)
     return canonical_digest(entry.details) if entry is not None else ""
 
 
-def _group_binding(spec: MigrationSpec, source: Cluster) -> list[list[str]]:
-    """Return ids and types of the groups that will be migrated."""
-    listings = source.admin.list_groups()
-    return [[name, listings[name].type] for name in sorted(listings) if spec.groups.selects(name)]
+def _group_binding(record: MigrationRecord, source: Cluster) -> list[str]:
+    """Return the ids of the groups whose offsets will be migrated: those with offsets in migrated topics.
+
+    Any other group of the cluster may come and go without a new approval. A group that cannot be read counts as
+    migrated.
+    """
+    admin, topics = source.admin, {topic for topic, _ in record.partitions()}
+    listings = {name: item for name, item in admin.list_groups().items() if record.spec.groups.selects(name)}
+    offsets = read_offsets(admin, listings, require_stable=False) if listings else {}
+    return [name for name in sorted(listings) if _is_migrated(listings[name], offsets.get(name), topics)]
+
+
+def _is_migrated(listing: GroupListing, offsets: GroupOffsets | None, topics: Collection[str]) -> bool:
+    if offsets is None:
+        return True
+    if offsets.error is not None:
+        return not (listing.type == "share" and is_unsupported(offsets.error))
+    return any(topic in topics for topic, _ in (*offsets.offsets, *offsets.errors))
+
+
+def changes_since(shown: Mapping[str, Any], fresh: Mapping[str, Any]) -> list[str]:
+    """Return what has changed between two bindings, for people; empty if nothing has."""
+    found = [_change(name, shown.get(name), fresh.get(name)) for name in sorted(shown.keys() | fresh.keys())]
+    return [text for text in found if text]
+
+
+def _change(name: str, shown: Any, fresh: Any) -> str:
+    if shown == fresh:
+        return ""
+    if isinstance(shown, list) and isinstance(fresh, list):
+        more, fewer = [item for item in fresh if item not in shown], [item for item in shown if item not in fresh]
+        parts = [f"{verb} {_listed(items)}" for verb, items in (("new:", more), ("gone:", fewer)) if items]
+        return f"{name} ({'; '.join(parts)})"
+    if isinstance(shown, dict) and isinstance(fresh, dict):
+        return "; ".join(f"{name}.{text}" for text in changes_since(shown, fresh))
+    is_digest = name in _DIGESTS
+    return name if is_digest else f"{name}: {shown} -> {fresh}"
+
+
+#: Parts of a binding that are digests, which tell people nothing.
+_DIGESTS = ("plan", "topology", "partitions", "boundary")
+
+
+def _listed(items: Sequence[object]) -> str:
+    more = f" and {len(items) - 10} more" if len(items) > 10 else ""
+    return ", ".join(str(item) for item in items[:10]) + more
 
 
 def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.signing import load_signing_key
+from airflow_provider_kafka_migration.storage import scratch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts, store_facts
 from airflow_provider_kafka_migration.topics.probe import ProbeResult, probe_target, record_outcomes
@@ -207,8 +208,11 @@ def _one_store(record: MigrationRecord, role: str, store: ObjectStore) -> Iterat
         try:
             store.put_new(key, CONTENT + b"again")
         except ObjectExists:
-            return
-        yield finding("B032", "a create-only put replaced an object", subject=subject)
+            wrong = scratch.race(store, record.key("precheck"))
+        else:
+            wrong = "a create-only put replaced an object"
+        if wrong:
+            yield finding("B032", wrong, subject=subject)
     except MigrationError as error:
         yield finding("B030", error.what, subject=subject, fix=error.next_step)
 

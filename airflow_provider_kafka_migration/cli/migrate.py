@@ -353,13 +353,32 @@ def rollback(
     could not be put back; run it again.
     """
     spec = load_spec(file).check_kind("migration", path=str(file))
-    if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
-        raise typer.Abort
     view = make_view(quiet=json_output)
     end_with_open_freeze(spec, file)
-    with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
-        result = migration.run("rollback", reason=reason)
+    with MigrationOpener(spec, view, takeover=takeover).open() as migration:
+        if not yes:
+            _ask_for_the_code(migration)
+        with view:
+            result = migration.run("rollback", reason=reason)
     return rollback_answer(spec, result)
+
+
+def _ask_for_the_code(migration: Migration) -> None:
+    """Have a person type the code of *Abort*: a rollback is final, and a wrong terminal has ended other things.
+
+    :raises ApprovalRefused: another code was typed.
+    :raises IllegalTransition: it is too late to roll back.
+    """
+    from airflow_provider_kafka_migration.approvals import check, request
+    from airflow_provider_kafka_migration.phases import rollback as phase
+
+    with migration.reading() as context:
+        if phase.check_allowed(context.record) is None:
+            return
+        state = context.journal.working_state or "not started"
+        typer.echo(f"Roll back {context.migration_id} ({state})? This ends the migration.", err=True)
+        code = typer.prompt(f"Type {request.abort_code(context.record)} to roll it back", err=True)
+        check.check_abort_code(context.record, code)
 
 
 def rollback_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:

@@ -323,11 +323,10 @@ class MigrationRunner:
     def _holds(self, kind: ApprovalKind) -> bool:
         """Return whether a recent approval is valid that was not acted upon because the process ended."""
         context = self._migration.context
-        newer_than = check.lifted_at(context) if kind == "cutover" else None
-        if not check.given(context, kind, newer_than=newer_than):
+        if not check.given(context, kind):
             return False
         try:
-            check.require(context, kind, newer_than=newer_than)
+            check.require(context, kind)
         except ApprovalRefused:
             return False
         if kind == "client_switch":

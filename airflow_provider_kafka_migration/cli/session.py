@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import json
 import os
+import pwd
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,10 +75,13 @@ def read_spec(file: Path) -> MigrationSpec:
 
 
 def person() -> str:
-    """Return the machine user who runs the command: this user approves, and is named in the journal."""
+    """Return the machine user who runs the command: this user approves, and is named in the journal.
+
+    The process's own user id decides. Variables such as ``LOGNAME`` would let one person answer as another.
+    """
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user id without a name
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user id without a name
         return f"uid-{os.getuid()}"
 
 

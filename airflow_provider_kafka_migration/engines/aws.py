@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, quote_plus
@@ -455,12 +455,15 @@ class Aws:
         """Open a place on S3 with the identity of the connection, whose keys are read again for each request."""
         session = self.hook.get_session(region_name=self._region)
         credentials = session.get_credentials()
-        config = S3Config(
-            endpoint_url=self.hook.conn_config.get_service_endpoint_url("s3"),
-            region_name=session.region_name,
-            verify=self.hook.verify,
-            read_keys=credentials.get_frozen_credentials if credentials is not None else None,
-        )
+        settings = {
+            "endpoint_url": self.hook.conn_config.get_service_endpoint_url("s3"),
+            "region_name": session.region_name,
+            "verify": self.hook.verify,
+            "extra_args": self.hook.conn_config.get_service_config("s3").get("extra_args"),
+        }
+        config = S3Config.from_dict(settings)
+        if credentials is not None:
+            config = replace(config, read_keys=credentials.get_frozen_credentials)
         return S3Store(config, *split_s3_uri(location))
 
     def pages(self, service: str, operation: str, **request: Any) -> Iterator[Mapping[str, Any]]:

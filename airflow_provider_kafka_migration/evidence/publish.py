@@ -27,8 +27,9 @@ PHASE = "evidence"
 ALIAS = "evidence.json"
 REPORT_ALIAS = "evidence.html"
 NO_LOCK = (
-    "the evidence bucket has no Object Lock: anyone who may write to the bucket may replace this evidence; keep its "
-    "digest and the public key somewhere else"
+    "the evidence is not locked: the bucket has no Object Lock, or its answers do not show that it was applied "
+    "(s3:GetObjectRetention); anyone who may write to the bucket may replace this evidence; keep its digest and the "
+    "public key somewhere else"
 )
 
 

@@ -123,7 +123,7 @@ def _verify_outcome(bundle: EvidenceBundle) -> None:
 
 
 def _verify_abandoned(bundle: EvidenceBundle) -> None:
-    """Check that the journal says that the migration was abandoned, and that its producers are free, if it states so."""
+    """Check that the journal says so if the migration was abandoned, and that its producers are free."""
     steps = {entry.get("step"): entry for entry in bundle.journal}
     entry = steps.get(ABANDONED)
     if (bundle.outcome is Outcome.ABANDONED) != (entry is not None and bundle.outcome is not Outcome.KEPT):

@@ -49,7 +49,8 @@ class LateWrites:
     def __str__(self) -> str:
         more = "at least " if self.records >= MAX_COUNTED else ""
         other = "target" if self.role == "source" else "source"
-        text = f"{more}{self.records} records were written to the {self.role} after {self.after} and are not on the {other}"
+        text = f"{more}{self.records} records were written to the {self.role} after {self.after} and are not on the "
+        text += other
         text += f" (the first at {self.first_at})" if self.first_at else ""
         if self.producer_ids:
             text += f", by producer ids {', '.join(map(str, self.producer_ids[:5]))}"
@@ -206,8 +207,8 @@ def read_behind(
             unchecked[partition_name(key)] = "it has no boundary" if end is None else "its log end is not known"
         elif found < end:
             unchecked[partition_name(key)] = (
-                f"the {source.role} ends at offset {found}, before the boundary {end}: its log was truncated, or the topic "
-                "was created again"
+                f"the {source.role} ends at offset {found}, before the boundary {end}: its log was truncated, or the "
+                "topic was created again"
             )
         else:
             if found > end:
@@ -215,8 +216,8 @@ def read_behind(
             if log_ends.get(key, found) > found:
                 unchecked.setdefault(
                     partition_name(key),
-                    f"offsets {found} to {log_ends[key] - 1} are not on all in-sync replicas of the {source.role} yet, so "
-                    "they cannot be read",
+                    f"offsets {found} to {log_ends[key] - 1} are not on all in-sync replicas of the {source.role} yet, "
+                    "so they cannot be read",
                 )
     return BehindBoundary(len(boundary), late, records, unchecked)
 

@@ -139,7 +139,8 @@ class OpenFreeze:
                 way_out,
             ]
         return [
-            f"{stopped}, until they are started on the target: clients may switch, and nobody has acknowledged that yet",
+            f"{stopped}, until they are started on the target: clients may switch, and nobody has acknowledged "
+            "that yet",
             f"once they use the target: `{_resume(file)} --approve CODE`; `{_resume(file)}` shows the code",
             way_out,
         ]

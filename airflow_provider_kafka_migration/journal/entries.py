@@ -448,12 +448,24 @@ class EntryLog:
             except ObjectExists:
                 self.refresh()
                 return
-            try:
-                # The whole journal relies on this. A store that ignores If-None-Match writes the same bytes again.
-                self.store.put_new(key, data)
-            except ObjectExists:
-                self._ledger.apply(entry)
-                return
+            self.check_create_only()
+            self._ledger.apply(entry)
+
+    def check_create_only(self) -> None:
+        """Check that the store refuses to create the first entry once more: the whole journal relies on that.
+
+        A store that ignores ``If-None-Match`` writes the same bytes again, which changes nothing.
+
+        :raises StorageRefused: the store overwrites an object despite a create-only put.
+        """
+        key = entry_key(self.migration_id, 0)
+        data = self.store.get(key)
+        if data is None:
+            return  # reading the journal names what is missing; it must not be written here
+        try:
+            self.store.put_new(key, data)
+        except ObjectExists:
+            return
         raise StorageRefused(
             "the object store overwrites an existing object despite a create-only put",
             where=Where(migration_id=self.migration_id, path=f"{self.store.uri}/{key}"),

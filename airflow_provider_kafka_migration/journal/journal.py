@@ -241,8 +241,10 @@ class Journal:
         :raises ClaimLost: it was taken over from this owner before. This holds even if it has no holder now: the
             takeover was meant to stop this owner.
         :raises JournalTampered: also if ``journal.jsonl`` names entries that no longer exist.
+        :raises StorageRefused: the store overwrites an object despite a create-only put.
         """
         self._view.check(self._log)
+        self._log.check_create_only()
         granted: list[Claim] = []
 
         def decide(ledger: Ledger) -> Draft | JournalEntry:

@@ -83,6 +83,12 @@ _HASHED = frozenset({"notifications.kwargs", "spark.conf"})
 _URL_WITH_MORE = re.compile(r"(?i)^[a-z][a-z0-9+.-]*://(?:[^/@]*@|[^?#]*[?#])")
 _HASH = "sha256:"
 
+#: Lists that may still grow in later states: leaving more out changes nothing that was done before.
+MAY_GROW_UNTIL: Mapping[str, State] = {
+    # New groups come while the copy runs, and each one in migrated topics changes the codes of the approvals.
+    "groups.exclude": State.DRAIN_READY,
+}
+
 #: Fields that may change from a plain value, once required, to a reference: presumably the same address.
 _MAY_BECOME_REFERENCES = frozenset({"cutover.producer_freeze_webhook"})
 
@@ -212,6 +218,14 @@ def _place(state: State) -> int:
     return len(FORWARD) if found is None else found
 
 
+def _only_grows(path: str, change: Mapping[str, Any], working: State) -> bool:
+    """Return whether a list has only grown, in a state in which it still may."""
+    until = MAY_GROW_UNTIL.get(path)
+    if until is None or _place(working) > _place(until):
+        return False
+    return set(change["old"] or ()) <= set(change["new"] or ())
+
+
 _AGAIN = " (with mirror.naming: identity in both directions all records would then arrive twice: put them back)"
 
 _GRANTS = " (a mirror that says nothing about acls.write_grants has at_cutover; earlier it had at_once)"
@@ -222,7 +236,9 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
     late = {
         path: change
         for path, change in changes.items()
-        if _place(working) > _place(may_change_until(path)) and not _became_reference(path, change)
+        if _place(working) > _place(may_change_until(path))
+        and not _became_reference(path, change)
+        and not _only_grows(path, change, working)
     }
     if not late:
         return
@@ -232,7 +248,12 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
         where=Where(migration_id=journal.migration_id, phase=working.value),
         next_step="put the old values back, or roll back and start a new migration with another migration_id"
         + (_AGAIN if any(path.startswith("mirror.") for path in late) else "")
-        + (_GRANTS if "acls.write_grants" in late else ""),
+        + (_GRANTS if "acls.write_grants" in late else "")
+        + "".join(
+            f" ({path} may still grow until {until}: keep what it had)"
+            for path, until in MAY_GROW_UNTIL.items()
+            if path in late and _place(working) <= _place(until)
+        ),
         details={"changes": {path: dict(change) for path, change in late.items()}},
     )
 

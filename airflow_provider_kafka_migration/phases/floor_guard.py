@@ -227,8 +227,8 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         raise type(error)(
             f"{steps.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
             where=error.where,
-            next_step="the freeze is not lifted any more: make the receiver accept a freeze without a deadline, or correct "
-            f"its address, then clear cutover.floor_guard; do not free the producers by hand; {words.WAY_OUT}",
+            next_step="the freeze is not lifted any more: make the receiver accept a freeze without a deadline, or "
+            f"correct its address, then clear cutover.floor_guard; do not free the producers by hand; {words.WAY_OUT}",
             details=error.details,
         ) from error
 
@@ -267,8 +267,9 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
         raise FreezeFailed(
             f"{steps.READY} is journaled, and clients must not be told to switch: {error.what}",
             where=error.where,
-            next_step=f"stop these producers again, or stay on the source: {words.WAY_OUT}. The records named here are on "
-            "the source only: have them sent again to the target after the switch, then set cutover.on_bypass: continue and clear cutover.floor_guard, which then names them and "
+            next_step=f"stop these producers again, or stay on the source: {words.WAY_OUT}. The records named here are "
+            "on the source only: have them sent again to the target after the switch, then set cutover.on_bypass: "
+            "continue and clear cutover.floor_guard, which then names them and "
             f"continues; {words.IF_PARAMS}",
             details=error.details,
         ) from error

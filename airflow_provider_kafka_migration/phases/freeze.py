@@ -77,7 +77,7 @@ def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFaile
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
     """Journal a new attempt. No producer is stopped before this step is in the journal."""
-    answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
+    answers = check.require(context, "cutover")
     follow.check_all_followed(context.record, context.source)
     frozen.check_receiver(context)
     source_registry.check_before_freeze(context)

@@ -358,6 +358,7 @@ def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, An
         "aws_session_token": wrapper.aws_session_token,
         "region_name": wrapper.region_name,
         "verify": wrapper.verify,
+        "extra_args": wrapper.get_service_config("s3").get("extra_args"),
     }
     read_keys = sessions.keys(connection)
     if read_keys is not None:

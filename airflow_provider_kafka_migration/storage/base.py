@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
 
         :param retain_until: a time with a time zone.
         :param new: create-only, like :meth:`put_new`.
-        :returns: whether the lock was applied.
+        :returns: whether the lock was applied, as read back from the store.
         """
 
     def get(self, key: str) -> bytes | None:

@@ -12,9 +12,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -85,6 +85,12 @@ _THROTTLED = (
     "seed.segment_max_bytes; or ask its owner for a higher limit; then clear the task"
 )
 
+_RIGHTS = (
+    "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject, s3:DeleteObject on its objects (with a KMS key "
+    "also kms:GenerateDataKey and kms:Decrypt); if the bucket's policy demands headers, such as those of encryption, "
+    "give them in extra_args of the storage connection"
+)
+
 _NEXT_STEPS = {
     "SlowDown": _THROTTLED,
     "Throttling": _THROTTLED,
@@ -93,8 +99,8 @@ _NEXT_STEPS = {
     "TooManyRequests": _THROTTLED,
     "NoSuchBucket": "create the bucket, or correct its name in the spec's storage section",
     "InvalidBucketName": "correct the bucket's name in the spec's storage section",
-    "AccessDenied": "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject on its objects",
-    "Forbidden": "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject on its objects",
+    "AccessDenied": _RIGHTS,
+    "Forbidden": _RIGHTS,
     "AllAccessDisabled": "ask the owner of the bucket",
     "InvalidAccessKeyId": _CREDENTIALS,
     "SignatureDoesNotMatch": _CREDENTIALS,
@@ -145,8 +151,8 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def is_precondition_failed(error: BaseException) -> bool:
-    """Return whether ``If-None-Match: *`` failed because the object exists."""
-    return code_of(error) in ("PreconditionFailed", "412") or status_of(error) == 412
+    """Return whether ``If-None-Match: *`` failed because the object exists. Some services answer 304, as to a GET."""
+    return code_of(error) in ("PreconditionFailed", "412") or status_of(error) in (304, 412)
 
 
 def is_missing_key(error: BaseException) -> bool:
@@ -189,6 +195,20 @@ def as_ours(
 # How to reach S3. All fields are optional: without them boto3's own chain applies (environment, profile, role).
 
 
+#: ``write`` is PutObject, ``object`` any other request about objects, ``bucket`` one about the bucket itself.
+RequestKind = Literal["write", "object", "bucket"]
+
+#: What an object store may demand in addition, by boto3's names, and the requests that take it.
+EXTRA_ARGS: Mapping[str, frozenset[RequestKind]] = {
+    "ServerSideEncryption": frozenset({"write"}),
+    "SSEKMSKeyId": frozenset({"write"}),
+    "SSEKMSEncryptionContext": frozenset({"write"}),
+    "ACL": frozenset({"write"}),
+    "ExpectedBucketOwner": frozenset({"write", "object", "bucket"}),
+    "RequestPayer": frozenset({"write", "object"}),
+}
+
+
 @dataclass(frozen=True)
 class S3Config:
     """Endpoint and credentials of an S3 service.
@@ -197,6 +217,7 @@ class S3Config:
     :param verify: ``False`` turns TLS verification off, a string is the path of a CA bundle.
     :param credentials_file: JSON with ``aws_access_key_id``, ``aws_secret_access_key`` and ``aws_session_token`` that
         another program replaces before the keys expire; it is reread when it changes, and wins over the keys here.
+    :param extra_args: names and values from :data:`EXTRA_ARGS`, for buckets that demand more headers than others.
     :param read_keys: returns the current keys, for credentials that this process renews itself. It wins over both,
         belongs to this process, and is not part of the settings as data.
     """
@@ -208,6 +229,7 @@ class S3Config:
     region_name: str | None = None
     verify: bool | str | None = None
     credentials_file: str | None = None
+    extra_args: tuple[tuple[str, str], ...] = ()
     read_keys: Callable[[], Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -215,6 +237,12 @@ class S3Config:
             raise ConnectionInvalid(
                 "the S3 settings have only one of aws_access_key_id and aws_secret_access_key",
                 next_step="set both, or neither to use the machine's own AWS identity",
+            )
+        wrong = sorted(name for name, _ in self.extra_args if name not in EXTRA_ARGS)
+        if wrong:
+            raise ConnectionInvalid(
+                f"unknown extra_args of the S3 settings: {', '.join(wrong)}",
+                next_step=f"use only {', '.join(sorted(EXTRA_ARGS))}",
             )
 
     @classmethod
@@ -229,13 +257,19 @@ class S3Config:
             raise ConnectionInvalid(
                 f"unknown S3 settings: {', '.join(unknown)}", next_step=f"use only {', '.join(sorted(known))}"
             )
-        given = {key: value for key, value in data.items() if value is not None and value != ""}
+        given = {key: value for key, value in data.items() if value is not None and value not in ("", {})}
+        extra = given.pop("extra_args", {})
+        if not isinstance(extra, Mapping) or not all(isinstance(value, str) for value in extra.values()):
+            raise ConnectionInvalid(
+                "extra_args of the S3 settings is not an object of texts",
+                next_step='write for example {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "..."}',
+            )
         wrong = sorted(
             key for key, value in given.items() if not isinstance(value, (str, bool) if key == "verify" else str)
         )
         if wrong:
             raise ConnectionInvalid(f"S3 settings that are not text: {', '.join(wrong)}", next_step="use text")
-        return cls(**given)
+        return cls(**given, extra_args=tuple(sorted(extra.items())))
 
     @classmethod
     def of(cls, resolver: Resolver, reference: str) -> S3Config:
@@ -250,7 +284,12 @@ class S3Config:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that are set, including secrets: for a secret reference's content, never for a log."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "read_keys"}
-        return {name: value for name, value in values.items() if value is not None}
+        found = {name: value for name, value in values.items() if value is not None and value != ()}
+        return found | ({"extra_args": dict(self.extra_args)} if self.extra_args else {})
+
+    def extra_of(self, kind: RequestKind) -> dict[str, str]:
+        """Return the extra arguments of a kind of request, as boto3 names them."""
+        return {name: value for name, value in self.extra_args if kind in EXTRA_ARGS[name]}
 
 
 # -- s3 ---------------------------------------------------------------------------------------------------------------
@@ -297,6 +336,10 @@ class S3Store:
         self._endpoint = config.endpoint_url
         self._sleep = sleep
         self._client = _client(config, os.getpid())
+        self._on_write: dict[str, Any] = dict(config.extra_of("write"))
+        self._on_object: dict[str, Any] = dict(config.extra_of("object"))
+        #: Arguments of requests about the bucket itself.
+        self.on_bucket: dict[str, Any] = dict(config.extra_of("bucket"))
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
@@ -320,27 +363,57 @@ class S3Store:
         self._replace(key, data, {})
 
     def put_locked(self, key: str, data: bytes, retain_until: datetime, *, new: bool = False) -> bool:
-        """See :meth:`~.base.ObjectStore.put_locked`. Logs a warning if the lock is refused."""
+        """See :meth:`~.base.ObjectStore.put_locked`. Logs a warning if the lock is refused, or cannot be read back.
+
+        A service that does not know Object Lock ignores its headers and accepts the put.
+        """
         if retain_until.tzinfo is None:
             raise ValueError("retain_until needs a time zone")
         lock = {"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": retain_until.astimezone(UTC)}
         write = self._create if new else self._replace
         try:
-            write(key, data, lock, refusable=True)
+            version = write(key, data, lock, refusable=True)
         except _LockRefusedError as refusal:
             log.warning("%s/%s is written without Object Lock, which was refused: %s", self.uri, key, refusal)
         else:
-            return True
+            return self._is_locked(key, version, retain_until)
         write(key, data, {})
         return False
 
+    def _is_locked(self, key: str, version: str | None, retain_until: datetime) -> bool:
+        """Read the lock of a stored object back."""
+        request = self.object_args(key) | ({"VersionId": version} if version else {})
+
+        def attempt(_: int) -> str:
+            try:
+                found = self._client.head_object(**request)
+            except ClientError as error:
+                if is_retriable(error):
+                    raise
+                return code_of(error)
+            mode, until = found.get("ObjectLockMode"), found.get("ObjectLockRetainUntilDate")
+            # Services keep whole seconds, or milliseconds.
+            is_locked = mode == "COMPLIANCE" and until is not None and until >= retain_until - timedelta(seconds=1)
+            return "" if is_locked else f"mode {mode}, until {until}"
+
+        why = self._try(key, attempt)
+        if why:
+            log.warning(
+                "%s/%s was accepted with Object Lock, but reading it back does not show the lock (%s): the service "
+                "ignores it, or s3:GetObjectRetention is missing",
+                self.uri,
+                key,
+                why,
+            )
+        return not why
+
     def get(self, key: str) -> bytes | None:
         """See :meth:`~.base.ObjectStore.get`."""
-        full_key = self._full_key(key)
+        request = self.object_args(key)
 
         def attempt(_: int) -> bytes | None:
             try:
-                return self._client.get_object(Bucket=self.bucket, Key=full_key)["Body"].read()
+                return self._client.get_object(**request)["Body"].read()
             except ClientError as error:
                 if is_missing_key(error):
                     return None
@@ -350,13 +423,13 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """See :meth:`~.base.ObjectStore.delete`."""
-        full_key = self._full_key(key)
-        self._try(key, lambda _: self._client.delete_object(Bucket=self.bucket, Key=full_key))
+        request = self.object_args(key)
+        self._try(key, lambda _: self._client.delete_object(**request))
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`~.base.ObjectStore.list`. Pages are fetched as they are needed."""
         root = f"{self.prefix}/" if self.prefix else ""
-        request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": root + prefix}
+        request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": root + prefix, **self._on_object}
         if start_after is not None:
             request["StartAfter"] = root + start_after
         while True:
@@ -372,45 +445,50 @@ class S3Store:
 
     def _create(
         self, key: str, data: Bytes, extra: dict[str, Any], *, refusable: bool = False, sha256: str | None = None
-    ) -> None:
-        """Put with ``If-None-Match: *``.
+    ) -> str | None:
+        """Put with ``If-None-Match: *``; return the version, if the bucket has versions.
 
-        A put whose answer was lost may have been executed; its retry then finds its own object. Each creation therefore
-        carries a random mark in the object's metadata, which shows after a 412 whether the object is our own.
+        A put whose answer was lost may have been executed; its retry then finds its own object. Proxies retry puts,
+        too, so even the first answer may be about our own object. Each creation therefore carries a random mark in
+        the object's metadata, which shows after a 412 whose object it is.
         """
         mark = secrets.token_hex(16)
         request = self._put_request(key, data, sha256) | extra | {"IfNoneMatch": "*", "Metadata": {_CREATOR: mark}}
 
-        def attempt(number: int) -> None:
+        def attempt(number: int) -> str | None:
             try:
-                self._put(request, refusable)
+                return self._put(request, refusable)
             except ClientError as error:
                 if not is_precondition_failed(error):
                     raise
-                if number > 0 and self._is_mine(request["Key"], mark, data):
-                    return
+                if self._is_mine(key, mark, data, is_retry=number > 0):
+                    return None
                 raise ObjectExists(
                     "the object already exists",
                     where=Where(path=f"{self.uri}/{key}"),
                     next_step="read the existing object and decide how to proceed",
                 ) from None
 
-        self._try(key, attempt)
+        return self._try(key, attempt)
 
-    def _replace(self, key: str, data: Bytes, extra: dict[str, Any], *, refusable: bool = False) -> None:
+    def _replace(self, key: str, data: Bytes, extra: dict[str, Any], *, refusable: bool = False) -> str | None:
         request = self._put_request(key, data) | extra
-        self._try(key, lambda _: self._put(request, refusable))
+        return self._try(key, lambda _: self._put(request, refusable))
 
-    def _put(self, request: dict[str, Any], refusable: bool) -> None:
+    def _put(self, request: dict[str, Any], refusable: bool) -> str | None:
         try:
-            self._client.put_object(**request)
+            return self._client.put_object(**request).get("VersionId")
         except ClientError as error:
             if refusable and is_lock_refused(error):
                 raise _LockRefusedError(code_of(error)) from None
             raise
 
+    def object_args(self, key: str) -> dict[str, Any]:
+        """Return the arguments of a request about an object other than PutObject."""
+        return {"Bucket": self.bucket, "Key": self._full_key(key), **self._on_object}
+
     def _put_request(self, key: str, data: Bytes, sha256: str | None = None) -> dict[str, Any]:
-        request = {"Bucket": self.bucket, "Key": self._full_key(key), "Body": data}
+        request = {"Bucket": self.bucket, "Key": self._full_key(key), "Body": data, **self._on_write}
         if sha256 is not None:
             # Services that do not know this header still check the body: without Content-MD5 its SHA-256 is part of
             # the request's signature. MD5 of large segments costs more than sending them.
@@ -419,11 +497,18 @@ class S3Store:
         digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         return request | {"ContentMD5": digest}
 
-    def _is_mine(self, full_key: str, mark: str, data: Bytes) -> bool:
-        found = self._client.get_object(Bucket=self.bucket, Key=full_key)
+    def _is_mine(self, key: str, mark: str, data: Bytes, *, is_retry: bool) -> bool:
+        try:
+            found = self._client.head_object(**self.object_args(key))
+        except ClientError as error:
+            if status_of(error) == 404:
+                return False  # another creator's, deleted since
+            raise
         stored_mark = found.get("Metadata", {}).get(_CREATOR)
+        if stored_mark is not None or not is_retry:
+            return stored_mark == mark
         # A service that drops metadata leaves only the content to compare.
-        return stored_mark == mark if stored_mark is not None else found["Body"].read() == data
+        return bool(self._client.get_object(**self.object_args(key))["Body"].read() == data)
 
     def _full_key(self, key: str) -> str:
         check_key(key)
@@ -515,7 +600,7 @@ def store_facts(store: ObjectStore) -> StoreFacts:
 
 def _object_lock(store: S3Store) -> bool | None:
     try:
-        answer = store.client.get_object_lock_configuration(Bucket=store.bucket)
+        answer = store.client.get_object_lock_configuration(Bucket=store.bucket, **store.on_bucket)
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         return False if "ObjectLockConfigurationNotFound" in code else None
@@ -536,7 +621,7 @@ def clock_span(store: ObjectStore) -> tuple[float, float] | None:
         return None
     before = time.time()
     try:
-        answer = store.client.head_bucket(Bucket=store.bucket)["ResponseMetadata"]
+        answer = store.client.head_bucket(Bucket=store.bucket, **store.on_bucket)["ResponseMetadata"]
     except ClientError as error:
         # A refusal has a date too: beyond 15 minutes S3 refuses everything, and then the date is needed most.
         answer = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]

@@ -5,10 +5,12 @@ Nothing else of the product deletes objects, so removal is not part of the store
 
 from __future__ import annotations
 
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from airflow_provider_kafka_migration.errors import StorageRefused, Where
+from airflow_provider_kafka_migration.errors import ObjectExists, StorageRefused, Where
 from airflow_provider_kafka_migration.storage.base import ObjectStore, check_key
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import REQUEST_ERRORS, S3Store
@@ -39,11 +41,53 @@ def try_store(store: ObjectStore, prefix: str) -> str:
     return left
 
 
+#: Keys that several threads try to create, and how many threads race for each.
+RACES, RACERS = 20, 3
+
+
+def race(store: ObjectStore, prefix: str) -> str:
+    """Let several threads create the same objects, which all have to lose but one; the objects are removed again.
+
+    A store may refuse the second of two puts in a row, and still let two win that arrive together.
+
+    :returns: what went wrong, for people; empty if each object had one creator.
+    :raises StorageRefused: the store refuses.
+    :raises StorageUnavailable: the store does not answer.
+    """
+    name = f"{prefix}/{uuid.uuid4().hex}"
+    with ThreadPoolExecutor(RACERS) as pool:
+        for number in range(RACES):
+            wrong = _race_for(store, f"{name}-{number}", pool)
+            if wrong:
+                return wrong
+    return ""
+
+
+def _race_for(store: ObjectStore, key: str, pool: ThreadPoolExecutor) -> str:
+    start = threading.Barrier(RACERS)
+
+    def create(racer: int) -> bytes | None:
+        content = f"racer {racer}\n".encode()
+        start.wait()
+        try:
+            store.put_new(key, content)
+        except ObjectExists:
+            return None
+        return content
+
+    won = [content for content in pool.map(create, range(RACERS)) if content is not None]
+    found = store.get(key)
+    _remove(store, key)
+    if len(won) != 1:
+        return f"{len(won)} of {RACERS} create-only puts of one object at the same time succeeded"
+    return "" if found == won[0] else "the object of the one create-only put that succeeded was replaced"
+
+
 def _remove(store: ObjectStore, key: str) -> bool:
     check_key(key)
     if isinstance(store, S3Store):
         with suppress(*REQUEST_ERRORS):
-            store.client.delete_object(Bucket=store.bucket, Key=f"{store.prefix}/{key}" if store.prefix else key)
+            store.client.delete_object(**store.object_args(key))
             return True
     if isinstance(store, LocalStore):
         with suppress(OSError):

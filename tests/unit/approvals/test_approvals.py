@@ -12,6 +12,7 @@ from phase_support import Clock, FakeGroup, approval, make_plan, ready
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.pages.rendering import escape_markdown
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -61,7 +62,11 @@ def test_lag_does_not_change_the_code_but_groups_plan_and_settings_do(tmp_path: 
     context.source.admin.groups["billing"].offsets[("orders", 0)] = (41, "")  # type: ignore[attr-defined]
     assert request.make_facts(context, "cutover").code == code
 
-    context.source.admin.groups["new"] = FakeGroup()  # type: ignore[attr-defined]
+    context.source.admin.groups["elsewhere"] = FakeGroup({("unrelated", 0): (1, "")})  # type: ignore[attr-defined]
+    context.source.admin.groups["billing"].kind = "consumer"  # type: ignore[attr-defined]
+    assert request.make_facts(context, "cutover").code == code, "neither is what the migration touches"
+
+    context.source.admin.groups["new"] = FakeGroup({("orders", 1): (3, "")})  # type: ignore[attr-defined]
     with_group = request.make_facts(context, "cutover").code
     assert with_group != code
     context.journal_store.put("m1/plan.json", make_plan({"orders": 2, "more": 1}).canonical())
@@ -95,12 +100,25 @@ def test_a_wrong_code_is_refused_and_journaled(tmp_path: Path, code: str) -> Non
         check.require(context, "cutover")
 
 
-def test_a_code_from_before_a_change_is_refused(tmp_path: Path) -> None:
+def test_a_code_from_before_a_change_is_refused_with_what_has_changed(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    code = request.show(context, "cutover").code
+    context.source.admin.groups["new"] = FakeGroup({("orders", 0): (1, "")})  # type: ignore[attr-defined]
+    context.source.admin.groups["billing"].offsets.clear()  # type: ignore[attr-defined]
+    context.journal.step("freeze_lifted", key="1", details={})
+    with pytest.raises(ApprovalRefused, match="not the present one") as caught:
+        answers.answer(context, approval(context, "cutover", code))
+    assert "this has changed: cutover.lifted_before: 0 -> 1; groups (new: new; gone: billing)" in caught.value.what
+    with pytest.raises(ApprovalRefused, match="mistyped"):
+        answers.answer(context, approval(context, "cutover", "0" * 8))
+
+
+def test_a_group_that_cannot_be_read_counts_as_migrated(tmp_path: Path) -> None:
     context = ready(tmp_path)
     code = request.make_facts(context, "cutover").code
-    context.source.admin.groups["new"] = FakeGroup()  # type: ignore[attr-defined]
-    with pytest.raises(ApprovalRefused, match="not the present one"):
-        answers.answer(context, approval(context, "cutover", code))
+    denied = ItemError(30, "GROUP_AUTHORIZATION_FAILED")
+    context.source.admin.groups["closed"] = FakeGroup(read_error=denied)  # type: ignore[attr-defined]
+    assert request.make_facts(context, "cutover").code != code
 
 
 def test_a_change_after_the_answer_is_noticed_at_the_cutover(tmp_path: Path) -> None:
@@ -133,13 +151,30 @@ def test_an_old_answer_is_refused_when_it_comes_and_later(tmp_path: Path) -> Non
         check.require(context, "cutover")
 
 
-def test_not_yet_and_abort_need_no_code_and_authorise_nothing(tmp_path: Path) -> None:
+def test_not_yet_needs_no_code_and_authorises_nothing(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    for decision in ("not_yet", "abort"):
-        result = answers.answer(context, approval(context, "cutover", "", decision=decision))
-        assert result.details["decision"] == decision
+    result = answers.answer(context, approval(context, "cutover", "", decision="not_yet"))
+    assert result.details["decision"] == "not_yet"
     with pytest.raises(ApprovalRefused):
         check.require(context, "cutover")
+
+
+def test_an_abort_needs_its_own_code(tmp_path: Path) -> None:
+    """A click on a stale page, or on the wrong button with the approval's code, must not end weeks of copying."""
+    context = ready(tmp_path, approvals={"assigned_users": ["ann"]})
+    facts = request.make_facts(context, "cutover")
+    code = facts.facts["abort_code"]
+    assert f"type this other code instead: `{code}`" in facts.body
+    for wrong in ("", facts.code):
+        with pytest.raises(ApprovalRefused, match="end"):
+            answers.answer(context, approval(context, "cutover", wrong, decision="abort"))
+    with pytest.raises(ApprovalRefused, match="eve"):
+        answers.answer(context, approval(context, "cutover", code, decision="abort", user="eve"))
+    with pytest.raises(ApprovalRefused, match="not the present one"):
+        answers.answer(context, approval(context, "cutover", code))
+    assert context.journal.find_step("approval") is None
+    assert len(context.journal.steps("approval_refused")) == 4
+    assert answers.answer(context, approval(context, "cutover", code, decision="abort")).details["decision"] == "abort"
 
 
 def test_a_later_no_takes_back_an_approval(tmp_path: Path) -> None:
@@ -188,10 +223,39 @@ def test_after_a_lifted_freeze_a_new_approval_is_needed_and_brings_the_migration
     context.journal.transition(State.TAIL, "t", from_states={State.CUTOVER})
     clock.sleep(1)
     with pytest.raises(ApprovalRefused):
-        check.require(context, "cutover", newer_than=check.lifted_at(context))
+        check.require(context, "cutover")
     answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
-    assert check.require(context, "cutover", newer_than=check.lifted_at(context))
+    assert check.require(context, "cutover")
     assert context.journal.tip_state is State.DRAIN_READY
+
+
+@pytest.mark.parametrize("ahead_seconds", [-50, 50])
+def test_the_order_of_entries_decides_whether_an_approval_is_newer_than_a_lift(
+    tmp_path: Path, ahead_seconds: int
+) -> None:
+    """The lift is journaled by a machine whose clock is wrong."""
+    clock = Clock()
+    context = ready(tmp_path, clock=clock)
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
+    context.journal.transition(State.CUTOVER, "t")
+    clock.sleep(ahead_seconds)
+    context.journal.step("freeze_lifted", key="1", details={})
+    context.journal.transition(State.TAIL, "t", from_states={State.CUTOVER})
+    clock.sleep(-ahead_seconds)
+    assert check.given(context, "cutover") == [], "the approval before the lift is used up"
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
+    assert len(check.require(context, "cutover")) == 1
+
+
+def test_after_a_lift_the_first_of_two_people_answers_again(tmp_path: Path) -> None:
+    context = ready(tmp_path, approvals={"second_users": ["bob"]})
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
+    context.journal.transition(State.CUTOVER, "t")
+    context.journal.step("freeze_lifted", key="1", details={})
+    context.journal.transition(State.TAIL, "t", from_states={State.CUTOVER})
+    code = request.make_facts(context, "cutover").code
+    with pytest.raises(ApprovalRefused, match="first person"):
+        answers.answer(context, approval(context, "cutover", code, user="bob", second=True))
 
 
 def after_the_cutover(folder: Path, step: dict[str, Any] | None) -> PhaseContext:

@@ -121,9 +121,11 @@ def test_two_people_keep_the_same(context: PhaseContext) -> None:
     assert way_back.is_keep_decided(context.record)
 
 
-def test_other_migrations_are_aborted_without_a_code(tmp_path: Path) -> None:
+def test_other_migrations_are_aborted_with_a_code_of_their_own(tmp_path: Path) -> None:
     plain = ready(tmp_path)
-    assert _abort(plain, "").details["decision"] == "abort"
+    with pytest.raises(ApprovalRefused):
+        _abort(plain, "")
+    assert _abort(plain, request.abort_code(plain.record)).details["decision"] == "abort"
 
 
 def test_the_code_changes_with_what_is_put_back(context: PhaseContext) -> None:

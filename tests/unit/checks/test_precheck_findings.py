@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,7 @@ from airflow_provider_kafka_migration.errors import (
     ClaimLost,
     KerberosUnavailable,
     KerberosUnsupported,
+    ObjectExists,
     PermissionMissing,
     StorageRefused,
     StorageUnavailable,
@@ -71,6 +73,7 @@ from airflow_provider_kafka_migration.record.finding_codes import _ALL, CODES
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.storage import scratch
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts
 from airflow_provider_kafka_migration.topics import target_topics
@@ -218,13 +221,32 @@ class _Store(LocalStore):
             raise StorageRefused("access denied", next_step="grant s3:PutObject")
         if self.fault == "overwrites":
             self.put(key, data)
+        elif self.fault == "looks_first":
+            self._look_first(key, data)
         else:
             super().put_new(key, data, sha256=sha256)
+
+    #: All racers look before the first of them writes.
+    looked = threading.Barrier(scratch.RACERS)
+
+    def _look_first(self, key: str, data: Any) -> None:
+        """Refuse a second put in a row, but look and write as two steps, as a gateway before two sites may."""
+        is_there = self.get(key) is not None
+        if threading.current_thread() is not threading.main_thread():
+            self.looked.wait()
+        if is_there:
+            raise ObjectExists("it exists", next_step="read it")
+        self.put(key, data)
 
 
 @pytest.mark.parametrize(
     ("fault", "code", "seen"),
-    [("refused", "B030", "access denied"), ("other", "B031", "other content"), ("overwrites", "B032", "create-only")],
+    [
+        ("refused", "B030", "access denied"),
+        ("other", "B031", "other content"),
+        ("overwrites", "B032", "create-only"),
+        ("looks_first", "B032", "3 of 3 create-only puts of one object at the same time succeeded"),
+    ],
 )
 def test_each_place_is_written_read_and_not_overwritten(
     make: Callable[..., PhaseContext], plan: Plan, tmp_path: Path, fault: str, code: str, seen: str
@@ -237,6 +259,12 @@ def test_each_place_is_written_read_and_not_overwritten(
     (item,) = [item for item in listed if item.code == code]
     assert seen in item.seen
     assert item.subject.startswith("archive ")
+
+
+def test_a_race_has_one_winner_and_leaves_nothing(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert scratch.race(store, "m1/precheck") == ""
+    assert list(store.list()) == []
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ Invoke = Callable[..., Result]
 def invoke() -> Invoke:
     """Run ``kafka-migration`` with these arguments."""
 
-    def run(*arguments: object) -> Result:
-        return CliRunner().invoke(app, [str(item) for item in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+    def run(*arguments: object, typed: str | None = None) -> Result:
+        environment = {"COLUMNS": "200", "TERM": "dumb"}
+        return CliRunner().invoke(app, [str(item) for item in arguments], input=typed, env=environment)
 
     return run
 

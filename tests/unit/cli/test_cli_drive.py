@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -358,11 +359,13 @@ def test_run_until_an_unknown_phase_is_a_usage_error(invoke: Any, spec_file: Pat
     assert "topology_copy" in result.stderr
 
 
-def test_rollback_asks_first(invoke: Any, spec_file: Path, journal: Journal) -> None:
+@pytest.mark.parametrize("typed", ["", "y\n"])
+def test_rollback_asks_for_a_code_first(invoke: Any, spec_file: Path, journal: Journal, typed: str) -> None:
     entries = len(journal.entries())
-    result = invoke("rollback", spec_file)
+    result = invoke("rollback", spec_file, typed=typed)
     assert result.exit_code != ExitCode.OK
-    assert "Roll back orders-1?" in result.stderr
+    assert "Roll back orders-1 (" in result.stderr
+    assert re.search(r"Type [0-9a-f]{8} to roll it back", result.stderr)
     journal.refresh()
     assert len(journal.entries()) == entries
 

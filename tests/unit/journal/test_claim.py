@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from journal_support import ALICE, BOB, OpenJournal, go_to
+from journal_support import ALICE, BOB, OpenJournal, go_to, opener
 
-from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost
+from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, StorageRefused
 from airflow_provider_kafka_migration.journal import Claim, Journal, Owner
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
+from airflow_provider_kafka_migration.storage.local import LocalStore
 
 
 def test_the_first_claim(open_journal: OpenJournal) -> None:
@@ -20,6 +22,29 @@ def test_the_first_claim(open_journal: OpenJournal) -> None:
     assert claim == Claim(ALICE, 1, "2026-04-24T10:40:02.000Z")
     assert journal.generation == 1
     assert journal.holds()
+
+
+class _Overwriting(LocalStore):
+    """A store that ignores ``If-None-Match``."""
+
+    def put_new(self, key: str, data: Bytes, *, sha256: str | None = None) -> None:
+        self.put(key, data)
+
+
+def test_a_store_that_overwrites_is_refused_at_every_claim(tmp_path: Path) -> None:
+    open_journal = opener(_Overwriting(tmp_path))
+    for _ in range(3):
+        with pytest.raises(StorageRefused, match="overwrites an existing object"):
+            open_journal()
+
+
+def test_a_store_that_begins_to_overwrite_is_refused_at_the_next_claim(tmp_path: Path) -> None:
+    """A gateway whose settings were changed, or a bucket that was moved to another service."""
+    before = opener(LocalStore(tmp_path))()
+    with pytest.raises(StorageRefused, match="overwrites an existing object"):
+        opener(_Overwriting(tmp_path))()
+    before.refresh()
+    assert len(before.entries()) == 2
 
 
 def test_the_same_run_again_changes_nothing(open_journal: OpenJournal) -> None:

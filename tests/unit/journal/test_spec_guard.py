@@ -116,6 +116,21 @@ def test_what_may_not_change_any_more_is_named(open_local: OpenJournal, path: st
         journal.fail(RuntimeError())
 
 
+def test_the_list_of_excluded_groups_may_still_grow(open_local: OpenJournal) -> None:
+    """Each new group in migrated topics changes the codes of the approvals, and they come while the copy runs."""
+    given = SPEC["groups"]["exclude"]
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    go_to(journal, State.DRAIN_READY)
+    assert "groups.exclude" in guard_spec(journal, changed("groups.exclude", [*given, "anonymous.*"]))
+    with pytest.raises(FingerprintChanged, match=r"groups\.exclude may still grow until drain_ready"):
+        guard_spec(journal, changed("groups.exclude", ["anonymous.*"]))
+    go_to(journal, State.CUTOVER)
+    with pytest.raises(FingerprintChanged) as caught:
+        guard_spec(journal, changed("groups.exclude", [*given, "anonymous.*", "more"]))
+    assert "grow" not in caught.value.next_step
+
+
 def test_there_and_back_and_there_again(open_local: OpenJournal) -> None:
     journal = open_local()
     other = changed("tail.slice_seconds", 30)

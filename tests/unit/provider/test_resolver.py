@@ -106,6 +106,13 @@ def test_endpoint_of_the_s3_service_wins(connection: Define) -> None:
     assert airflow_resolver().mapping("aws_s3")["endpoint_url"] == "http://s3:2"
 
 
+def test_extra_arguments_of_the_s3_service(connection: Define) -> None:
+    args = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/migrations"}
+    connection("aws_s3", conn_type="aws", extra={"service_config": {"s3": {"extra_args": args}}})
+    config = S3Config.from_dict(airflow_resolver().mapping("aws_s3"))
+    assert dict(config.extra_args) == args
+
+
 def test_aws_connection_without_keys_means_the_machine_s_identity(connection: Define) -> None:
     connection("aws_s3", conn_type="aws", extra={"region_name": "eu-west-1"})
     assert airflow_resolver().mapping("aws_s3") == {"region_name": "eu-west-1"}

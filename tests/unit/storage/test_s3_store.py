@@ -141,6 +141,39 @@ def test_a_lost_put_that_another_creator_beat_is_not_ours(s3_store: S3Store, fau
         s3_store.put_new("key", b"same")
 
 
+def test_a_put_that_a_proxy_has_sent_twice_is_ours(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
+    """The proxy hands on the answer to its second attempt, which found the object of the first one."""
+    client = faulty("put_object", ("after", s3_error("PreconditionFailed", 412)))
+    s3_store.put_new("key", b"mine")
+    assert client.calls == 1
+    with pytest.raises(ObjectExists):
+        s3_store.put_new("key", b"mine")
+
+
+@pytest.mark.parametrize("content", [b"same", b"other"])
+def test_a_service_that_drops_metadata_leaves_a_first_refusal_as_it_is(s3_store: S3Store, content: bytes) -> None:
+    """Equal content proves nothing there: another creator may have written the same."""
+    s3_store.put("key", content)
+    with pytest.raises(ObjectExists):
+        s3_store.put_new("key", b"same")
+
+
+def test_an_answer_not_modified_means_that_the_object_exists(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
+    """MinIO answered 304 to a create-only put until April 2024."""
+    s3_store.put_new("key", b"first")
+    faulty("put_object", ("before", s3_error("304", 304, "Not Modified")))
+    with pytest.raises(ObjectExists):
+        s3_store.put_new("key", b"second")
+
+
+def test_an_object_that_is_gone_when_it_is_looked_at_was_another_creators(
+    s3_store: S3Store, faulty: Callable[..., Faulty]
+) -> None:
+    faulty("put_object", ("before", s3_error("PreconditionFailed", 412)))
+    with pytest.raises(ObjectExists):
+        s3_store.put_new("key", b"mine")
+
+
 def test_retries_are_bounded(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
     client = faulty("get_object", *[("before", s3_error("SlowDown", 503))] * 50)
     with pytest.raises(StorageUnavailable, match="SlowDown") as caught:
@@ -215,6 +248,116 @@ def test_object_lock_is_applied_where_the_bucket_has_it(s3_in_process: Any) -> N
     version = head["VersionId"]
     with pytest.raises(ClientError, match="AccessDenied"):
         s3_in_process.client().delete_object(Bucket=bucket, Key="evidence/a.json", VersionId=version)
+
+
+def test_a_service_that_ignores_the_lock_does_not_pass_for_one_that_locks(
+    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(object_lock=True), "evidence")
+    real = store._client
+
+    class Ignoring:
+        def put_object(self, **kwargs: Any) -> Any:
+            return real.put_object(**{name: value for name, value in kwargs.items() if "ObjectLock" not in name})
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    monkeypatch.setattr(store, "_client", Ignoring())
+    assert store.put_locked("a.json", b"1", LATER, new=True) is False
+    assert store.put_locked("alias.json", b"1", LATER) is False
+    assert store.get("a.json") == b"1"
+    assert "does not show the lock" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_locked"),
+    [
+        ({"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": LATER}, True),
+        ({"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": LATER.replace(microsecond=0)}, True),
+        ({"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": LATER - timedelta(days=1)}, False),
+        ({"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": LATER}, False),
+        ({"ObjectLockMode": "COMPLIANCE"}, False),
+        ({}, False),
+    ],
+)
+def test_only_a_lock_of_the_right_mode_and_date_counts(
+    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], is_locked: bool
+) -> None:
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(object_lock=True), "evidence")
+    monkeypatch.setattr(store._client, "head_object", lambda **_: answer)
+    assert store.put_locked("a.json", b"1", LATER) is is_locked
+
+
+def test_a_lock_that_may_not_be_read_does_not_count(s3_in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(object_lock=True), "evidence")
+    monkeypatch.setattr(store, "_client", Faulty(store._client, "head_object", [("before", s3_error("403", 403))]))
+    assert store.put_locked("a.json", b"1", LATER) is False
+
+
+ALL_EXTRA = {
+    "ServerSideEncryption": "aws:kms",
+    "SSEKMSKeyId": "alias/migrations",
+    "ACL": "bucket-owner-full-control",
+    "ExpectedBucketOwner": "123456789012",
+    "RequestPayer": "requester",
+}
+
+
+def test_extra_arguments_go_with_each_request_that_takes_them(
+    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = S3Config.from_dict({**s3_in_process.config.to_dict(), "extra_args": ALL_EXTRA})
+    assert S3Config.from_dict(config.to_dict()) == config
+    store = S3Store(config, s3_in_process.bucket(), "p")
+    sent: dict[str, dict[str, Any]] = {}
+    real = store._client
+
+    class Noting:
+        def __getattr__(self, name: str) -> Any:
+            def call(**kwargs: Any) -> Any:
+                sent[name] = {key: value for key, value in kwargs.items() if key in ALL_EXTRA}
+                return getattr(real, name)(**{key: value for key, value in kwargs.items() if key not in ALL_EXTRA})
+
+            return call
+
+    monkeypatch.setattr(store, "_client", Noting())
+    store.put("key", b"1")
+    with pytest.raises(ObjectExists):
+        store.put_new("key", b"1")
+    assert store.get("key") == b"1"
+    assert [item.key for item in store.list()] == ["key"]
+    store.delete("key")
+    s3.store_facts(store)
+    of_objects = {name: ALL_EXTRA[name] for name in ("ExpectedBucketOwner", "RequestPayer")}
+    of_bucket = {"ExpectedBucketOwner": ALL_EXTRA["ExpectedBucketOwner"]}
+    assert sent == {
+        "put_object": ALL_EXTRA,
+        "head_object": of_objects,
+        "get_object": of_objects,
+        "list_objects_v2": of_objects,
+        "delete_object": of_objects,
+        "get_object_lock_configuration": of_bucket,
+        "head_bucket": of_bucket,
+    }
+
+
+def test_encryption_reaches_the_bucket(s3_in_process: Any) -> None:
+    extra = {"ServerSideEncryption": "AES256"}
+    config = S3Config.from_dict({**s3_in_process.config.to_dict(), "extra_args": extra})
+    store = S3Store(config, s3_in_process.bucket(), "p")
+    store.put_new("key", b"1")
+    head = s3_in_process.client().head_object(Bucket=store.bucket, Key="p/key")
+    assert head["ServerSideEncryption"] == "AES256"
+
+
+@pytest.mark.parametrize(
+    ("extra", "told"),
+    [({"Tagging": "a=b"}, "unknown extra_args.*Tagging"), ("ACL=private", "not an object"), ({"ACL": 1}, "not an obj")],
+)
+def test_wrong_extra_arguments_are_named(extra: Any, told: str) -> None:
+    with pytest.raises(ConnectionInvalid, match=told):
+        S3Config.from_dict({"extra_args": extra})
 
 
 def test_without_the_right_to_lock_the_object_is_written_unlocked(

@@ -66,6 +66,14 @@ def test_producers_are_stopped_and_the_ends_are_those_of_the_source(worlds: Worl
     assert world.outside.calls.count("source.admin.create_acls") == began
 
 
+def test_groups_of_other_topics_come_and_go_without_a_new_approval(worlds: Worlds) -> None:
+    world = worlds.at(FREEZE)
+    world.source.create("unrelated")
+    world.source.group("anonymous.5f3c-2", unrelated_0=0)
+    world.run(FREEZE)
+    assert world.denied == {"User:shop"}
+
+
 def test_the_migration_s_own_principal_is_not_denied(worlds: Worlds) -> None:
     world = worlds.at(FREEZE)
     assert world.source.acls is not None
