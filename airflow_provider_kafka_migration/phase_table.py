@@ -124,9 +124,9 @@ answer `approve_cutover` with *Abort* instead.
 """
 
 ABANDON_DOC = """\
-Ends a migration whose clients were told to switch and have not: producers write to the source again, the rest is undone
-as in a rollback, and the end is signed. Clients stay on the source. Refused once a client has written to the target, or
-the switch is acknowledged.
+Ends a migration whose clients were told to switch and have not: they stay on the source. The freeze is lifted first:
+{lifted}. The rest is undone as in a rollback, and the end is signed. Refused once a client has written to the target,
+or the switch is acknowledged.
 
 **Up for retry?** Producers are still stopped, and it cannot free them: the last line of its error names what a person
 has to do.

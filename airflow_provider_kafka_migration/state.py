@@ -219,6 +219,14 @@ def check_transition(
     )
 
 
+def no_rollback_from(place: State) -> str:
+    """Say why a migration at this place cannot be rolled back, and what is possible."""
+    return (
+        f"a rollback is possible up to {ROLLBACK_FROM[-1]}, but this migration is at {place}: go forward, or lift the "
+        "freeze so that it returns to tail; once clients were told to switch, it can be abandoned until one has"
+    )
+
+
 def _why_not(source: State, to: State, failed_in: State | None, course: Course) -> str:
     if source in TERMINAL:
         return f"{source} is final; start a new {course.kind} with another migration_id"
@@ -226,11 +234,7 @@ def _why_not(source: State, to: State, failed_in: State | None, course: Course) 
         return f"a {course.kind} has no such state; check `kind` in the spec"
     if to is State.ROLLED_BACK:
         place = failed_in if source is State.FAILED else source
-        last = ROLLBACK_FROM[-1]
-        return (
-            f"a rollback is possible up to {last}, but this migration is at {place or source}: clients may use the "
-            "target, so go forward; they can then return by a way back"
-        )
+        return no_rollback_from(place or source)
     if source is State.FAILED:
         return f"resume enters {failed_in} again" if failed_in else "inspect the failures in the journal"
     if to in course.endings:

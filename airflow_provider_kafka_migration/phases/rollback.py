@@ -290,8 +290,7 @@ def _undo(
         details |= signed
         summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
-    # Not from the other states: what has moved on meanwhile must not be ended by a rollback that came late.
-    sources = {State.FAILED, *(ABANDON_FROM if is_abandoned else ROLLBACK_FROM)}
+    sources = ABANDON_FROM if is_abandoned else ROLLBACK_FROM
     context.journal.transition(State.ROLLED_BACK, reason or summary, details, from_states=sources)
     return PhaseResult("abandon" if is_abandoned else PHASE, summary, details)
 
