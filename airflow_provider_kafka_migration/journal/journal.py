@@ -504,7 +504,8 @@ class Journal:
         raise PhaseOver(
             f"this may be done only in {', '.join(sorted(only_in))}, but the migration is in {state}",
             where=Where(migration_id=self.migration_id, phase=state.value if state else None),
-            next_step="stop; nothing was written. If still needed, clear the task: it acts on the current state",
+            next_step="stop: nothing more may be changed here. If still needed, clear the task: it acts on the current "
+            "state",
         )
 
 

@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.groups import early
 from airflow_provider_kafka_migration.groups.written import LeftOffsets, read_left, unread_left
 from airflow_provider_kafka_migration.kafka.admin.access import acl_row
 from airflow_provider_kafka_migration.record import keys, rolling_back, steps
+from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -323,9 +324,11 @@ def _told(problems: list[dict[str, Any]]) -> str:
 def _again(context: PhaseContext) -> PhaseResult:
     """Try again what could not be put back, without the journal, which is closed once a migration has ended.
 
-    That is what both registries are to get back, topics that still have what the copy has set, and the tail's stop.
+    Producers come first, if the outcome of a request to stop them is not known: then they are freed once more. The rest
+    is what both registries are to get back, topics that still have what the copy has set, and the tail's stop.
     What could not be listed is in the report, as that; nobody has to do anything about it.
     """
+    freed = _free_again(context)
     entry = context.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
     problems: list[dict[str, Any]] = []
@@ -339,13 +342,27 @@ def _again(context: PhaseContext) -> PhaseResult:
         for role in _REGISTRY_PARTS
     }
     summary = "the migration is rolled back already"
+    summary += f"; {words.lifted(freed)}" if freed else ""
     done = {f"{role}_registry": count for role, count in restored.items() if count}
     summary += f"; modes and levels put back now: {sum(done.values())}" if done else ""
     summary += f"; topics with their own settings now: {len(topics)}" if topics else ""
     summary += _told(problems)
     now = {**done, **({_TOPICS: len(topics)} if topics else {})}
     details |= {"problems": problems, **({"restored_now": now} if now else {})}
-    return PhaseResult(PHASE, summary, details, already_done=not now)
+    return PhaseResult(PHASE, summary, details, already_done=not now and not freed)
+
+
+def _free_again(context: PhaseContext) -> str:
+    """Free producers whom a late request may have stopped after the end; return how they were stopped, or nothing.
+
+    :raises StillFrozen: they could not be freed.
+    """
+    attempt = context.record.freeze()
+    is_ready = attempt is not None and attempt.ready and not rolling_back.is_abandoned(context.journal)
+    if attempt is None or is_ready or not open_changes(context.journal, attempt.key):
+        return ""
+    frozen.take_back(context, attempt)
+    return attempt.method
 
 
 def _restore_topics(context: PhaseContext) -> PhaseResult:

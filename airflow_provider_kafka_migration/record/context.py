@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -206,6 +207,7 @@ class PhaseContext:
     verifier: ContentVerifier | None = None
     progress: Callable[[Progress], None] = _ignore
     now: Callable[[], datetime] = _utc_now
+    sleep: Callable[[float], None] = time.sleep
     #: Opens a client of a schema registry; None: as the spec's connections say.
     open_registry: Callable[[Role], Registry] | None = None
 

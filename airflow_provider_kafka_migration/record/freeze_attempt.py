@@ -42,8 +42,8 @@ class FreezeAttempt:
     #: Clients may be on the target: the freeze is never lifted any more.
     ready: bool = False
     lifted: bool = False
-    #: No step of the attempt may follow: producers may be free, whatever is known about the lift.
-    given_up: bool = False
+    #: Since when no step of the attempt may follow: producers may be free, whatever is known about the lift.
+    given_up_at: datetime | None = None
     #: The webhook's receiver was asked to keep producers stopped without a deadline; whether it complied is unknown.
     held: bool = False
     #: Number of the request to promote the mirror; None: the attempt belongs to a cutover.
@@ -58,6 +58,11 @@ class FreezeAttempt:
     def last_step(self) -> tuple[str, str | None]:
         """Name and key of the step with which clients may be on the target."""
         return _last_step(self.request, self.key)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no step of the attempt may follow."""
+        return self.given_up_at is not None
 
     @property
     def is_in_force(self) -> bool:
@@ -81,6 +86,7 @@ def latest(journal: Journal) -> FreezeAttempt | None:
 
 def _attempt(journal: Journal, key: str, requested: JournalEntry) -> FreezeAttempt:
     verified = journal.find_step(steps.FREEZE_VERIFIED, key)
+    given_up = _given_up(journal, key, requested)
     request = requested.details.get("request")
     return FreezeAttempt(
         number=int(key),
@@ -90,10 +96,8 @@ def _attempt(journal: Journal, key: str, requested: JournalEntry) -> FreezeAttem
         stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
         ready=journal.find_step(*_last_step(request, key)) is not None,
-        lifted=journal.find_step(steps.FREEZE_LIFTED, key) is not None,
-        given_up=_is_back_in_tail(journal, requested.seq)
-        if request is None
-        else journal.find_step(steps.FREEZE_GIVEN_UP, key) is not None,
+        lifted=_is_lifted(journal, key),
+        given_up_at=parse_iso(given_up.at) if given_up else None,
         held=journal.find_step(steps.FREEZE_HELD, key) is not None,
         request=request,
     )
@@ -103,8 +107,24 @@ def _last_step(request: int | None, key: str) -> tuple[str, str | None]:
     return (steps.READY, key) if request is None else (steps.PROMOTED, None)
 
 
-def _is_back_in_tail(journal: Journal, since: int) -> bool:
-    return any(entry.seq > since and not entry.is_step and entry.to_state is State.TAIL for entry in journal.entries())
+def _is_lifted(journal: Journal, key: str) -> bool:
+    """Whether producers were freed, and none was stopped after that by a request that came too late."""
+    lifted, late = journal.find_step(steps.FREEZE_LIFTED, key), journal.find_step(steps.FREEZE_CAME_LATE, key)
+    return lifted is not None and (late is None or lifted.seq > late.seq)
+
+
+def _given_up(journal: Journal, key: str, requested: JournalEntry) -> JournalEntry | None:
+    """Return the entry after which no step of the attempt may follow: a migration goes back to ``tail``."""
+    if requested.details.get("request") is not None:
+        return journal.find_step(steps.FREEZE_GIVEN_UP, key)
+    return next(
+        (
+            entry
+            for entry in journal.entries()
+            if entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
+        ),
+        None,
+    )
 
 
 READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"

@@ -136,6 +136,12 @@ FREEZE_LIFTED: Final = "freeze_lifted"
 #: Clients were told to switch, and people have decided that none does: the details say who, and what the target's logs
 #: have shown. From here on only the rest of that runs. Journaled before the first producer is freed.
 ABANDONED: Final = "abandoned"
+#: A request to stop producers took effect after the lift and could not be undone: the freeze is open again.
+FREEZE_CAME_LATE: Final = "freeze_came_late"
+#: A change that somebody may have to undo is about to be made, and its outcome (``record.changes``) [number of the
+#: freeze, for requests that stop producers].
+CHANGE_BEGUN: Final = "change_begun"
+CHANGE_ENDED: Final = "change_ended"
 #: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
 #: person has to do [attempt].
 SOURCE_REGISTRY_READONLY: Final = "source_registry_still_readonly"

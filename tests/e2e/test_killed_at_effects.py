@@ -220,7 +220,7 @@ def test_freeze_is_lifted_when_nobody_clears(killing_lab: Lab, kills: Path, deat
         written = scene.producer.count()
 
         run.wait("cutover.freeze_limit", "failed")  # its red square is how on-call hears of it
-        wait_for("producers that write on", lambda: scene.producer.count() > written, 30)
+        wait_for("producers that write on", lambda: scene.producer.count() > written, 120)
         assert scene.calls == ["freeze", "unfreeze"]
         requested, lifted = steps(run, "freeze_requested")[0], steps(run, "freeze_lifted")[0]
         deadline = datetime.fromisoformat(requested["details"]["deadline"])

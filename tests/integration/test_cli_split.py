@@ -53,7 +53,7 @@ class Halves:
         for process in self.started:
             if process.returncode is None:
                 process.kill()
-                out, err = process.communicate(timeout=30)
+                out, err = process.communicate(timeout=240)
                 print(f"{process.args} still ran, and had said:\n{out}{err}")
 
 
@@ -113,7 +113,7 @@ def end_of(cluster: KafkaCluster, topic: str) -> int:
     consumer = Consumer({**cluster.client_config(), "group.id": "looks"})
 
     def ends() -> list[int] | None:
-        found = consumer.list_topics(timeout=10).topics.get(topic)
+        found = consumer.list_topics(timeout=60).topics.get(topic)
         numbers = [] if found is None else list(found.partitions)
         try:
             places = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in numbers]
@@ -208,16 +208,16 @@ def test_both_follow_are_killed_and_end_together(
     with writing(source_cluster, live, 6):
         for _ in range(2):
             backup = halves.follow("backup")
-            wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 60)
+            wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 120)
             restore = halves.follow("restore")
             before = target_end()
-            wait_for("the target to follow", lambda before=before: target_end() > before, 60)
+            wait_for("the target to follow", lambda before=before: target_end() > before, 120)
             for process in (backup, restore):
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
         backup, restore = halves.follow("backup"), halves.follow("restore")
         before = target_end()
-        wait_for("the target to follow", lambda: target_end() > before, 60)
+        wait_for("the target to follow", lambda: target_end() > before, 120)
     halves.backup("backup", halves.spec, "--finish", status=0)
     for process in (backup, restore):
         status, answer = answered(process)

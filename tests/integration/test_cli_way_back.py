@@ -47,7 +47,7 @@ class Trip:
     @property
     def names(self) -> list[str]:
         """All topics that exist on the new cluster."""
-        return sorted(name for name in self.new.admin().list_topics(timeout=10).topics if name.startswith(self.prefix))
+        return sorted(name for name in self.new.admin().list_topics(timeout=60).topics if name.startswith(self.prefix))
 
     @property
     def compacted(self) -> list[str]:
@@ -78,14 +78,14 @@ class Trip:
         config = {**cluster.client_config(), "linger.ms": 5}
         producer = Producer({**config, "enable.idempotence": True})
         sent = 0
-        widths = {name: len(item.partitions) for name, item in cluster.admin().list_topics(timeout=10).topics.items()}
+        widths = {name: len(item.partitions) for name, item in cluster.admin().list_topics(timeout=60).topics.items()}
         for topic in (self.topic("orders"), self.topic("customers"), self.topic("balances"), self.topic("metrics")):
             for number in range(120):
                 key = b"key-%d" % self.random.randrange(40)
                 value = None if self.random.random() < 0.1 else f"{label}-{number}".encode() * 5
                 producer.produce(topic, value, key, self.random.randrange(widths[topic]), headers=[("life", label)])
                 sent += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         writer = Producer({**config, "transactional.id": f"{self.prefix}{label}"})
         writer.init_transactions()
         for transaction in range(9):
@@ -164,7 +164,7 @@ def _grow(trip: Trip) -> None:
     for number in range(60):
         producer.produce(trip.topic("born"), b"born-%d" % number, b"b", number % 2)
         producer.produce(trip.topic("orders"), b"wide-%d" % number, b"w", 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def read_on(config: Mapping[str, Any], group: str, offsets: Mapping[Place, int]) -> dict[Place, list[Record]]:
@@ -342,7 +342,7 @@ def test_killed_again_and_again_while_applications_write(trip: Trip) -> None:
             if process.poll() is None:
                 kills += 1
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=240)
             if round_number == 4:
                 trip.old.kill(0)
                 trip.old.restart(0)
@@ -410,7 +410,7 @@ def _may_write(cluster: KafkaCluster, topic: str) -> bool:
     told: list[Any] = []
     producer = Producer({**cluster.client_config("alice"), "message.timeout.ms": 20_000})
     producer.produce(topic, b"from alice", partition=0, on_delivery=lambda error, _message: told.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert told[0] is None or told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, told
     return told[0] is None
 
@@ -454,7 +454,7 @@ def test_a_return_that_is_killed_is_completed(trip: Trip) -> None:
         time.sleep(pause + trip.random.uniform(0.0, 1.0))
         kills += process.poll() is None
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         asked = trip.back("resume", status=10)
     while asked["waiting"]["approval"] == "cutover":
         asked = trip.back("return", "--approve", asked["waiting"]["code"], status=10)

@@ -38,7 +38,7 @@ def write(config: Mapping[str, Any], topic: str, records: Iterable[Record], part
             timestamp=record.timestamp,
             headers=list(record.headers),
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     if failed:
         raise KafkaException(failed[0])
 
@@ -73,7 +73,7 @@ def test_acls_are_enforced(cluster: KafkaCluster, topic: str) -> None:
     cluster.allow("alice", "topic", topic, ["describe"])
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         write(cluster.client_config("alice"), topic, some_records(1))
-    assert topic not in AdminClient(cluster.client_config("bob")).list_topics(timeout=10).topics
+    assert topic not in AdminClient(cluster.client_config("bob")).list_topics(timeout=60).topics
     assert read_records(cluster.client_config("admin"), topic) == {0: []}
 
 

@@ -209,7 +209,7 @@ def test_a_tombstone_in_a_state_topic_is_named_before_anything_is_written(lab: L
     StatePublisher(context, topics)
     producer = Producer(lab.target_cluster.client_config())
     producer.produce(topics.checkpoints, None, b"key", 0)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     with pytest.raises(ForeignData, match="without key or value"):
         StatePublisher(context, topics)
 

@@ -134,7 +134,7 @@ def test_both_sides_delete_and_compact(eager: tuple[KafkaCluster, KafkaCluster],
     promoted = flow("promote", "--reason", "checked")
     assert promoted["state"] == "promoted"
     assert promoted["details"]["problems"] == []
-    assert process.wait(120) == 0
+    assert process.wait(240) == 0
 
 
 def _delete_on_source(source: KafkaCluster, target: KafkaCluster, remote: dict[str, str], topics: list[str]) -> None:

@@ -154,7 +154,7 @@ def test_a_chain_whose_mirrors_and_first_source_die(
 
             # -- a pause ends all of them
             there("pause")
-            process.wait(60)
+            process.wait(240)
             paused_ms = now_ms()
             Beat(source_cluster, "heartbeats", (b, c)).goes_on(paused_ms + int(QUIET_SECONDS * 1000))
             assert max(at_a.at(), at_b.at(), own.at()) <= paused_ms
@@ -263,7 +263,7 @@ def test_a_source_that_is_only_read_and_a_promotion(
     eventually(lambda: flow("status")["lag"]["total"] == 0, "everything is mirrored")
     promoted = flow("promote")
     assert promoted["details"]["problems"] == []
-    process.wait(120)
+    process.wait(240)
     assert client.translate(a, group) == {(topic, 0): 50, (topic, 1): 20}
     found = read_records(target_cluster.client_config(), f"{a}.checkpoints.internal")[0]
     assert {Checkpoint.decode(item.key, item.value).group for item in found} == {group}

@@ -190,7 +190,7 @@ def test_a_position_that_was_lost_is_named(
     admin, group = target_cluster.admin(), group_name(copy.migration_id)
     admin.delete_consumer_groups([group])[group].result(timeout=30)
     copy.write_job("seed")
-    out, _ = copy.worker().communicate(timeout=60)
+    out, _ = copy.worker().communicate(timeout=240)
     (result,) = results_of(out)
     assert result.error is not None
     assert result.error["code"] == "POSITION_LOST"

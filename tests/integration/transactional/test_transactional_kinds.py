@@ -106,7 +106,7 @@ def test_a_single_record_that_is_too_large_is_named(
         producer.flush()
     copy = copying([topic], target_config={"max.message.bytes": "60000"})
     copy.write_job("seed")
-    out, err = copy.worker().communicate(timeout=60)
+    out, err = copy.worker().communicate(timeout=240)
     (result,) = results_of(out)
     assert result.error is not None, err
     assert (result.error["code"], result.done) == ("RECORD_TOO_LARGE", False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from simulated import apis
-from simulated.cluster import data_batch
+from simulated.cluster import SimulatedCluster, data_batch
 from simulated.small import KEY, SMALL_FETCHES, error_code, plain, trouble_code, with_hole
 from simulated.topics import fill_source
 from simulated.worlds import Worlds
@@ -194,6 +194,42 @@ def test_a_zombies_markers_behind_a_hole_displace_records(worlds: Worlds) -> Non
     copy.target.fault("act", apis.WRITE_TXN_MARKERS, skip=2, action=fill)
     result = copy.slice()["t"]
     assert (result.done, result.verdict, result.target_offset) == (True, Verdict.MAPPED, 21)
+    copy.assert_in_order("t")
+    copy.assert_mapped("t")
+
+
+def ends_with_hole(source: SimulatedCluster) -> None:
+    """Nothing comes behind the hole, so that no append notices what is there."""
+    plain(source, 10)
+    for _ in range(4):
+        source.log(KEY).write_marker(5, 0, commit=True)
+
+
+# The first request registers the copier, the second writes a single marker, the third all others.
+@pytest.mark.parametrize("skip", [1, 2])
+def test_one_foreign_record_at_the_end_of_a_hole_that_ends_the_source(worlds: Worlds, skip: int) -> None:
+    copy = worlds.copy(ends_with_hole)
+    foreign = copy.target.fault(
+        "act",
+        apis.WRITE_TXN_MARKERS,
+        skip=skip,
+        action=lambda: copy.target.log(KEY).append(data_batch([b"foreign"], 0)),
+    )
+    result = copy.slice()["t"]
+    assert foreign.hits == 1
+    assert (error_code(result), result.done) == ("FOREIGN_DATA", False)
+
+
+def test_one_marker_too_many_at_the_end_of_the_source_is_in_the_map(worlds: Worlds) -> None:
+    copy = worlds.copy(ends_with_hole)
+    copy.target.fault(
+        "act", apis.WRITE_TXN_MARKERS, skip=2, action=lambda: copy.target.log(KEY).write_marker(4242, 0, commit=False)
+    )
+    result = copy.slice()["t"]
+    assert (result.done, result.verdict, result.target_offset) == (True, Verdict.MAPPED, 15)
+    copy.source.produce("t", [b"later"])
+    later = copy.slice()["t"]
+    assert (later.done, later.records, later.target_offset) == (True, 1, 16)
     copy.assert_in_order("t")
     copy.assert_mapped("t")
 

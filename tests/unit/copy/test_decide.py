@@ -159,6 +159,15 @@ def test_log_append_time() -> None:
     assert short(steps_of(data, timestamps="raw")) == [("raw", 0, 2)]
 
 
+def test_small_neighbours_keep_the_time_of_their_broker() -> None:
+    """Joined, they would get the times of their producers: the time of the broker is in each batch's header."""
+    data = b"".join(encode_batch([record(offset, time=5)], 3, log_append_time=99 + offset) for offset in range(3))
+    visible = steps_of(data)
+    assert short(visible) == [("rebuilt", offset, 1) for offset in range(3)]
+    assert [found.timestamp for found in appended(visible)] == [99, 100, 101]
+    assert short(steps_of(data, timestamps="raw")) == [("raw", offset, 1) for offset in range(3)]
+
+
 def test_skewed_offsets_of_uncompressed_batches() -> None:
     good = bytearray(encode_batch([record(0), record(1)]))
     good[-len(good) + 61 + 3] = 10  # the first record's offset delta: 5
@@ -452,7 +461,8 @@ def test_chunks() -> None:
     assert short(list(BatchTransformer(0).decide_chunk(chunk_of(data[:-1], 2)))) == [("raw", 0, 2)]
 
 
-def test_a_chunk_that_is_cut_below_its_end_is_not_a_hole() -> None:
-    data = batch(0, 2) + batch(2, 2)
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_a_chunk_that_is_cut_below_its_end_is_not_a_hole(lacking: int) -> None:
+    data = batch(0, 2) + batch(2, lacking)
     with pytest.raises(BatchMalformed, match="cut off at offset 2"):
-        BatchTransformer(0, where=Where(topic="t", partition=0)).decide_chunk(chunk_of(data[:-1], 4))
+        BatchTransformer(0, where=Where(topic="t", partition=0)).decide_chunk(chunk_of(data[:-1], 2 + lacking))

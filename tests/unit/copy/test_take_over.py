@@ -199,10 +199,11 @@ def test_a_source_that_has_deleted_what_was_copied(worlds: Worlds) -> None:
 # -- the target's brokers ---------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_read_from_an_end_that_is_not_replicated(worlds: Worlds) -> None:
+@pytest.mark.parametrize("unreplicated", [1, 3])
+def test_nothing_is_read_from_an_end_that_is_not_replicated(worlds: Worlds, unreplicated: int) -> None:
     copy = half_copied(worlds)
     target = copy.target.log(("t", 0))
-    target.unreplicated = 3
+    target.unreplicated = unreplicated
     appends = copy.target.requests.count(apis.PRODUCE)
     result = copy.slice(seconds=1.2)["t"]
     assert (result.done, result.records, result.resumed_offset) == (False, 0, -1)

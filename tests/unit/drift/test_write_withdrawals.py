@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phase_support import FakeAdmin, make_context
+from phase_support import FakeAdmin, attempt_at, make_context
 
 from airflow_provider_kafka_migration.access import created_access, mapping, write_grants
 from airflow_provider_kafka_migration.documents.proof import Outcome
@@ -139,7 +139,7 @@ def named(context: PhaseContext) -> list[str]:
 def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) -> None:
     context = copied(tmp_path, "acl", state=State.CUTOVER)
     context.source.config = SimpleNamespace(username="migration")  # type: ignore[misc]
-    details = frozen.freeze(context, "acl", "1", context.now())
+    details = frozen.freeze(context, attempt_at(context, "acl"))
     assert details["deny_acls"] == 1
     assert DENY in source(context).acls
     check = validated_drift.check(context.record, context.source, context.target)
@@ -149,10 +149,10 @@ def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) 
 
 def test_a_binding_of_an_earlier_freeze_that_is_still_there_is_not_taken_over(tmp_path: Path) -> None:
     """A freeze that was lifted late, or a broker that still lists what was removed."""
-    context = copied(tmp_path, "acl")
+    context = copied(tmp_path, "acl", state=State.CUTOVER)
     context.source.config = SimpleNamespace(username="migration")  # type: ignore[misc]
-    frozen.freeze(context, "acl", "1", context.now())
-    frozen.freeze(context, "acl", "2", context.now())
+    frozen.freeze(context, attempt_at(context, "acl"))
+    frozen.freeze(context, attempt_at(context, "acl", 2))
     before = access(target(context))
     assert take_over.follow(context) == []
     take_over.check_before_freeze(context)

@@ -135,6 +135,22 @@ def test_release_lets_others_in(open_journal: OpenJournal) -> None:
         open_journal(ALICE)
 
 
+def test_whoever_was_taken_over_stays_out_after_the_release(open_journal: OpenJournal) -> None:
+    """The takeover was meant to stop this owner: it does not come back by itself because the other one has ended."""
+    open_journal()
+    open_journal(BOB, takeover=True).release("done")
+    with pytest.raises(ClaimLost):
+        open_journal(ALICE)
+    third = Owner("cli", "carol@host", "carol")
+    open_journal(third).release()
+    with pytest.raises(ClaimLost):
+        open_journal(ALICE)
+    back = open_journal(ALICE, takeover=True)
+    assert back.holds()
+    back.release()
+    assert open_journal(ALICE).holds(), "it was let in again"
+
+
 def test_a_process_that_did_not_notice_the_release(open_journal: OpenJournal) -> None:
     one, two = open_journal(), open_journal()
     one.release()

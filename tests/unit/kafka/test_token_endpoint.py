@@ -370,7 +370,7 @@ class _Proxy(socketserver.StreamRequestHandler):
             back = threading.Thread(target=_pump, args=(onward, self.connection), daemon=True)
             back.start()
             _pump(self.connection, onward)
-            back.join(5)
+            back.join(120)
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

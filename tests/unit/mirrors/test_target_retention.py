@@ -303,6 +303,32 @@ def test_a_pass_that_hangs_during_a_promotion_changes_nothing(
     assert configs(world, "orders") == seen["configs"]
 
 
+@pytest.mark.parametrize("when", ["before", "under way"])
+def test_once_a_promotion_is_journaled_nothing_is_deleted(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its process has died before the state followed, so the mirror still mirrors by its state: clients may write."""
+    world = mirrored(worlds)
+    context = world.context()
+    retain_once(context)
+    world.source.log(*ORDERS).cut(3)
+    real = retention._log_starts_to_move
+
+    def promoted(*args: Any) -> Any:
+        found = real(*args)
+        assert found, "there is something to delete"
+        context.journal.step(steps.PROMOTED)
+        return found
+
+    if when == "before":
+        context.journal.step(steps.PROMOTED)
+    else:
+        monkeypatch.setattr(retention, "_log_starts_to_move", promoted)
+    assert world.state == "tail"
+    assert retain_once(context).moved == {}
+    assert world.target.log(*ORDERS).start == 0
+
+
 def test_a_holder_that_lost_its_claim_changes_nothing(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     world = mirrored(worlds)
     context = world.context()

@@ -416,6 +416,43 @@ def test_cutover_under_way_is_not_asked_again(
     assert asked == []
 
 
+def test_back_out_needs_no_cluster_and_runs_only_what_ends_the_migration(
+    asked: Asked,
+    given: list[ApprovalAnswer],
+    fake: FakeMigration,
+    minimal_spec: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is for a target that is dead: the whole context would have to open it."""
+    tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
+    fake.journal_context = SimpleNamespace(migration_id="orders", journal=fake.context.journal)
+    del fake.context
+    context = _context(FakeTaskInstance("approve_client_switch"), task=tasks.task)
+    tasks.task.execute_complete(context, _event("Back out", code="0123abcd target-unread"))
+    assert (given[0].decision, given[0].code, given[0].target_unread) == ("back_out", "0123abcd", True)
+    assert tasks.skipped == ["validate"]
+
+
+def test_an_approved_switch_abandons_nothing(
+    asked: Asked, given: list[ApprovalAnswer], minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
+    context = _context(FakeTaskInstance("approve_client_switch"), task=tasks.task)
+    tasks.task.execute_complete(context, _event("Approve"))
+    assert (given[0].target_unread, tasks.skipped) == (False, ["abandon"])
+
+
+@pytest.mark.parametrize("decision", ["back_out", "abort"])
+def test_an_approval_of_what_is_abandoned_is_not_asked_again(
+    asked: Asked, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
+    done = PhaseResult("approve_client_switch", "backed out", {"decision": decision}, already_done=True)
+    monkeypatch.setattr(answers, "answered", lambda _core, _kind, second: done if not second else None)
+    tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
+    tasks.task.execute(_context(task=tasks.task))
+    assert (asked, tasks.skipped) == ([], ["validate"])
+
+
 # ---- two people
 
 
