@@ -34,7 +34,7 @@ from airflow_provider_kafka_migration.errors import (
     WaitsForOperator,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import one_task, open_freeze
+from airflow_provider_kafka_migration.freeze import frozen, one_task, open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.jobs import tail_health
@@ -63,7 +63,7 @@ from airflow_provider_kafka_migration.record.context import (
     Progress,
     forwarding_of,
 )
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
@@ -451,6 +451,7 @@ class Migration:
         done = self._already_done(row, context)
         if done is not None:
             return done
+        self._finish_given_up(row, context)
         self._enter(row, context.journal)
         result: PhaseResult = row.load()(context, **options)
         self._leave(row, result, context.journal)
@@ -492,6 +493,7 @@ class Migration:
         done = self._already_done(row, context)
         if done is not None:
             return done
+        self._finish_given_up(row, context)
         self._enter(row, context.journal)
         job_phase, runner = _job_phase(row), self._job_runner(row)
         step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context, **options)
@@ -564,6 +566,13 @@ class Migration:
         joining = next(row for row in CUTOVER if row.joins == "tail")
         return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
+    def tail_goes_on(self, *, sleep: Callable[[float], None] | None = None) -> bool:
+        """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
+
+        :raises ClaimLost: another owner has taken the migration over.
+        """
+        return one_task.tail_goes_on(self.context, sleep=sleep or self._sleep)
+
     def _phase_context(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> PhaseContext:
         if row.reads_only:
             return self._context_of(self._existing_journal())
@@ -623,6 +632,11 @@ class Migration:
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 
+    def _finish_given_up(self, row: Phase, context: PhaseContext) -> None:
+        """Free producers whom a lift that did not come to its end has left stopped; a mirror does so by itself."""
+        if self.spec.kind == "migration" and not row.reads_only and not row.needs_journal_only:
+            frozen.finish_given_up(context)
+
     def _enter(self, row: Phase, journal: Journal) -> None:
         """Move the state machine to the phase's state; a failed migration re-enters the state that failed."""
         if row.state is None:
@@ -638,7 +652,9 @@ class Migration:
         raise IllegalTransition(
             f"{row.id} cannot start: the migration is in state {working}",
             where=Where(migration_id=self.spec.migration_id, phase=row.id),
-            next_step=f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
+            next_step=AGAIN
+            if row.state is State.CUTOVER and working is State.TAIL
+            else f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
         )
 
     def _leave(self, row: Phase, result: PhaseResult, journal: Journal) -> None:
@@ -664,7 +680,7 @@ class Migration:
             generation=0 if claim is None else claim.generation,
             entries=len(journal.entries()),
             last=journal.tip,
-            resume=rolling_back.resume(journal, self.spec) or journal.resume(),
+            resume=rolling_back.resume(journal, self.spec) or lifted_resume(journal) or journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
             validation=_reason_of(journal, steps.VALIDATED),

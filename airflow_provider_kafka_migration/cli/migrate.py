@@ -344,13 +344,19 @@ def rollback(
     reason: Annotated[str, typer.Option("--reason", help="Reason, for the journal and the report.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     takeover: TakeoverOption = False,
+    withdraw_access: Annotated[
+        bool,
+        typer.Option(
+            "--withdraw-access", help="Also remove ACLs, SCRAM users and quotas that the migration created there."
+        ),
+    ] = False,
     *,
     json_output: JsonOption = False,
 ) -> Answer:
     """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
-    Topics and data on the target stay; the report lists them. Exit status 1: the migration has ended, but something
-    could not be put back; run it again.
+    Topics, data, ACLs, users and quotas on the target stay; the report lists them. Exit status 1: the migration has
+    ended, but something could not be put back; run it again.
     """
     spec = load_spec(file).check_kind("migration", path=str(file))
     view = make_view(quiet=json_output)
@@ -359,7 +365,7 @@ def rollback(
         if not yes:
             _ask_for_the_code(migration)
         with view:
-            result = migration.run("rollback", reason=reason)
+            result = migration.run("rollback", reason=reason, withdraw_access=withdraw_access)
     return rollback_answer(spec, result)
 
 

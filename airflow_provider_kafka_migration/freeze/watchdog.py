@@ -152,8 +152,7 @@ class FreezePatience:
         raise FreezeFailed(
             f"freeze {self._attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {reason}",
             where=error.where,
-            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then begin the cutover "
-            "again with drain_ready and a new approval",
+            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then {words.again(self._spec)}",
             details={"attempt": self._attempt.number, "cause": error.as_dict(), **details},
         ) from error
 
@@ -204,7 +203,7 @@ class FreezePatience:
             "a step of the cutover failed for good, and the freeze is lifted now",
             where=error.where,
             next_step=f"{words.lifted(method)}. Find the failure before this one in the log and fix its cause; then "
-            "begin the cutover again with drain_ready and a new approval",
+            f"{words.again(self._spec)}",
             details={"cause": error.as_dict()},
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import Terminal
@@ -30,7 +31,7 @@ def beside(context: PhaseContext, *before: Pass) -> Iterator[None]:
     :param before: passes that run before those for changes of the source.
     """
     with (
-        Follower(context, take_over.follow, *before),
+        Follower(context, take_over.follow, *write_grants.passes(context.spec), *before),
         SchemaFollower(context),
         MapWriter(context.record, context.target),
         copy_jobs.beside(context),
@@ -41,7 +42,7 @@ def beside(context: PhaseContext, *before: Pass) -> Iterator[None]:
 def follow(context: PhaseContext, memory: dict[str, Any], *before: Pass) -> None:
     """Run the same once, for a task that wakes up now and then."""
     producer_ids.renew_if_due(context.record, context.target, memory)
-    Follower(context, take_over.follow, *before).once()
+    Follower(context, take_over.follow, *write_grants.passes(context.spec), *before).once()
     SchemaFollower(context).once(memory)
     update_map(context.record, context.target)
 

@@ -39,6 +39,7 @@ TOPOLOGY_COPIED: Final = "topology_copied"
 ACLS_CREATING: Final = "acls_creating"
 ACLS_REMOVED: Final = "acls_removed"
 QUOTAS_SETTING: Final = "quotas_setting"
+USERS_CREATING: Final = "users_creating"
 #: [user]
 USER_CREATED: Final = "user_created"
 #: [user]
@@ -177,6 +178,8 @@ OLD_CLUSTER_RELEASED: Final = "old_cluster_released"
 CLIENT_SWITCH_ACKNOWLEDGED: Final = "client_switch_acknowledged"
 #: Once it exists, ``plan_acls`` no longer defers anything.
 WRITE_GRANTS: Final = "write_grants"
+#: The cutover that gave them was abandoned.
+WRITE_GRANTS_TAKEN_BACK: Final = "write_grants_taken_back"
 PRODUCER_VISIBLE_RESTORED: Final = "producer_visible_restored"
 #: All content is proven equal; journaled before anything may be deleted on the target.
 CONTENT_PASSED: Final = "content_passed"

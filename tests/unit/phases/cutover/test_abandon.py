@@ -300,9 +300,9 @@ def test_a_return_is_abandoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
     without_probes(monkeypatch)
     world = Returns(Worlds()).at("approve_switch", way_back={"freeze_old": "acl"})
     assert world.state is State.AWAITING_CLIENT_SWITCH
-    world.source.acls = {*(world.source.acls or ())}
     denied = world.denied
-    answer(world)
+    world.outside.fail("target.*", TARGET_DOWN)
+    answer(world, unread=True)
     result = world.run("abandon")
     assert world.state is State.ROLLED_BACK
     assert (denied, world.denied) == ({"User:app", "User:shop"}, set())
