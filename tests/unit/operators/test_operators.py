@@ -61,6 +61,7 @@ class FakeMigration:
         self.ran: list[str] = []
         journal = SimpleNamespace(tip_state=state, refresh=lambda: None)
         self.attempt: Any = None
+        self.journal_context: Any = None
         record = SimpleNamespace(freeze=lambda: self.attempt, where=lambda *_args, **_fields: None)
         self.context = SimpleNamespace(
             migration_id="orders", journal=journal, record=record, where=lambda *_args, **_fields: None
@@ -522,8 +523,7 @@ def test_back_out_needs_no_cluster_and_runs_only_what_ends_the_migration(
 ) -> None:
     """It is for a target that is dead: the whole context would have to open it."""
     tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
-    fake.journal_context = SimpleNamespace(migration_id="orders", journal=fake.context.journal)
-    del fake.context
+    fake.journal_context, fake.context = fake.context, SimpleNamespace()
     context = _context(FakeTaskInstance("approve_client_switch"), task=tasks.task)
     tasks.task.execute_complete(context, _event("Back out", code="0123abcd target-unread"))
     assert (given[0].decision, given[0].code, given[0].target_unread) == ("back_out", "0123abcd", True)
