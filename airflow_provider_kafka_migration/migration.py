@@ -19,12 +19,13 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
-    CREDENTIALS_REFUSED,
+    UNREADABLE,
     ClaimLost,
     FingerprintChanged,
     FreezeFailed,
     IllegalTransition,
     Interrupted,
+    JournalTampered,
     MigrationError,
     SameCluster,
     SparkJobCancelled,
@@ -66,7 +67,7 @@ from airflow_provider_kafka_migration.record.context import (
 from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
-from airflow_provider_kafka_migration.state import Resume, State, following, position
+from airflow_provider_kafka_migration.state import Resume, State, following, position, preceding
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
@@ -484,7 +485,8 @@ class Migration:
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
         row = self._row(phase)
-        job_phase, context = _job_phase(row), self._phase_context(row)
+        job_phase: JobPhase = row.load_job_phase()
+        context = self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
 
@@ -495,7 +497,7 @@ class Migration:
             return done
         self._finish_given_up(row, context)
         self._enter(row, context.journal)
-        job_phase, runner = _job_phase(row), self._job_runner(row)
+        job_phase, runner = row.load_job_phase(), self._job_runner(row)
         step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context, **options)
         return self._next_job(row, step)
 
@@ -503,14 +505,14 @@ class Migration:
         context = self._phase_context(row)
         runner = self._job_runner(row)
         try:
-            _job_phase(row).wait_until_ended(context, runner, submission)
+            row.load_job_phase().wait_until_ended(context, runner, submission)
         except SparkJobCancelled:
             if not submission.found:
                 raise
             # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
             return self._start_job(row)
         try:
-            step = _job_phase(row).finish(context, submitted_ref(context.record, submission))
+            step = row.load_job_phase().finish(context, submitted_ref(context.record, submission))
         except Transient:
             # The next attempt verifies the same job again.
             raise
@@ -566,13 +568,6 @@ class Migration:
         joining = next(row for row in CUTOVER if row.joins == "tail")
         return self._recorded(joining, lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
-    def tail_goes_on(self, *, sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
-
-        :raises ClaimLost: another owner has taken the migration over.
-        """
-        return one_task.tail_goes_on(self.context, sleep=sleep or self._sleep)
-
     def _phase_context(self, row: Phase, options: Mapping[str, Any] = MappingProxyType({})) -> PhaseContext:
         if row.reads_only:
             return self._context_of(self._existing_journal())
@@ -580,11 +575,15 @@ class Migration:
             return self.context
         if row.id in ("rollback", "abandon"):
             # Check before claiming: a refused rollback must not take the migration from its holder.
-            self._check_end(row, str(options.get("code", "")))
-            return self.journal_context
+            try:
+                self._check_end(row, str(options.get("code", "")))
+                return self.journal_context
+            except JournalTampered as error:
+                error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
+                raise
         try:
             return self.journal_context
-        except (Transient, *CREDENTIALS_REFUSED) as error:
+        except (Transient, *UNREADABLE) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
     def _check_end(self, row: Phase, code: str) -> None:
@@ -654,7 +653,7 @@ class Migration:
             where=Where(migration_id=self.spec.migration_id, phase=row.id),
             next_step=AGAIN
             if row.state is State.CUTOVER and working is State.TAIL
-            else f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
+            else f"run the earlier phases first (state {row.state} follows {preceding(row.state)})",
         )
 
     def _leave(self, row: Phase, result: PhaseResult, journal: Journal) -> None:
@@ -683,7 +682,7 @@ class Migration:
             resume=rolling_back.resume(journal, self.spec) or lifted_resume(journal) or journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
-            validation=_reason_of(journal, steps.VALIDATED),
+            validation=getattr(journal.find_step(steps.VALIDATED), "reason", ""),
         )
 
     def tail_silence(self) -> str:
@@ -761,7 +760,7 @@ class FreezeWatch:
         if self._context is None:
             try:
                 self._context = self._reading.enter_context(self._migration.reading())
-            except (Transient, *CREDENTIALS_REFUSED) as error:
+            except (Transient, *UNREADABLE) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         try:
             return freeze_limit.check_limit(self._context.record)
@@ -798,26 +797,11 @@ class Watch(Protocol):
         """Close the connections."""
 
 
-def _job_phase(row: Phase) -> JobPhase:
-    found: JobPhase = row.load_job_phase()
-    return found
-
-
 def done_before(row: Phase, journal: Journal) -> PhaseResult | None:
     """Return a result if the migration is past the phase; None: run it."""
     if row.done_past is None or not journal.is_past(row.done_past):
         return None
     return PhaseResult(row.id, f"done before: the migration is in state {journal.working_state}", {}, already_done=True)
-
-
-def _reason_of(journal: Journal, step: str) -> str:
-    entry = journal.find_step(step)
-    return "" if entry is None else entry.reason
-
-
-def _before(state: State) -> State | None:
-    index = position(state)
-    return None if not index else list(State)[index - 1]
 
 
 __all__ = ["DrainWatch", "FreezeWatch", "Migration", "Status", "Watch", "answers"]

@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations, read_offsets
-from airflow_provider_kafka_migration.jobs import tail_health
+from airflow_provider_kafka_migration.jobs import tail_health, target_losses
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets, is_unsupported
 from airflow_provider_kafka_migration.pages import approval, schemas
 from airflow_provider_kafka_migration.record import handover, steps
@@ -50,7 +50,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     )
     others = left_out.read_left_out(record, context.source, record.plan())
     facts = {**facts, "schemas": _schema_facts(record)}
-    facts = {**facts, "overtaken_tombstones": record.overtaken()}
+    facts = {**facts, "overtaken_tombstones": record.overtaken(), "target_losses": target_losses.found(record)}
     if record.spec.is_way_back:
         facts = {**facts, "way_back": way_back.facts(record)}
     elif kind == "cutover":

@@ -56,7 +56,7 @@ def tail_goes_on(
     """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
 
     It has to after the lift of a freeze: nobody else would start a task again that has ended. While producers cannot
-    be freed, the wait continues.
+    be freed, the wait continues, and finishes a lift that was given up.
 
     :raises ClaimLost: another owner has taken the migration over.
     """
@@ -72,6 +72,7 @@ def tail_goes_on(
             if attempt.lifted and not rolling_back.has_begun(journal):
                 return True
             journal.check_holds()
+            frozen.finish_given_up(context)
         except Transient as error:
             log.warning("The journal cannot be read; the tail waits for the end of the cutover: %s", error)
         sleep(poll_seconds)

@@ -197,7 +197,9 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
 
     def _goes_on(self, migration: Migration) -> bool:
         """Wait for the end of the cutover, unless the DAG has tasks that wait for the end of this one."""
-        return not self.downstream_task_ids and migration.tail_goes_on()
+        from airflow_provider_kafka_migration.freeze.one_task import tail_goes_on
+
+        return not self.downstream_task_ids and tail_goes_on(migration.context)
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.

@@ -78,6 +78,8 @@ PRODUCER_IDS: Final = "producer_ids"
 SEED_DONE: Final = "seed_done"
 RESTORED: Final = "restored"
 TAIL_DONE: Final = "tail_done"
+#: The target's log end went back below what had been copied [topic-partition/log end-when it was seen].
+TARGET_LOST_RECORDS: Final = "target_lost_records"
 #: The token of a job that is about to be submitted to a Spark engine [name of the job document].
 SPARK_JOB_SUBMITTING: Final = "spark_job_submitting"
 #: The engine's id of that job [name of the job document].

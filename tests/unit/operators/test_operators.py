@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.errors import FreezeFailed, SpecInvalid
+from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
@@ -307,9 +308,6 @@ def test_a_tail_goes_on_after_a_lifted_freeze(
 
         start_job = run
 
-        def tail_goes_on(self) -> bool:
-            return lifted.pop(0)
-
     @contextmanager
     def open_migration(self: Any, *_: Any, **__: Any) -> Iterator[Any]:
         self.storage_uris = {"journal": "s3://bucket/orders"}
@@ -322,6 +320,7 @@ def test_a_tail_goes_on_after_a_lifted_freeze(
     monkeypatch.setattr(type(operator), "_finished", lambda *_: None)
     monkeypatch.setattr(type(operator), "pointers", lambda *_: {})
     monkeypatch.setattr(type(operator), "_starts", lambda *_: None)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: lifted.pop(0))
     operator.execute(_context())
     assert ran == ["tail", "tail"]
     assert lifted == []
@@ -653,9 +652,6 @@ COPIERS = pytest.mark.parametrize("operator_class", [KafkaMigrationSeedOperator,
 class _Copying(SimpleNamespace):
     """Stands for a migration whose phase ends as it is told."""
 
-    def tail_goes_on(self) -> bool:
-        return False
-
     def run(self, phase: str) -> PhaseResult:
         if self.error:
             raise self.error
@@ -673,6 +669,7 @@ def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyP
     bound = SimpleNamespace(engine=SimpleNamespace(detached=False))
     monkeypatch.setattr(type(operator), "make_runner", lambda *_: bound)
     monkeypatch.setattr(type(operator), "migration_spec", lambda *_: None)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
     operator.execute(_context())
 
 
