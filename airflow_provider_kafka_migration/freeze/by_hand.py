@@ -79,19 +79,20 @@ def instructions(
     else:
         how = _acl(acls) if method == "acl" else _MANUAL
     if abandoned:
-        command = "kafka-migration mirror abandon FILE" if spec.kind == "mirror" else "kafka-migration abandon FILE"
-        task = "" if spec.kind == "mirror" else ", or the task abandon in Airflow"
-        return f"{how} It is abandoned, so nobody writes to the target. Run `{command}`{task} again: it tries once more"
+        return (
+            f"{how} The migration is abandoned, so nobody writes to the target. Run `kafka-migration abandon FILE`, or "
+            "the task abandon in Airflow, again: it tries once more"
+        )
     if spec.kind == "mirror":
         return (
             f"{how} Do not do it if the journal has the step promoted, because clients may be on the target already; "
-            f"nor if the journal cannot be read; {words.way_out(spec)}. The mirror keeps trying while it runs, and so "
+            f"nor if the journal cannot be read. The mirror keeps trying while it runs, and so "
             "does Airflow's freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
         )
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
         "or red, because clients may be on the target already; nor if floor_guard has begun and the journal cannot be "
-        f"read; {words.way_out(spec)}. The migration keeps trying while cutover.freeze_limit or the command line runs; "
+        f"read; {words.WAY_OUT}. The migration keeps trying while cutover.freeze_limit or the command line runs; "
         "`kafka-migration rollback FILE` also lifts the freeze as soon as it can"
     )
 

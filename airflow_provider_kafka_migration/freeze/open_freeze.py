@@ -27,7 +27,7 @@ class Standing(StrEnum):
     #: READY is journaled, but the last step of the cutover has not ended, or a promotion is not complete: the producers
     #: are not freed any more, unless people abandon it.
     READY = "ready"
-    #: Clients were told to switch, and nobody has acknowledged that yet; or the mirror is promoted.
+    #: Clients were told to switch, and nobody has acknowledged that yet.
     SWITCHING = "switching"
     #: It is abandoned, and the journal does not say that producers are free.
     ABANDONED = "abandoned"
@@ -73,9 +73,7 @@ class OpenFreeze:
             "overdue": self.is_overdue,
             "without_deadline": attempt.held,
             "go_on": go_on(file),
-            "lift": (_abandon_mirror if self.is_mirror else _abandon)(file)
-            if self.standing.is_behind_ready
-            else lift(file),
+            "lift": self._abandon(file) if self.standing.is_behind_ready else lift(file),
             "text": self.lines(file),
         }
 
@@ -114,24 +112,26 @@ class OpenFreeze:
             lift,
         ]
 
+    def _abandon(self, file: str) -> str | None:
+        """Return the command that frees the producers from READY on; None: a promoted mirror has none."""
+        return None if self.is_mirror else f"kafka-migration abandon {file}"
+
     def _lines_behind_ready(self, file: str) -> list[str]:
         """Return the sentences from READY on, or from the promotion on: what goes on, and the only way out."""
         stopped = words.stopped(self.attempt.method, self.attempt.stopped_at)
-        abandon = (_abandon_mirror if self.is_mirror else _abandon)(file)
+        if self.is_mirror:
+            return [
+                f"{stopped}; {steps.PROMOTED} is journaled, and the promotion is not complete",
+                f"to complete it: `{_run_mirror(file)}`, if nobody runs the mirror; the freeze will not be lifted, and "
+                "producers must not write to the source again",
+            ]
+        abandon = self._abandon(file)
         if self.standing is Standing.ABANDONED:
             return [
                 f"{stopped}; it is abandoned, and the journal does not say that they are free again",
                 f"to free them: `{abandon}`{_then(self.attempt.method)}",
             ]
         way_out = f"to stay on the source, as long as no client has written to the target: `{abandon}` frees them"
-        if self.is_mirror and self.standing is Standing.READY:
-            return [
-                f"{stopped}; {steps.PROMOTED} is journaled, and the promotion is not complete",
-                f"to complete it: `{_run_mirror(file)}`, if nobody runs the mirror; no limit lifts the freeze any more",
-                way_out,
-            ]
-        if self.is_mirror:
-            return [f"{stopped}; the mirror is promoted, and its clients use the target", way_out]
         if self.standing is Standing.READY:
             return [
                 f"{stopped}; {steps.READY} is journaled, and cutover.floor_guard has not ended",
@@ -180,14 +180,6 @@ def _rollback(file: str) -> str:
     return f"kafka-migration rollback {file}"
 
 
-def _abandon(file: str) -> str:
-    return f"kafka-migration abandon {file}"
-
-
-def _abandon_mirror(file: str) -> str:
-    return f"kafka-migration mirror abandon {file}"
-
-
 def _run_mirror(file: str) -> str:
     return f"kafka-migration mirror run {file}"
 
@@ -203,7 +195,7 @@ def read(context: PhaseContext) -> OpenFreeze | None:
     """
     attempt = context.record.freeze()
     state = context.journal.tip_state
-    if attempt is None or attempt.lifted or state is None or (state.is_terminal and state is not State.PROMOTED):
+    if attempt is None or attempt.lifted or state is None or state.is_terminal:
         return None
     if attempt.ready:
         behind = _behind_ready(context.record)
@@ -219,8 +211,7 @@ def _behind_ready(record: MigrationRecord) -> Standing | None:
         return Standing.ABANDONED
     if record.client_switch() is not None or journal.is_past(State.AWAITING_CLIENT_SWITCH):
         return None
-    is_told = journal.is_past(State.CUTOVER) or journal.tip_state is State.PROMOTED
-    return Standing.SWITCHING if is_told else Standing.READY
+    return Standing.SWITCHING if journal.is_past(State.CUTOVER) else Standing.READY
 
 
 def lifted_since(record: MigrationRecord, at: datetime) -> str:

@@ -24,17 +24,6 @@ WAY_OUT = (
     "of the source and ends the migration (in Airflow: *Back out* of approve_client_switch)"
 )
 
-_WAY_OUT_OF_MIRROR = (
-    "if clients cannot use the target, and none has written to it, `kafka-migration mirror abandon FILE` frees the "
-    "producers of the source and ends the mirror"
-)
-
-
-def way_out(spec: MigrationSpec) -> str:
-    """Return how to free producers after clients were told to switch, as long as none has; one clause."""
-    return _WAY_OUT_OF_MIRROR if spec.kind == "mirror" else WAY_OUT
-
-
 _LIFTED = {
     "webhook": "producers write to the source again",
     "acl": "producers may write to the source again: the DENY ACLs of the freeze are removed",
