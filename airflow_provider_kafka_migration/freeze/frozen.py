@@ -696,7 +696,7 @@ def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
         raise PhaseOver(
             f"freeze {attempt.number} ended with {name}: it is too late to free the producers",
             where=record.where(words.phase_of(record.spec)),
-            next_step=f"nothing needs to be done: the migration has continued, and clients may be on the target"
+            next_step="nothing needs to be done: the migration has continued, and clients may be on the target"
             + (f"; {words.WAY_OUT}" if attempt.request is None else ""),
         )
 

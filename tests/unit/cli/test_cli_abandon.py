@@ -101,7 +101,7 @@ def test_status_speaks_of_producers_until_the_switch_is_acknowledged(
     assert f"producers are stopped on the source (stopped by hand) since {found['since']}" in shown
     assert f"kafka-migration abandon {spec_file}" in shown
     rolled_back = invoke("rollback", spec_file, "--json", "--yes")
-    assert "kafka-migration abandon FILE" in json.loads(rolled_back.stdout)["error"]["next_step"]
+    assert f"kafka-migration abandon {spec_file}" in json.loads(rolled_back.stdout)["error"]["next_step"]
 
 
 def test_what_did_not_come_to_its_end_is_the_next_thing_to_do(
@@ -119,4 +119,4 @@ def test_before_ready_it_names_the_rollback(invoke: Invoke, spec_file: Path, jou
     freeze(journal, "manual")
     found = invoke("abandon", spec_file, "--json")
     assert found.exit_code == ExitCode.FAILED
-    assert "kafka-migration rollback FILE" in json.loads(found.stdout)["error"]["next_step"]
+    assert f"kafka-migration rollback {spec_file}" in json.loads(found.stdout)["error"]["next_step"]
