@@ -8,6 +8,7 @@ import typer
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli import (
+    abandon,
     executor_package,
     inspect,
     migrate,
@@ -51,7 +52,7 @@ def _main(
     """
 
 
-for command in (*plan.COMMANDS, *migrate.COMMANDS, *sealing_key.COMMANDS):
+for command in (*plan.COMMANDS, *migrate.COMMANDS, abandon.abandon, *sealing_key.COMMANDS):
     app.command()(command)
 app.add_typer(schemas.schemas_app, name="schemas")
 app.add_typer(way_back.way_back_app, name="way-back")
