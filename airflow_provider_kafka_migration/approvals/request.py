@@ -316,6 +316,7 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
         "left_alone": group.skipped_reason,
         "failures": [failure["what"] for failure in group.failures]
         + [f"{item.topic}-{item.partition} stays at {item.offset}: {item.reason}" for item in group.not_undone],
+        "uncommitted": [f"{item.topic}-{item.partition}" for item in group.uncommitted],
     }
 
 

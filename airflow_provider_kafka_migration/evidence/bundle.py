@@ -337,6 +337,10 @@ def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
             for item in group.offsets
             if item.target_offset is None
         ]
+        why = "the group read there on the source and had committed nothing: it begins by auto.offset.reset"
+        found += [
+            _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", why) for item in group.uncommitted
+        ]
     return found
 
 

@@ -110,6 +110,8 @@ DRIFT_FOLLOWED: Final = "source_drift_followed"
 #: Changes of the source that can only be named, each once.
 DRIFT_NAMED: Final = "source_drift_named"
 #: Write grants that the tail has seen held back since the plan, each binding once.
+#: Of a mirror: offsets of idle groups were written again, so that they expire later.
+GROUPS_REFRESHED: Final = "groups_refreshed"
 WRITE_GRANTS_SEEN: Final = "write_grants_seen"
 #: [time]
 DRAIN_READY: Final = "drain_ready"
