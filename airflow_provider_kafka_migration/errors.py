@@ -506,6 +506,10 @@ class SchemaTopicRefused(Terminal):
     """The registry cannot move with its topic: the target registry already runs with content of its own."""
 
 
+class TransactionHolds(Transient):
+    """A transaction that a producer has left open holds the source's records back: the copy waits at a lag of 0."""
+
+
 class SchemaIdUnknown(Transient):
     """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
 

@@ -53,6 +53,10 @@ _NAMED_INSIDE = re.compile(
 )
 #: Only with a password: ``abfss://container@account`` is an ordinary location.
 _LOGIN_INSIDE = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/?#@:]*:[^\s/?#@]+@")
+_KEY = re.compile(
+    r"(?:[0-9A-Fa-f]{64}){1,2}|[\w+/-]{43}=|[\w+/-]{86}==|(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])(?:[\w+/-]{43}|[\w+/-]{86})",
+    re.ASCII,
+)
 _ADDRESS = re.compile(r"(?i)https?://\S*")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
@@ -109,13 +113,24 @@ def in_webhook(path: str, address: str | None) -> Iterator[Finding]:
 
 def in_connection(path: str, value: str | None) -> Iterator[Finding]:
     """Check the name of a connection: the address and the login belong into the connection, not into the spec."""
-    if value and ("://" in value or "@" in value or _looks_secret(value)):
+    if value and ("://" in value or "@" in value or _looks_secret(value) or is_key(value)):
         # The value may be the secret itself, so the reason does not repeat it.
         yield (
             path,
-            "not the name of a connection: put the address and the login into an Airflow connection of type http, and "
-            "give its id here, or env:NAME or file:PATH with the same JSON",
+            "not the name of a connection: put the address and the login into an Airflow connection, and give its id "
+            "here, or env:NAME or file:PATH with the same JSON",
         )
+
+
+def in_secret(path: str, value: str | None) -> Iterator[Finding]:
+    """Check a field that refers to a secret: a text without a scheme may be the secret itself, so it is none."""
+    if value and (not is_reference(value) or is_key(value)):
+        yield path, f"not a reference to a secret: {_REFERENCE_FORMS}"
+
+
+def is_key(text: str) -> bool:
+    """Return whether a text, or what follows its scheme, has the form of a key: 32 or 64 bytes in hex or base64."""
+    return _KEY.fullmatch(text.partition(":")[2] or text) is not None
 
 
 def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:

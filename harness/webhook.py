@@ -40,11 +40,13 @@ class FreezeWebhook:
     A body ``{"migration_id": ..., "action": "freeze" | "unfreeze", ...}`` (``action`` may be left out: freeze) is
     answered by 200 ``{"migration_id": ..., "action": ..., "status": "done", "frozen": true | false}`` after all
     producers have done so. A body that is not a JSON object or has no migration id is answered by 400, an unknown
-    action by 422, a wrong signature by 401.
+    action by 422, a wrong signature by 401, and an ``order`` below one that it has followed for the same migration by
+    409: that request was overtaken.
 
     :param secret: the body must be signed with it: ``X-Kafka-Migration-Signature: sha256=HEX`` (HMAC-SHA256).
     :param answer: for tests of bad webhooks: takes a call, returns the status and body to answer with instead of
         acting, or None to continue as usual. May also block.
+    :param keeps_order: False: as a receiver that does not know ``order``.
     """
 
     def __init__(
@@ -52,15 +54,20 @@ class FreezeWebhook:
         *producers: Freezable,
         secret: str | None = None,
         answer: Callable[[Call], tuple[int, Any] | None] | None = None,
+        keeps_order: bool = True,
     ) -> None:
         self.calls: list[Call] = []
         self.answer = answer
         self._producers = producers
+        self._keeps_order = keeps_order
+        self._orders: dict[str, int] = {}
         self._secret = secret
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="freeze-webhook", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="freeze-webhook", daemon=True
+        )
 
     def __enter__(self) -> FreezeWebhook:
         self.start()
@@ -104,6 +111,10 @@ class FreezeWebhook:
         if action not in ("freeze", "unfreeze"):
             return 422, {"error": f"unknown action {action!r}"}
         with self._lock:
+            order, last = int(body.get("order", 0)), self._orders.get(body["migration_id"], 0)
+            if self._keeps_order and order < last:
+                return 409, {"error": f"order {last} was followed already"}
+            self._orders[body["migration_id"]] = order
             for producer in self._producers:
                 producer.freeze() if action == "freeze" else producer.unfreeze()
         frozen = action == "freeze"

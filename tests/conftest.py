@@ -20,7 +20,7 @@ from harness.brokers import KafkaCluster
 from harness.registries import RegistryPair, start_pair, stop_pair
 from harness.s3 import S3Server
 
-pytest_plugins = ["tests.second_tries"]
+pytest_plugins = ["tests.second_tries", "tests.slowest_files"]
 
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}

@@ -182,7 +182,7 @@ def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
     below = [name for name in sorted(rules.topics) if name.startswith(acl.resource_name)]
     own = [name for name in below if name in section.rename.topics]
     prefix = f"{section.rename.prefix}{acl.resource_name}"
-    if len(own) < len(below) or not below:
+    if len(own) < len(below):
         yield replace(acl, resource_name=prefix), "" if prefix == acl.resource_name else "prefix renamed"
     for name in own:
         target = section.target_name(name)
@@ -227,6 +227,37 @@ def _is_internal(acl: Acl) -> bool:
     if acl.pattern_type == "PREFIXED":
         return acl.resource_name.startswith("__")
     return is_internal(acl.resource_name)
+
+
+# -- what a policy refuses --------------------------------------------------------------------------------------------
+#
+# The precheck and the task that would change the target ask the same functions, so no task refuses what it has passed.
+
+
+def refused_acls(spec: MigrationSpec, plans: Iterable[AclPlan]) -> tuple[list[AclPlan], list[AclPlan]]:
+    """Return the ACLs that ``acls.policy: refuse`` does not accept: only on the source, and only on the target."""
+    if spec.acls.policy != "refuse":
+        return [], []
+    plans = list(plans)
+    missing = [plan for plan in plans if plan.action in ("create", "deferred")]
+    return missing, [plan for plan in plans if plan.action == "target_only"]
+
+
+def refused_quotas(spec: MigrationSpec, plans: Iterable[QuotaPlan]) -> list[QuotaPlan]:
+    """Return the client quotas that ``acls.quotas: refuse`` does not accept: all that differ."""
+    if spec.quota_policy != "refuse":
+        return []
+    return [plan for plan in plans if plan.action in ("create", "overwrite", "target_only")]
+
+
+def entity_text(plan: QuotaPlan) -> str:
+    """``user alice, client-id (default)``."""
+    return name_of(tuple(plan.entity))
+
+
+def name_of(entity: QuotaEntity) -> str:
+    """The same for an entity."""
+    return ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in entity)
 
 
 # -- plan access ------------------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.times import iso_of_ms
 
 
 def read_holders(cluster: Cluster, keys: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
@@ -34,5 +34,5 @@ def read_holders(cluster: Cluster, keys: Iterable[TopicPartition]) -> dict[Topic
 def _text(item: TransactionFacts) -> str:
     if item.start_time_ms < 0 or item.timeout_ms < 0:
         return f"transactional id {item.transactional_id}"
-    until = datetime.fromtimestamp((item.start_time_ms + item.timeout_ms) / 1000, UTC)
-    return f"transactional id {item.transactional_id}: brokers abort it soon after {until:%Y-%m-%d %H:%M:%S} UTC"
+    until = iso_of_ms(item.start_time_ms + item.timeout_ms)
+    return f"transactional id {item.transactional_id}: brokers abort it soon after {until}"

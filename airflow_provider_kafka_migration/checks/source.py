@@ -1,16 +1,22 @@
-"""Precheck of the source: transactions, retention, control markers for holes, and tombstones that may be missed."""
+"""Precheck of the source: transactions, retention, sentinels, control markers, and tombstones that may be missed."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.freeze.sentinel_records import sentinel_record
 from airflow_provider_kafka_migration.groups.left_out import is_internal
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.planning.source_snapshot import copy_seconds
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 
 # -- precheck source --------------------------------------------------------------------------------------------------
 #
@@ -92,6 +98,54 @@ def check_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
             f"the copy takes about {seconds:.0f} s; retention.ms of {some(short)}",
             topics=short,
         )
+
+
+# -- what the cutover writes to the source -----------------------------------------------------------------------------
+
+
+#: The first brokers that ignore ``message.format.version`` and always write the format of 0.11.
+_ONE_FORMAT_SINCE = (3, 0)
+#: Confluent Server checks on the broker that keys or values begin with a known schema id; a sentinel has none.
+_SCHEMA_VALIDATION = ("confluent.key.schema.validation", "confluent.value.schema.validation")
+
+
+def check_sentinels(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Report topics that would refuse a sentinel at the cutover, when producers are stopped already."""
+    spec = context.spec
+    if spec.kind != "migration" or spec.cutover.sentinel != "record":
+        return
+    configs = context.source.admin.topic_configs([topic.name for topic in plan.topics])
+    old_brokers = False
+    if any(_version(configs[topic.name].get("message.format.version", "")) < (0, 11) for topic in plan.topics):
+        # From 3.0 on, brokers ignore message.format.version; an unknown value counts as an old one.
+        broker = context.source.admin.broker_configs(plan.source.brokers[0])
+        old_brokers = _version(broker.get("inter.broker.protocol.version", "0")) < _ONE_FORMAT_SINCE
+    for topic in plan.topics:
+        why = _why_no_sentinel(spec.migration_id, topic, configs[topic.name], context.now(), old_brokers)
+        if why:
+            yield finding("B054", why, subject=topic.name)
+
+
+def _why_no_sentinel(migration_id: str, topic: TopicPlan, configs: Configs, now: datetime, old_brokers: bool) -> str:
+    version = configs.get("message.format.version", "")
+    if old_brokers and _version(version) < (0, 11):
+        return f"message.format.version {version} has no headers"
+    last = max((item.partition for item in topic.partitions), default=0)
+    size_bytes = len(encode_batch([sentinel_record(migration_id, last, iso(now), int(now.timestamp() * 1000))]))
+    limit_bytes = int(configs.get("max.message.bytes", "") or size_bytes)
+    if limit_bytes < size_bytes:
+        return f"max.message.bytes is {limit_bytes}, and a sentinel has {size_bytes} bytes"
+    needed = int(configs.get("min.insync.replicas", "") or 1)
+    if 0 < topic.source_replication_factor < needed:
+        return f"min.insync.replicas is {needed}, and its partitions have {topic.source_replication_factor} replicas"
+    checked = [name for name in _SCHEMA_VALIDATION if configs.get(name, "").lower() == "true"]
+    return f"{' and '.join(checked)} is true, and a sentinel has no schema" if checked else ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return ``(0, 10, 2)`` of ``0.10.2-IV0``; no version means that brokers no longer have the config."""
+    numbers = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in numbers[0].split(".")) if numbers else (1_000,)
 
 
 # -- source -----------------------------------------------------------------------------------------------------------

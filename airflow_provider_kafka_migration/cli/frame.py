@@ -85,7 +85,9 @@ _TASKS = (
     r"this task\b|its red task\b|"
     rf"the step of the cutover that failed\b|them\b|it\b|this(?: one)?\b|{_PHASES}(?:, then this task)?)"
 )
-_CLEAR = re.compile(rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?")
+_CLEAR = re.compile(
+    rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?(?: \(tail, too, if it has ended\))?"
+)
 _CLEAR_WITH_TAKEOVER = re.compile(r"\bclear the task with takeover=true \(CLI: --takeover\)")
 #: Commands that ``resume`` continues; others are run again.
 _RESUMED = ("run", "resume")

@@ -326,6 +326,10 @@ def trouble_rows(found: Status) -> list[tuple[str, str]]:
     """Return the partitions that are not copied, with the reason and what to do; only some if there are many."""
     rows = []
     for name, progress in found.progress.items():
+        if count := progress.get("partitions_went_back"):
+            rows.append(
+                (name, f"the target lost records of {count} partitions after they were copied; the journal names them")
+            )
         for item in progress.get("troubles") or ():
             state = "FAILED" if item["state"] == "failed" else "stuck, retrying"
             next_step = f". Next: {item['next_step']}" if item.get("next_step") else ""
@@ -344,13 +348,19 @@ def rollback(
     reason: Annotated[str, typer.Option("--reason", help="Reason, for the journal and the report.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     takeover: TakeoverOption = False,
+    withdraw_access: Annotated[
+        bool,
+        typer.Option(
+            "--withdraw-access", help="Also remove ACLs, SCRAM users and quotas that the migration created there."
+        ),
+    ] = False,
     *,
     json_output: JsonOption = False,
 ) -> Answer:
     """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
-    Topics and data on the target stay; the report lists them. Exit status 1: the migration has ended, but something
-    could not be put back; run it again.
+    Topics, data, ACLs, users and quotas on the target stay; the report lists them. Exit status 1: the migration has
+    ended, but something could not be put back; run it again.
     """
     spec = load_spec(file).check_kind("migration", path=str(file))
     view = make_view(quiet=json_output)
@@ -359,7 +369,7 @@ def rollback(
         if not yes:
             _ask_for_the_code(migration)
         with view:
-            result = migration.run("rollback", reason=reason)
+            result = migration.run("rollback", reason=reason, withdraw_access=withdraw_access)
     return rollback_answer(spec, result)
 
 

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering, next_step_for
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document, read_spec
 from airflow_provider_kafka_migration.errors import (
@@ -296,7 +296,7 @@ def precheck(
             migration.run("spark_check")
             result = migration.run("precheck")
         except PrecheckBlocked as error:
-            verdict = f"[bold red]blocked[/]: {escape(error.next_step)}"
+            verdict = f"[bold red]blocked[/]: {escape(next_step_for('precheck', error.next_step))}"
             return _findings(error.details.get("findings", []), verdict, passed=False)
         finally:
             migration.release("precheck on the command line has ended")
@@ -304,6 +304,8 @@ def precheck(
 
 
 def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> Answer:
+    from airflow_provider_kafka_migration.record.finding_codes import seen_with_subject
+
     table = Table("code", "severity", "what", "seen", "what to do", box=None, pad_edge=False)
     for finding in findings:
         style = _SEVERITY_STYLES.get(str(finding["severity"]), "")
@@ -311,7 +313,9 @@ def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> 
         table.add_row(
             str(finding["code"]),
             severity,
-            *(escape(str(finding[key])) for key in ("title", "seen", "fix")),
+            escape(str(finding["title"])),
+            escape(seen_with_subject(finding)),
+            escape(next_step_for("precheck", str(finding["fix"]))),
             style=style,
         )
     shown: list[RenderableType] = [table, verdict] if findings else [verdict]

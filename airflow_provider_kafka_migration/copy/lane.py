@@ -250,6 +250,7 @@ class Lane:
             return
         self._next_check = now + STOP_POLL_SECONDS
         self._is_stopping = self._is_stopping or self._limits.stop()
+        self._watch.save_first_ends(now)
         for copy in self.copies:
             self._check_open_transactions(copy, now)
         for connection in self._connections():
@@ -260,12 +261,12 @@ class Lane:
         """Log once when, for a while, only an open transaction keeps the copier from reading on."""
         read = copy.read
         if not read.held_back or read.next_offset < read.last_stable_offset or self._limits.is_read(copy):
-            read.held_since = None
+            read.held_since, read.is_held_logged = None, False
             return
         if read.held_since is None:
             read.held_since = now
-        elif 0 < now - read.held_since >= OPEN_TRANSACTION_SECONDS:
-            read.held_since = float("inf")
+        elif not read.is_held_logged and now - read.held_since >= OPEN_TRANSACTION_SECONDS:
+            read.is_held_logged = True
             log.warning(
                 "%s-%s: an open transaction on the source holds back %s records (last stable offset %s, "
                 "high watermark %s)",

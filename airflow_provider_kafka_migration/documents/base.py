@@ -46,7 +46,7 @@ class Document(Part):
     version: int = 1
 
     def canonical(self) -> bytes:
-        """Return RFC 8785 canonical JSON. Offsets beyond 2**53 do not occur: they take 285 years at 1 M rec/s."""
+        """Return RFC 8785 canonical JSON; integers beyond 2**53, which clients may choose, are strings in it."""
         data = self.model_dump(mode="json", by_alias=True)
         for name in self.LATER_FIELDS:
             if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):

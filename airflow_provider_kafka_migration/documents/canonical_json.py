@@ -18,14 +18,27 @@ def canonical_json(value: Any) -> bytes:
     implementation writes, or refuses, the rest: floats that it writes in another way than Python, and what JSON cannot
     hold.
 
+    An integer beyond 2**53 becomes a string of its digits, as RFC 7493 advises: clients choose timestamps and committed
+    offsets, and both have 64 bits. Documents read such a string as the integer that it was.
+
     :raises rfc8785.CanonicalizationError: the data has no canonical form.
     """
+    if not _is_plain(value):
+        value = _with_large_integers_as_text(value)
     if _is_plain(value):
         text = _ENCODER.encode(value)
         # RFC 8785 sorts keys by UTF-16 units and Python by code points: the orders differ from surrogates on.
         if text.isascii() or max(text) < "\ud800":
             return text.encode()
     return rfc8785.dumps(value)
+
+
+def _with_large_integers_as_text(value: Any) -> Any:
+    if type(value) is int and abs(value) > _LARGEST_INTEGER:
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _with_large_integers_as_text(item) for key, item in value.items()}
+    return [_with_large_integers_as_text(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: Any) -> bool:

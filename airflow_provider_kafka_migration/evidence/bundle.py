@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.groups import left_out
+from airflow_provider_kafka_migration.jobs import target_losses
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.kafka.admin.access import acl_row
 from airflow_provider_kafka_migration.planning import follow, leave_out
@@ -287,6 +288,13 @@ def not_copied(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
             offsets=[item["from_offset"], item["until_offset"]],
         )
         for item in record.overtaken()
+    ]  # fmt: skip
+    found += [
+        _left(
+            "target_loss", f"{item['topic']}-{item['partition']}", item["what"],
+            offsets=[item["to_target_offset"], item["from_target_offset"]],
+        )
+        for item in target_losses.found(record)
     ]  # fmt: skip
     found += _bypassed(record)
     found += [

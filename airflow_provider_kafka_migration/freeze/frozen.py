@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.errors import (
@@ -31,12 +32,13 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, source_registry, tail_stop, words
-from airflow_provider_kafka_migration.freeze.webhook import REQUEST_SECONDS, FreezeWebhook, WebhookAnswer
+from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, REQUEST_SECONDS, FreezeWebhook, WebhookAnswer
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed, matches
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
-from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
+from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import handover, steps, times
+from airflow_provider_kafka_migration.record.changes import Change, Changes, Standing, wait_for_open
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -51,51 +53,66 @@ from airflow_provider_kafka_migration.state import State
 
 
 PHASE = "cutover"
+log = logging.getLogger(__name__)
 
+#: No request to stop producers is sent when less than twice this is left of the limit; it ends this long before it.
+_MARGIN_SECONDS = 1.0
+#: How long a request for ACLs may last.
+ACL_SECONDS = 30.0
 _WRITING = frozenset({"WRITE", "ALL"})
 EVERYBODY = "User:*"
 
 
-def freeze(context: PhaseContext, method: str, attempt: str, deadline: datetime) -> dict[str, Any]:
+def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     """Stop producers; return details for the journal. Idempotent.
 
-    :raises FreezeFailed: the webhook failed, or ACLs cannot stop all producers.
+    Each request is journaled before it is sent and after its answer, and taken back if it came too late
+    (:class:`Changes`).
+
+    :raises FreezeFailed: the webhook failed, ACLs cannot stop all producers, or too little of the limit is left.
+    :raises PhaseOver: the attempt was given up; producers are free.
+    :raises ClaimLost: another owner has taken over; if the attempt has ended, producers are free.
+    :raises StillFrozen: the attempt was given up, and what this call has done too late could not be taken back.
     """
-    if method == "webhook":
-        return _webhook(context, "freeze", deadline)
-    if method == "acl":
-        return _put_acls(context.record, context.source, attempt)
+    if attempt.method == "webhook":
+        receiver = webhook_receiver(context)
+        with _stopping(context, attempt, "webhook", REQUEST_SECONDS) as change:
+            webhook = _client(receiver, may_send=partial(_seconds_to_stop, context, attempt))
+            now, deadline = context.now(), attempt.deadline
+            answer = webhook.call(context.migration_id, "freeze", now=now, deadline=deadline, order=change.order)
+            change.is_settled = answer.attempts == 1
+        return taken(answer, receiver)
+    if attempt.method == "acl":
+        return _put_acls(context, attempt)
     return {"confirmed_by": "the approval of the cutover"}
 
 
-def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetime) -> dict[str, Any]:
-    """Let producers continue; return details for the journal. Idempotent.
+def unfreeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
+    """Let producers continue; return details for the journal. Idempotent. It needs no claim.
+
+    Call it once the journal says that no step of the attempt may follow: its last entry is then later than every
+    request to stop them.
 
     :raises FreezeFailed: it failed; producers may still be stopped.
     """
-    if method == "webhook":
-        return _webhook(context, "unfreeze", deadline)
-    if method == "acl":
-        return _remove_acls(context.record, context.source, attempt)
-    return {"todo": words.lifted(method)}
-
-
-def hold_by_method(record: MigrationRecord, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
-    """Have a webhook keep producers stopped until :func:`unfreeze`, regardless of an earlier deadline. Idempotent.
-
-    :param within_seconds: send one request that takes at most this long, because the caller asks again; None: send it
-        as often as any other action, with the usual time-out.
-    :raises FreezeFailed: the webhook refused.
-    :raises FreezeUnconfirmed: the webhook did not answer.
-    """
-    if within_seconds is None:
-        webhook = FreezeWebhook(receiver.address, receiver.secret, direction=receiver.direction)
-    else:
-        seconds = min(REQUEST_SECONDS, within_seconds)
-        webhook = FreezeWebhook(
-            receiver.address, receiver.secret, request_seconds=seconds, attempts=1, direction=receiver.direction
+    if attempt.method == "webhook":
+        receiver = webhook_receiver(context)
+        tip = context.journal.tip
+        answer = _client(receiver).call(
+            context.migration_id,
+            "unfreeze",
+            now=context.now(),
+            deadline=attempt.deadline,
+            order=tip.seq if tip is not None else 0,
         )
-    return taken(webhook.hold(record.migration_id, now=record.now()), receiver)
+        return taken(answer, receiver)
+    if attempt.method == "acl":
+        return _remove_acls(context.record, context.source)
+    return {"todo": words.lifted(attempt.method)}
+
+
+def _client(receiver: Receiver, **options: Any) -> FreezeWebhook:
+    return FreezeWebhook(receiver.address, receiver.secret, direction=receiver.direction, **options)
 
 
 def check_receiver(context: PhaseContext) -> None:
@@ -108,12 +125,6 @@ def check_receiver(context: PhaseContext) -> None:
     """
     if context.spec.cutover.freeze == "webhook":
         webhook_receiver(context)
-
-
-def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
-    found = webhook_receiver(context)
-    webhook = FreezeWebhook(found.address, found.secret, direction=found.direction)
-    return taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
 
 
 def taken(answer: WebhookAnswer, receiver: Receiver) -> dict[str, Any]:
@@ -247,8 +258,9 @@ class OwnPrincipal:
         return cls(cluster.role, name, writes, setting)
 
 
-def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
-    entry = record.journal.find_step(steps.FREEZE_ACLS, attempt)
+def _put_acls(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
+    record, source = context.record, context.source
+    entry = record.journal.find_step(steps.FREEZE_ACLS, attempt.key)
     if entry is None:
         listing = source.admin.describe_acls()
         if not listing.authorizer:
@@ -259,17 +271,22 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
             )
         topics = sorted({topic for topic, _ in record.partitions()})
         check_closed(source, listing.acls, topics)
-        bindings = deny_bindings(listing.acls, topics, OwnPrincipal.of(record.spec, source))
+        # What an earlier attempt has added, and could not remove, is this one's to remove, too.
+        others = tuple(acl for acl in listing.acls if acl not in all_planned_acls(record))
+        bindings = deny_bindings(others, topics, OwnPrincipal.of(record.spec, source))
         # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
         entry = record.journal.step(
             steps.FREEZE_ACLS,
-            key=attempt,
+            key=attempt.key,
             details={"acls": [acl_row(acl) for acl in bindings]},
             reason=f"{len({acl.principal for acl in bindings})} principals to deny",
-            unless_step=(steps.FREEZE_GIVEN_UP, attempt),
+            unless_step=(steps.FREEZE_GIVEN_UP, attempt.key),
         )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
-    _raise_failures(record, source.admin.create_acls(bindings), "created")
+    for some in batches(bindings):
+        with _stopping(context, attempt, f"{len(some)} DENY ACLs", ACL_SECONDS):
+            _seconds_to_stop(context, attempt)
+            _raise_failures(record, source.admin.create_acls(some), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
 
 
@@ -284,8 +301,9 @@ def all_planned_acls(record: MigrationRecord) -> set[Acl]:
     return {Acl(*fields) for entry in record.journal.steps(steps.FREEZE_ACLS) for fields in entry.details["acls"]}
 
 
-def _remove_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
-    bindings = planned_acls(record, attempt)
+def _remove_acls(record: MigrationRecord, source: Cluster) -> dict[str, Any]:
+    """Remove the bindings of all attempts: a late request of an earlier one may have added some after its lift."""
+    bindings = sorted(all_planned_acls(record))
     if bindings:
         _raise_failures(record, source.admin.delete_acls(bindings), "removed")
     return {"deny_acls_removed": len(bindings)}
@@ -314,9 +332,8 @@ def _raise_failures(record: MigrationRecord, results: dict[Acl, ItemError | None
 # -- frozen -----------------------------------------------------------------------------------------------------------
 
 
-log = logging.getLogger(__name__)
-
-
+#: How long whoever gives a freeze up may take to lift it, before others finish it.
+GIVEN_UP_SECONDS = 60.0
 #: Failures that a person may fix while producers are still frozen, if enough time is left.
 _HEALABLE = (GroupsIncomplete,)
 
@@ -333,7 +350,7 @@ def verified_attempt(record: MigrationRecord, step: str) -> FreezeAttempt:
         error = FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
             where=record.where(PHASE),
-            next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
+            next_step=words.again(record.spec),
         )
         if attempt is not None and attempt.lifted:
             error.add_next_step(words.lifted(attempt.method))
@@ -350,9 +367,23 @@ def check_deadline(record: MigrationRecord, attempt: FreezeAttempt) -> None:
         f"producers have been frozen for longer than max_producer_freeze "
         f"({record.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
         where=record.where(words.phase_of(record.spec)),
-        next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
-        f"choose a quieter hour; then {words.again(record.spec)}",
+        next_step=f"{too_slow(record, attempt)}; then {words.again(record.spec)}",
         details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
+    )
+
+
+def too_slow(record: MigrationRecord, attempt: FreezeAttempt) -> str:
+    """Say what helps against a freeze that has lasted too long: what most of its time has gone into; one clause."""
+    found = handover.measure_freeze(record, attempt.key, actor=record.journal.actor)
+    if found is None or not found.is_mostly_handover or record.spec.cutover.in_one_task or attempt.request is not None:
+        return (
+            "find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or choose a "
+            "quieter hour"
+        )
+    return (
+        f"{times.words(found.handover_seconds)} of {times.words(found.frozen_seconds)} were hand-overs between tasks: "
+        "set cutover.in_one_task: true, which runs all steps in one task, or raise cutover.max_producer_freeze "
+        f"({words.IF_PARAMS})"
     )
 
 
@@ -367,8 +398,9 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     A check of the source after this call also sees what was written while the receiver was late. Idempotent.
 
     :raises PhaseOver: the freeze was given up, so producers must not be stopped for it again.
-    :raises FreezeFailed: the webhook's receiver refused, or the freeze is over.
+    :raises FreezeFailed: the webhook's receiver refused, or the freeze is over, or nearly.
     :raises FreezeUnconfirmed: the receiver did not answer; ask again while the freeze lasts.
+    :raises StillFrozen: as :func:`freeze`.
     """
     if attempt.method != "webhook":
         return {}
@@ -377,16 +409,95 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     check_not_given_up(context, attempt)
     only_in = {State.CUTOVER} if attempt.request is None else None
     context.journal.step_once(steps.FREEZE_HELD, key=attempt.key, details={"method": attempt.method}, only_in=only_in)
-    # Checked right before a request that ends before the limit: a late request must not follow an ``unfreeze``.
-    if not attempt.ready:
-        check_deadline(context.record, attempt)
-    check_not_given_up(context, attempt)
-    # After READY there is no limit any more, and no caller that asks again.
-    within = None if attempt.ready else seconds_left(context.record, attempt)
+    with _stopping(context, attempt, "webhook without a deadline", REQUEST_SECONDS) as change:
+        # After READY no caller asks again.
+        attempts = ATTEMPTS if attempt.ready else 1
+        webhook = _client(receiver, attempts=attempts, may_send=partial(_seconds_to_stop, context, attempt))
+        answer = webhook.hold(context.migration_id, now=context.now(), order=change.order)
+        change.is_settled = answer.attempts == 1
+    return taken(answer, receiver)
+
+
+# -- requests that come too late ---------------------------------------------------------------------------------------
+
+
+def changes_of(context: PhaseContext, attempt: FreezeAttempt) -> Changes:
+    """Return what journals each request of an attempt to stop something, and undoes it if it came too late."""
+    if attempt.ready:
+        allowed: dict[str, Any] = {}
+    elif attempt.request is None:
+        allowed = {"only_in": {State.CUTOVER}}
+    else:
+        allowed = {"unless_step": (steps.FREEZE_GIVEN_UP, attempt.key)}
+    return Changes(
+        context.journal,
+        attempt.key,
+        standing=lambda: standing(context.record, attempt),
+        over=lambda: _given_up(context, attempt),
+        allowed=allowed,
+    )
+
+
+def standing(record: MigrationRecord, attempt: FreezeAttempt) -> Standing:
+    """Return what has become of an attempt, by the journal as last read, regardless of who holds the claim."""
+    last = record.freeze()
+    if last is None or last.ready:
+        return Standing.GOES_ON if last is None or last.number == attempt.number else Standing.SUPERSEDED
+    state = record.journal.tip_state
+    if last.lifted or last.given_up or (state is not None and state.is_terminal):
+        return Standing.OVER
+    return Standing.GOES_ON if last.number == attempt.number else Standing.SUPERSEDED
+
+
+def _stopping(
+    context: PhaseContext, attempt: FreezeAttempt, what: str, seconds: float
+) -> AbstractContextManager[Change]:
+    return changes_of(context, attempt).making(what, seconds, partial(take_back, context, attempt))
+
+
+def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """Free producers that a request of this process has stopped after they were freed; no claim is needed.
+
+    :raises StillFrozen: they could not be freed. Unless another owner has taken over, the journal has the freeze open
+        again, so that whoever runs goes on trying.
+    """
     try:
-        return hold_by_method(context.record, receiver, within_seconds=within)
-    finally:
-        free_again_if_lifted(context, attempt)
+        unfreeze(context, attempt)
+    except MigrationError as error:
+        _reopen(context, attempt, error)
+        what = f"freeze {attempt.number} had ended when a request to stop producers took effect, and they are stopped"
+        raise still_frozen(context.record, attempt, error, what=what) from error
+
+
+def _reopen(context: PhaseContext, attempt: FreezeAttempt, error: MigrationError) -> None:
+    details = {"error": error.as_dict()}
+    try:
+        context.journal.step(steps.FREEZE_CAME_LATE, attempt.key, details, unless_step=attempt.last_step)
+    except MigrationError as second:
+        log.warning("That producers are stopped again is not in the journal: %s", second)
+
+
+def _seconds_to_stop(context: PhaseContext, attempt: FreezeAttempt) -> float:
+    """Return how long a request to stop producers may take, right before it is sent.
+
+    :raises PhaseOver, ClaimLost: as :func:`check_not_given_up`.
+    :raises FreezeFailed: the limit has passed, or so little is left that the request could end after it.
+    """
+    check_not_given_up(context, attempt)
+    if attempt.ready:
+        return REQUEST_SECONDS
+    check_deadline(context.record, attempt)
+    left = seconds_left(context.record, attempt) - _MARGIN_SECONDS
+    if left < _MARGIN_SECONDS:
+        raise FreezeFailed(
+            f"only {left + _MARGIN_SECONDS:.1f} s of max_producer_freeze are left, so producers are not asked to stop "
+            "any more: the request could take effect after the limit",
+            where=context.where(words.phase_of(context.spec)),
+            next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
+            f"choose a quieter hour; then {words.again(context.spec)}",
+            details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
+        )
+    return left
 
 
 def check_not_given_up(context: PhaseContext, attempt: FreezeAttempt) -> None:
@@ -400,25 +511,18 @@ def check_not_given_up(context: PhaseContext, attempt: FreezeAttempt) -> None:
         return
     context.journal.check_holds()
     if context.journal.find_step(steps.FREEZE_GIVEN_UP, attempt.key) is not None:
-        raise PhaseOver(
-            f"freeze {attempt.number} was given up, so nothing may follow that belongs to it",
-            where=context.where(words.phase_of(context.spec)),
-            next_step="stop; the mirror goes on, and a new request to promote it begins a new freeze",
-        )
+        raise _given_up(context, attempt)
 
 
-def free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None:
-    """Free the producers again if somebody else freed them while the request to stop them was under way.
-
-    :raises PhaseOver: they were freed.
-    """
-    try:
-        check_not_given_up(context, attempt)
-    except PhaseOver:
-        unfreeze(context, attempt.method, attempt.key, attempt.deadline)
-        raise
-    except Transient as error:
-        log.warning("The journal cannot be read, so it is not known whether the freeze was lifted meanwhile: %s", error)
+def _given_up(context: PhaseContext, attempt: FreezeAttempt) -> PhaseOver:
+    is_mirror = attempt.request is not None
+    return PhaseOver(
+        f"freeze {attempt.number} was given up, so nothing may follow that belongs to it",
+        where=context.where(words.phase_of(context.spec)),
+        next_step="stop; the mirror goes on, and a new request to promote it begins a new freeze"
+        if is_mirror
+        else "stop; the cutover starts again with drain_ready and a new approval",
+    )
 
 
 @contextmanager
@@ -485,7 +589,11 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         is_restored = is_cutover and tail_stop.may_be_restored(record, attempt)
         if is_cutover and not is_restored:
             tail_stop.clear_tail_stop(record)
-        done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+        done = unfreeze(context, attempt)
+        # They are free now, unless a request to stop them is still under way in another process, or was sent by one
+        # that is dead. Nothing says "lifted" before that is over and they were freed again.
+        if wait_for_open(context.journal, attempt.key, now=context.now, sleep=context.sleep):
+            done = unfreeze(context, attempt)
     except (*HANDS_OFF, PhaseOver):
         raise
     except MigrationError as error:
@@ -501,6 +609,33 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         raise still_frozen(record, attempt, error, what=what) from error
     # Producers are free and that is journaled: a registry that cannot be reached delays neither.
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+
+
+def finish_given_up(context: PhaseContext) -> None:
+    """Finish the lift of a freeze that somebody has given up and not lifted: whoever runs does it. Idempotent.
+
+    Whoever gave it up has :data:`GIVEN_UP_SECONDS` to do it. A failure is logged; the next caller tries again.
+
+    :raises ClaimLost: another owner has taken over.
+    """
+    attempt, state = context.record.freeze(), context.journal.tip_state
+    if attempt is None or not attempt.is_open or not was_left(attempt, context.now()):
+        return
+    if state is None or state.is_terminal:
+        return
+    try:
+        lift(context, attempt, reason="it was given up before, but its end was not journaled")
+    except PhaseOver as error:
+        log.info("Freeze %s is not lifted: %s", attempt.number, error)
+    except StillFrozen as error:
+        log.error("%s", error)
+    else:
+        log.warning("Freeze %s, which was given up, is lifted: %s", attempt.number, words.lifted(attempt.method))
+
+
+def was_left(attempt: FreezeAttempt, now: datetime) -> bool:
+    """Whether an attempt was given up so long ago that nobody may be lifting it any more."""
+    return attempt.given_up_at is not None and (now - attempt.given_up_at).total_seconds() > GIVEN_UP_SECONDS
 
 
 def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None:

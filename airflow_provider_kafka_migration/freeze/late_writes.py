@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.compare.logs import KafkaLog
@@ -16,6 +15,7 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso_of_ms
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Counting ends here: the message says "at least" from then on.
@@ -27,7 +27,7 @@ class LateWrites:
     """What one source partition has beyond its boundary.
 
     :param records: committed records, counted up to :data:`MAX_COUNTED`.
-    :param first_at: timestamp of the first one, ISO 8601; empty if it has none.
+    :param first_at: timestamp of the first one, ISO 8601, or as a number that is no time; empty if it has none.
     :param producer_ids: ids of the idempotent and transactional producers that wrote them.
     :param is_open: an open transaction hides everything from its first record on.
     :param deleted_offsets: offsets beyond the boundary that the source has deleted already.
@@ -94,7 +94,7 @@ def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int, 
         if records >= MAX_COUNTED:
             break
     is_open = stable_offset < until_offset
-    first_at = datetime.fromtimestamp(first_ms / 1000, UTC).isoformat(timespec="seconds") if first_ms >= 0 else ""
+    first_at = iso_of_ms(first_ms) if first_ms >= 0 else ""
     deleted = sum(until - since for since, until in log.skipped)
     return LateWrites(records, first_at, tuple(sorted(producers - {-1})), is_open, deleted)
 

@@ -14,10 +14,17 @@ from typing import Any
 
 from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.changes import Changes
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, scope_name
-from airflow_provider_kafka_migration.schemas.modes import READONLY, make_source_readonly, restore_source
+from airflow_provider_kafka_migration.registry.access import TIMEOUT_SECONDS
+from airflow_provider_kafka_migration.schemas.modes import (
+    READONLY,
+    TemporarySettings,
+    make_source_readonly,
+    restore_source,
+)
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
@@ -60,9 +67,10 @@ def check_before_freeze(context: PhaseContext) -> None:
             raise
 
 
-def make_readonly(context: PhaseContext) -> dict[str, Any]:
+def make_readonly(context: PhaseContext, changes: Changes) -> dict[str, Any]:
     """Make the source registry refuse new schemas, if the spec says so; return details for the journal. Idempotent.
 
+    :param changes: those of the attempt to freeze: a mode that is set too late is put back.
     :raises FreezeFailed: the registry has accepted the mode, but does not have it.
     :raises MigrationError: the registry cannot be reached or refuses.
     """
@@ -70,7 +78,9 @@ def make_readonly(context: PhaseContext) -> dict[str, Any]:
         return {}
     record = context.record
     with closing(context.registry("source")) as registry:
-        scopes = make_source_readonly(record, registry, _own_modes(record))
+        settings = TemporarySettings(record, registry, "source")
+        with changes.making("source registry", TIMEOUT_SECONDS, settings.take_back):
+            scopes = make_source_readonly(settings, _own_modes(record))
         mode = registry.mode(None)
     if mode not in _CLOSED:
         raise FreezeFailed(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from airflow_provider_kafka_migration.errors import (
+    ClaimLost,
     DrainTimeout,
     FreezeFailed,
     Interrupted,
@@ -22,6 +23,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
+from airflow_provider_kafka_migration.record.changes import Standing
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.times import iso
@@ -67,6 +69,8 @@ class FreezePatience:
         self._sleep = sleep
         self._now = now
         self._began = now()
+        #: the last attempt in the journal, and the same while it is open
+        self._last: FreezeAttempt | None = None
         self._attempt: FreezeAttempt | None = None
         self._is_known = False
         self._tries = 0
@@ -105,6 +109,7 @@ class FreezePatience:
         except Transient as error:
             log.warning("The journal cannot be read, so it is not known whether producers are frozen: %s", error)
             return
+        self._last = attempt
         self._attempt = attempt if attempt is not None and attempt.is_open else None
         self._is_known = True
 
@@ -147,20 +152,20 @@ class FreezePatience:
         raise FreezeFailed(
             f"freeze {self._attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {reason}",
             where=error.where,
-            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then begin the cutover "
-            "again with drain_ready and a new approval",
+            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then {words.again(self._spec)}",
             details={"attempt": self._attempt.number, "cause": error.as_dict(), **details},
         ) from error
 
     def _lift_patiently(self, error: StillFrozen) -> None:
-        """Try to lift until the limit has passed, at least once; never returns."""
+        """Try to lift until the limit has passed, at least once; never returns.
+
+        Whatever the journal says, producers are called free only after an ``unfreeze`` of this process has succeeded.
+        """
         last = error
         while True:
             self._look()
-            if self._attempt is None and self._is_known:
-                raise self._lifted_meanwhile(error) from error
-            if self._attempt is not None:
-                last = self._lift(self._attempt, last)
+            if self._last is not None:
+                last = self._lift(self._last, last)
             if self._left() <= 0:
                 raise last from error
             self._pause(last)
@@ -168,20 +173,37 @@ class FreezePatience:
     def _lift(self, attempt: FreezeAttempt, error: StillFrozen) -> StillFrozen:
         """Try to lift once; return why it failed."""
         try:
-            frozen.lift(self._open_context(), attempt, reason="a step of the cutover failed for good")
+            context = self._open_context()
+            if attempt.is_open:
+                self._lift_open(context, attempt)
+            else:
+                # Somebody else has lifted it. This frees those whom a request of this process has stopped after that.
+                frozen.take_back(context, attempt)
         except StillFrozen as problem:
             return self._still_frozen(problem)
         except Transient as problem:
             return self._unknown(problem)
         raise self._lifted_meanwhile(error) from error
 
+    @staticmethod
+    def _lift_open(context: PhaseContext, attempt: FreezeAttempt) -> None:
+        try:
+            frozen.lift(context, attempt, reason="a step of the cutover failed for good")
+        except ClaimLost as lost:
+            # Another owner decides about the freeze, unless it has ended: then nobody may stay stopped for it.
+            if frozen.standing(context.record, attempt) is not Standing.OVER:
+                raise
+            frozen.take_back(context, attempt)
+            lost.add_next_step("producers whom this run had stopped too late are free again")
+            raise
+
     def _lifted_meanwhile(self, error: MigrationError) -> FreezeFailed:
-        method = self._attempt.method if self._attempt else self._spec.cutover.freeze
+        method = self._last.method if self._last else self._spec.cutover.freeze
         return FreezeFailed(
             "a step of the cutover failed for good, and the freeze is lifted now",
             where=error.where,
             next_step=f"{words.lifted(method)}. Find the failure before this one in the log and fix its cause; then "
-            "begin the cutover again with drain_ready and a new approval",
+            f"{words.again(self._spec)}",
             details={"cause": error.as_dict()},
         )
 

@@ -266,7 +266,7 @@ def read_progress(record: MigrationRecord, name: str) -> Progress | None:
         phase=name,
         message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
         f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}"
-        f"{_overtaken(document)}{_troubled(document)}",
+        f"{_overtaken(document)}{_went_back(document)}{_troubled(document)}",
         done=int(document["partitions_done"]),
         total=int(document["partitions_total"]),
         unit="partitions",
@@ -275,6 +275,7 @@ def read_progress(record: MigrationRecord, name: str) -> Progress | None:
         records_per_second=float(document["records_per_second"]),
         eta_seconds=left / rate if name == "seed" and rate > 0 else -1.0,
         failed=int(document.get("partitions_failed", 0)),
+        went_back=int(document.get("partitions_went_back", 0)),
         stuck=int(document.get("partitions_stuck", 0)),
         stuck_seconds=float(document.get("stuck_seconds", 0.0)),
         heartbeat=f"{document.get('run')} {document.get('seconds')} {document.get('at')}",
@@ -291,6 +292,11 @@ def _troubled(document: Mapping[str, Any]) -> str:
 def _overtaken(document: Mapping[str, Any]) -> str:
     found = int(document.get("partitions_overtaken", 0))
     return f", tombstones may have been removed before they were read in {_count(found)}" if found else ""
+
+
+def _went_back(document: Mapping[str, Any]) -> str:
+    found = int(document.get("partitions_went_back", 0))
+    return f", THE TARGET LOST RECORDS after they were copied in {_count(found)}" if found else ""
 
 
 def _count(partitions: int) -> str:

@@ -172,7 +172,8 @@ def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimL
     return ClaimLost(
         what,
         where=Where(migration_id=migration_id),
-        next_step="stop; nothing was written. To continue here, clear the task with takeover=true (CLI: --takeover)",
+        next_step="stop: this run may change nothing more. To continue here, clear the task with takeover=true (CLI: "
+        "--takeover)",
         details={
             "generation": claim.generation if claim else None,
             "holder": str(holder.owner) if holder else None,

@@ -185,6 +185,11 @@ class Journal:
         """Generation of this object's own claim; 0 without one."""
         return self._claim.generation if self._claim else 0
 
+    @property
+    def actor(self) -> str:
+        """Who acts through this object; empty without a claim."""
+        return self._claim.owner.actor if self._claim else ""
+
     def is_past(self, state: State) -> bool:
         """Return whether the migration is past a state of the forward path, so that state's work is done."""
         working = self.working_state
@@ -488,7 +493,8 @@ class Journal:
         raise PhaseOver(
             f"this may be done only in {', '.join(sorted(only_in))}, but the migration is in {state}",
             where=Where(migration_id=self.migration_id, phase=state.value if state else None),
-            next_step="stop; nothing was written. If still needed, clear the task: it acts on the current state",
+            next_step="stop: nothing more may be changed here. If still needed, clear the task: it acts on the current "
+            "state",
         )
 
 

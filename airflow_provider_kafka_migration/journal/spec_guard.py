@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPE
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, JournalConflict, Where
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.spec import OPTIONAL_SECTIONS
+from airflow_provider_kafka_migration.spec.conflicts import CONNECTIONS, SECRETS
 from airflow_provider_kafka_migration.state import FORWARD, State, position
 
 #: The last state in which a field, or all fields of a section, may change. The longest matching path applies;
@@ -182,7 +183,7 @@ def _has_section(fields: Mapping[str, Any], section: str) -> bool:
 
 def _kept(path: str, value: Any) -> Any:
     """Return the value as it is journaled: a hash replaces a value that may hold a secret."""
-    is_risky = path in _HASHED or (isinstance(value, str) and _is_risky_address(value))
+    is_risky = path in _HASHED or (isinstance(value, str) and (_is_risky_address(value) or _is_secret(path, value)))
     return f"{_HASH}{canonical_digest(value)[:16]}" if is_risky and value is not None else value
 
 
@@ -190,6 +191,13 @@ def _hashed_now(path: str, recorded: Any) -> Any:
     """Return a journaled value as this version would store it; a hash stays unchanged."""
     is_hash = isinstance(recorded, str) and recorded.startswith(_HASH)
     return recorded if is_hash else _kept(path, recorded)
+
+
+def _is_secret(path: str, value: str) -> bool:
+    """Return whether a field for a reference holds what an earlier version accepted and may be the secret itself."""
+    if path in SECRETS and any(plain_secrets.in_secret(path, value)):
+        return True
+    return path in CONNECTIONS and any(plain_secrets.in_connection(path, value))
 
 
 def _is_risky_address(text: str) -> bool:

@@ -33,11 +33,13 @@ from airflow_provider_kafka_migration.journal.entries import utc_now
 from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
 from airflow_provider_kafka_migration.lanes.figures import (
+    HELD_TROUBLE_SECONDS,
     MAX_NAMED,
     EarlierRuns,
     State,
     Trouble,
     TroubleLines,
+    held_back_error,
     in_order,
     is_same_topic,
 )
@@ -91,6 +93,9 @@ class _Standing:
     #: what prevents copying it, and since when (monotonic clock)
     trouble: dict[str, object] | None = None
     stuck_since: float | None = None
+    #: the position at which an open transaction holds it back, and since when (seconds since 1970)
+    held_at: int = -1
+    held_since: float = 0.0
     #: since when all slices have ended with the answer that its topic does not exist (monotonic clock)
     missing_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
@@ -163,6 +168,9 @@ class JobProgress:
                 standing = self._standing.get((*key, False))
                 if standing is not None and is_same_topic(item, ids[key]):
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
+                    if name == self.job.name:
+                        # People have to hear of it, however often the driver is restarted.
+                        standing.went_back = tuple((int(end), int(to)) for end, to in item.get("went_back", ()))
 
     @property
     def follows(self) -> bool:
@@ -355,7 +363,8 @@ class JobProgress:
     def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
         """Return where the target's log end went back: within the slice, and since the previous slice."""
         since: tuple[tuple[int, int], ...] = ()
-        if 0 <= now.resumed_offset < standing.end_offset:
+        is_told = bool(now.went_back) and now.went_back[0][1] == now.resumed_offset
+        if 0 <= now.resumed_offset < standing.end_offset and not is_told:
             since = ((standing.end_offset, now.resumed_offset),)
         if now.resumed_offset >= 0:
             standing.end_offset = now.target_offset
@@ -365,6 +374,7 @@ class JobProgress:
         error = result.error or result.trouble
         if error is None:
             standing.is_well()
+            self._judge_held(standing, result)
             return
         now = time.monotonic()
         if result.records or result.holes:
@@ -379,6 +389,23 @@ class JobProgress:
         # A partition that waits for a schema waits for as long as it takes.
         exhausted = exhausted and error["code"] != SchemaIdUnknown.code
         standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
+
+    def _judge_held(self, standing: _Standing, result: PartitionResult) -> None:
+        """Take an open transaction that holds a partition back for too long for trouble: no lag shows it."""
+        now = utc_now().timestamp()
+        if not result.is_held or result.done:
+            standing.held_at = -1
+            return
+        if standing.held_at != result.source_offset:
+            standing.held_at, standing.held_since = result.source_offset, now
+        since = standing.held_since
+        if result.held_since_ms >= 0:
+            # It may have been open for long when this driver began. Clocks differ, and records may bear any time: what
+            # was seen here counts at least.
+            since = min(since, result.held_since_ms / 1000)
+        if now - since >= HELD_TROUBLE_SECONDS:
+            standing.trouble = held_back_error(result, self.job.migration_id)
+            standing.stuck_since = time.monotonic() - (now - since)
 
     def _topic_gone(
         self, standing: _Standing, result: PartitionResult, error: dict[str, Any], now: float
@@ -441,6 +468,7 @@ class JobProgress:
             "partitions_done": sum(item.done for item in own),
             "partitions_failed": sum(self._failure(key) is not None for key in keys),
             "partitions_stuck": len(stuck),
+            "partitions_went_back": sum(bool(item.went_back) for item in own),
             "partitions_overtaken": len({key[:2] for key, item in self._standing.items() if item.overtaken}),
             "stuck_seconds": round(max(stuck, default=0.0), 1),
             "troubles": [item.as_dict() for item in troubles[:MAX_NAMED]],

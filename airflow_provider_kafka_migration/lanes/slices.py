@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.kafka.clock import Deadline
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes.assignment import RateWatch
 from airflow_provider_kafka_migration.lanes.figures import SUMS, FiguresWriter
+from airflow_provider_kafka_migration.lanes.open_transactions import with_holders
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -372,13 +373,14 @@ def run_slice(
         rates.poll()
         limits = SliceLimits(lease.deadline, stops.until, should_stop, lambda: rates.bytes_per_second)
         archive = clients.store(job.archive_location) if job.via == "s3" else None
+        # A restore gets no access to the source, which may be unreachable from here or no longer exist.
+        source = None if job.name == "restore" else wire("source")
         is_backup = job.name == "backup"
         assert archive is not None or not is_backup
         copier = Lane(
             job,
             lane,
-            # A restore gets no access to the source, which may be unreachable from here or no longer exist.
-            source=None if job.name == "restore" else wire("source"),
+            source=source,
             target=None if is_backup else wire("target"),
             map_store=archive if is_backup and archive is not None else store,
             archive_store=archive,
@@ -388,4 +390,6 @@ def run_slice(
             opened.enter_context(LaneProver(job, lane, clients, store, lease.deadline))
         with writer.watching(copier.copies):
             results = copier.run()
+        if source is not None:
+            results = with_holders(results, copier.copies, source)
     return [result.model_copy(update={"slice_number": lease.generation}) for result in results]

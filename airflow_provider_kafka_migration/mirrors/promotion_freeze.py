@@ -281,11 +281,7 @@ def _stop_and_verify(context: PhaseContext, attempt: FreezeAttempt, request: Mir
     record = context.record
     frozen.check_not_given_up(context, attempt)
     frozen.check_deadline(record, attempt)
-    try:
-        method = frozen.freeze(context, attempt.method, attempt.key, attempt.deadline)
-    finally:
-        # The request may have lasted longer than the limit, and come after the lift.
-        frozen.free_again_if_lifted(context, attempt)
+    method = frozen.freeze(context, attempt)
     watch = Watch(POLL_SECONDS, _pauses(context, request), time.monotonic)
     result = verify(record, context.source, attempt, method, watch)
     context.journal.step(

@@ -19,6 +19,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from airflow_provider_kafka_migration.record.finding_codes import seen_with_subject
 from airflow_provider_kafka_migration.record.times import words
 from airflow_provider_kafka_migration.spec import format_duration
 
@@ -53,6 +54,7 @@ def _environment(form: str) -> Environment:
         fenced=fenced,
         megabytes=megabytes,
         pairs=pairs,
+        seen=seen_with_subject,
         shell=shell,
         words=words,
     )

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags
 
 PHASE = "cutover"
@@ -70,9 +71,19 @@ def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFaile
     return FreezeFailed(
         f"freeze {attempt.number} was given up earlier, but not journaled as lifted; it is lifted now",
         where=context.where(PHASE),
-        next_step="clear drain_ready and what follows it: the cutover starts again with a new approval; "
-        f"{words.lifted(attempt.method)}",
+        next_step=f"{words.again(context.spec)}; {words.lifted(attempt.method)}",
     )
+
+
+def unwatched(context: PhaseContext, task_id: str, state: str) -> FreezeFailed:
+    """Return the error of a freeze that must not begin, because the task that would end it in time has ended."""
+    error = FreezeFailed(
+        f"no freeze is begun: the task {task_id}, which lifts a freeze that lasts too long, has ended ({state})",
+        where=context.where(PHASE),
+        next_step=words.again(context.spec),
+    )
+    error.add_next_step(words.not_begun(context.spec.cutover.freeze))
+    return error
 
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
@@ -89,7 +100,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         raise FreezeFailed(
             f"{check.why_not_small(status)}: {status.summary()}",
             where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
-            next_step="wait until drain_ready is green again, then approve again",
+            next_step=words.again(context.spec),
         )
     # Last, because this may change access on the target: a cutover that is refused for anything else changes nothing.
     take_over.check_before_freeze(context)
@@ -115,11 +126,13 @@ def _by_hand(spec: MigrationSpec) -> bool:
 
 
 def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> FreezeResult:
-    method = frozen.freeze(context, attempt.method, attempt.key, attempt.deadline)
-    method |= source_registry.make_readonly(context)
+    method = frozen.freeze(context, attempt)
+    method |= source_registry.make_readonly(context, frozen.changes_of(context, attempt))
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
     result = verify(context.record, context.source, attempt, method, watch)
-    context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+    details = {"result": result.model_dump(mode="json")}
+    # ``only_in``: what was given up meanwhile is not verified, whatever the source's ends say.
+    context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details=details, only_in={State.CUTOVER})
     follow.name_born_late(context.record, context.source, attempt.key)
     return result
 

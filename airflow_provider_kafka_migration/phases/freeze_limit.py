@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.errors import (
     CREDENTIALS_REFUSED,
     FreezeFailed,
@@ -64,7 +65,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
     left = frozen.seconds_left(record, attempt)
-    if left > 0:
+    if left > 0 and not _overdue(record, attempt):
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
     return {"ready": _overdue(record, attempt), "summary": summary}
@@ -120,11 +121,13 @@ def run(context: PhaseContext) -> PhaseResult:
         # READY_FOR_CLIENT_SWITCH was journaled in this very moment: from then on the source is never unfrozen.
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     details = frozen.lift(context, attempt, reason=REASON)
+    if taken_back := write_grants.take_back_if_lifted(context):
+        details["write_grants_taken_back"] = taken_back
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed; then clear "
-        "drain_ready and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
+        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed, or, "
+        f"if none did: {frozen.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
         details={"attempt": attempt.number, **details},
     )
 
@@ -179,7 +182,8 @@ def _overdue(record: MigrationRecord, attempt: FreezeAttempt) -> bool:
 
 
 def _is_late(attempt: FreezeAttempt, now: datetime) -> bool:
-    return (now - attempt.deadline).total_seconds() > LATE_SECONDS
+    """Whether a freeze should have ended: by its limit, or because it was given up and not lifted."""
+    return (now - attempt.deadline).total_seconds() > LATE_SECONDS or frozen.was_left(attempt, now)
 
 
 def _result(summary: str, *, watch: bool, nothing_to_lift: bool = False) -> PhaseResult:

@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.planning.make import write_plan
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.finding_codes import CODES, finding
+from airflow_provider_kafka_migration.record.finding_codes import CODES, finding, seen_with_subject
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import probe
@@ -161,7 +161,7 @@ def _failed_check(name: str, error: MigrationError) -> Finding:
 
 
 def _line(item: Finding) -> str:
-    return f"{item.code} {item.title}: {item.seen}" + (f" ({item.subject})" if item.subject else "")
+    return f"{item.code} {item.title}: {seen_with_subject(item.model_dump())}"
 
 
 def as_table(findings: list[Finding]) -> str:
@@ -205,6 +205,7 @@ CHECKS: dict[str, Check] = {
     "transaction timeouts": target.check_transaction_timeouts,
     "disk": target.check_disk,
     "transactions": source.check_transactions,
+    "sentinels": source.check_sentinels,
     "coupled topics": source.check_coupled_topics,
     "retention": source.check_retention,
     "control markers": source.check_markers,
@@ -212,6 +213,7 @@ CHECKS: dict[str, Check] = {
     "groups": access.check_groups,
     "groups that are left out": access.check_left_out_groups,
     "ACLs": access.check_acls,
+    "ACLs that reach further": access.check_reach,
     "others who may write to remote topics": access.check_remote_writers,
     "users": access.check_users,
     "quotas and group configs": access.check_quotas,

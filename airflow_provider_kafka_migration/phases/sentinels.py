@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
-from airflow_provider_kafka_migration.errors import Transient
-from airflow_provider_kafka_migration.freeze import frozen, stand_still
+from airflow_provider_kafka_migration.errors import BrokerRefused, MigrationError, Transient
+from airflow_provider_kafka_migration.freeze import frozen, stand_still, words
 from airflow_provider_kafka_migration.freeze.sentinel_records import find_sentinels, sentinel_record
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
@@ -223,11 +223,20 @@ def _produce_once(
             elif item.error_code in error_codes.STALE_METADATA:
                 wire.forget_leaders([key])
             elif not error_codes.retriable(item.error_code):
-                raise error_codes.error_for(
-                    item.error_code,
-                    "the sentinel cannot be written",
-                    where=record.where(PHASE, cluster="source", topic=item.topic, partition=item.partition),
-                )
+                raise _refused(record, item.topic, item.partition, item.error_code)
+
+
+def _refused(record: MigrationRecord, topic: str, partition: int, code: int) -> MigrationError:
+    where = record.where(PHASE, cluster="source", topic=topic, partition=partition)
+    error = error_codes.error_for(code, "the sentinel cannot be written", where=where)
+    if not isinstance(error, BrokerRefused):
+        return error
+    return BrokerRefused(
+        error.what,
+        where=where,
+        next_step="once the freeze is lifted, change what makes the topic refuse it, or set cutover.sentinel: "
+        f"end_offsets, which writes nothing to the source; then {words.again(record.spec)}",
+    )
 
 
 def _by_leader(leaders: dict[TopicPartition, int]) -> list[tuple[int, list[TopicPartition]]]:

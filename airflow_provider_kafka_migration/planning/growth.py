@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.planning.make import put_plan
 from airflow_provider_kafka_migration.planning.verdicts import verdict_of
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.finding_codes import seen_with_subject
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -196,7 +197,7 @@ def check_is_of(record: MigrationRecord, plan: Plan) -> None:
     if blockers:
         raise PrecheckBlocked(
             f"the precheck of this plan ended with {len(blockers)} blockers, the first is {blockers[0].code}: "
-            f"{blockers[0].seen}",
+            f"{seen_with_subject(blockers[0].model_dump())}",
             where=record.where(PHASE),
             next_step=f"{blockers[0].fix}; then clear precheck and everything below it",
         )

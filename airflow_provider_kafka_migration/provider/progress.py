@@ -173,8 +173,8 @@ def call_all(callbacks: Sequence[Callback], context: Context, text: str) -> None
 
 
 class TroubleNotices:
-    """Processes the progress of a copy. It notifies once for each partition that fails, once each time some are stuck,
-    and once each time the tail's driver is silent although its task waits for it.
+    """Processes the progress of a copy. It notifies once for each partition that fails or whose records the target has
+    lost, once each time some are stuck, and once each time the tail's driver is silent although its task waits for it.
 
     :param notify: called with a line for people.
     :param gauge: writes a metric with its tags.
@@ -194,7 +194,7 @@ class TroubleNotices:
         self._migration_id = migration_id
         self._notify = notify
         self._gauge = gauge or write_gauge
-        self._failed = 0
+        self._failed = self._went_back = 0
         self._told_stuck = self._told_silent = False
         self._clock = clock
         self._heartbeat, self._heard_at = "", clock()
@@ -203,6 +203,7 @@ class TroubleNotices:
         """Return what was notified, for the task's next part on another machine; JSON-serializable."""
         return {
             "failed": self._failed,
+            "went_back": self._went_back,
             "stuck": self._told_stuck,
             "silent": self._told_silent,
             "heartbeat": self._heartbeat,
@@ -214,6 +215,7 @@ class TroubleNotices:
         if not memory:
             return
         self._failed, self._told_stuck = int(memory["failed"]), bool(memory["stuck"])
+        self._went_back = int(memory.get("went_back", 0))
         self._told_silent, self._heartbeat = bool(memory["silent"]), str(memory["heartbeat"])
         self._heard_at = self._clock() - max(time.time() - float(memory["heard_at"]), 0.0)
 
@@ -222,11 +224,11 @@ class TroubleNotices:
         if progress.failed < 0:
             return
         tags = {"migration_id": self._migration_id, "phase": progress.phase}
-        has_news = progress.failed > self._failed
+        has_news = progress.failed > self._failed or progress.went_back > self._went_back
         is_long = progress.stuck > 0 and progress.stuck_seconds >= STUCK_NOTICE_SECONDS
         has_news = has_news or (is_long and not self._told_stuck)
         # A new driver counts from 0, so a partition that fails again is reported again.
-        self._failed = progress.failed
+        self._failed, self._went_back = progress.failed, max(progress.went_back, 0)
         self._told_stuck = progress.stuck > 0 and (self._told_stuck or is_long)
         if has_news:
             self._notify(progress.message)

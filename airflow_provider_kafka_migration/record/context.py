@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -118,6 +119,8 @@ class Progress:
     failed: int = -1
     stuck: int = -1
     stuck_seconds: float = -1.0
+    #: partitions of which the target has lost records after they were copied
+    went_back: int = -1
     #: changes each time the job's driver writes
     heartbeat: str = ""
     #: all that is known about a copy job, for metrics: not for people, and too large to be stored
@@ -206,6 +209,7 @@ class PhaseContext:
     verifier: ContentVerifier | None = None
     progress: Callable[[Progress], None] = _ignore
     now: Callable[[], datetime] = _utc_now
+    sleep: Callable[[float], None] = time.sleep
     #: Opens a client of a schema registry; None: as the spec's connections say.
     open_registry: Callable[[Role], Registry] | None = None
 

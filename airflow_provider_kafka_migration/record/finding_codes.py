@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +136,11 @@ _ALL = (
     Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),
     Code("W052", "topics coupled by transactions are split", "migrate these topics together"),
     Code("W053", "transaction timeouts above the target's limit", "raise transaction.max.timeout.ms on the target"),
+    Code(
+        "B054",
+        "a topic of the source would refuse the sentinel of the cutover",
+        "set cutover.sentinel: end_offsets, which writes nothing to the source, or change the topic's config there",
+    ),
     # -- limits
     Code("W060", "the target accepts only smaller messages", "raise max.message.bytes there before clients switch"),
     Code("B061", "requests would be too large for the target", "raise socket.request.max.bytes on the target"),
@@ -206,6 +212,12 @@ _ALL = (
     ),
     Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
     # -- access
+    Code(
+        "W078",
+        "ACLs reach beyond the migrated topics on a target that others use",
+        "leave the principals out (acls.exclude_principals) and grant narrower ones by hand, or accept that they get "
+        "the same rights over what others have there",
+    ),
     Code(
         "W079",
         "others may write to the remote topics",
@@ -408,6 +420,15 @@ def finding(code: str, seen: str, *, subject: str = "", fix: str = "", **details
         subject=subject,
         details=details,
     )
+
+
+def seen_with_subject(item: Mapping[str, Any]) -> str:
+    """Return what a finding has seen, with what it is about in front.
+
+    :param item: a finding as JSON data.
+    """
+    subject, seen = str(item.get("subject") or ""), str(item["seen"])
+    return seen if not subject or seen.startswith(subject) else f"{subject}: {seen}"
 
 
 def some(names: list[str], limit: int = 10) -> str:

@@ -39,6 +39,7 @@ TOPOLOGY_COPIED: Final = "topology_copied"
 ACLS_CREATING: Final = "acls_creating"
 ACLS_REMOVED: Final = "acls_removed"
 QUOTAS_SETTING: Final = "quotas_setting"
+USERS_CREATING: Final = "users_creating"
 #: [user]
 USER_CREATED: Final = "user_created"
 #: [user]
@@ -77,6 +78,8 @@ PRODUCER_IDS: Final = "producer_ids"
 SEED_DONE: Final = "seed_done"
 RESTORED: Final = "restored"
 TAIL_DONE: Final = "tail_done"
+#: The target's log end went back below what had been copied [topic-partition/log end-when it was seen].
+TARGET_LOST_RECORDS: Final = "target_lost_records"
 #: The token of a job that is about to be submitted to a Spark engine [name of the job document].
 SPARK_JOB_SUBMITTING: Final = "spark_job_submitting"
 #: The engine's id of that job [name of the job document].
@@ -133,6 +136,12 @@ FREEZE_HELD: Final = "freeze_held"
 #: migration goes back to ``tail`` instead.
 FREEZE_GIVEN_UP: Final = "freeze_given_up"
 FREEZE_LIFTED: Final = "freeze_lifted"
+#: A request to stop producers took effect after the lift and could not be undone: the freeze is open again.
+FREEZE_CAME_LATE: Final = "freeze_came_late"
+#: A change that somebody may have to undo is about to be made, and its outcome (``record.changes``) [number of the
+#: freeze, for requests that stop producers].
+CHANGE_BEGUN: Final = "change_begun"
+CHANGE_ENDED: Final = "change_ended"
 #: The source registry stays read-only after a freeze: it could not be given its former modes. The details hold what a
 #: person has to do [attempt].
 SOURCE_REGISTRY_READONLY: Final = "source_registry_still_readonly"
@@ -168,6 +177,8 @@ OLD_CLUSTER_RELEASED: Final = "old_cluster_released"
 CLIENT_SWITCH_ACKNOWLEDGED: Final = "client_switch_acknowledged"
 #: Once it exists, ``plan_acls`` no longer defers anything.
 WRITE_GRANTS: Final = "write_grants"
+#: The cutover that gave them was abandoned.
+WRITE_GRANTS_TAKEN_BACK: Final = "write_grants_taken_back"
 PRODUCER_VISIBLE_RESTORED: Final = "producer_visible_restored"
 #: All content is proven equal; journaled before anything may be deleted on the target.
 CONTENT_PASSED: Final = "content_passed"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pendulum
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso(at: datetime) -> str:
@@ -12,6 +14,17 @@ def iso(at: datetime) -> str:
     if at.tzinfo is None:
         raise ValueError("a time without a zone")
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def iso_of_ms(since_1970_ms: int) -> str:
+    """Return the time of a timestamp that a client has chosen, to the second.
+
+    Producers may write any 64 bits, for instance micro- or nanoseconds: what no calendar has is shown as the number.
+    """
+    try:
+        return (_EPOCH + timedelta(milliseconds=since_1970_ms)).isoformat(timespec="seconds")
+    except OverflowError:
+        return f"timestamp {since_1970_ms}"
 
 
 def parse_iso(text: str) -> datetime:

@@ -123,6 +123,15 @@ class TemporarySettings:
         except MigrationError as second:
             log.warning("After a failure, settings of the %s registry were not put back: %s", self._role, second)
 
+    def take_back(self) -> None:
+        """Put back what this object has changed too late: nothing is journaled, and no claim is needed.
+
+        :raises SchemaSettingsNotRestored: the registry does not return to a former value; the error lists the scopes.
+        """
+        _, failed = self._restore_unjournaled(self._mine)
+        if failed:
+            raise self._not_restored(failed)
+
     def restore_after_end(self) -> int:
         """Put back what the journal of an ended migration has open; return the number of scopes that were changed.
 
@@ -449,8 +458,10 @@ def _read_only_error(subject: str, mode: str) -> RegistryReadOnly:
 # -- read-only source -------------------------------------------------------------------------------------------------
 
 
-def make_source_readonly(record: MigrationRecord, source: Registry, own_modes: Mapping[str, str | None]) -> list[str]:
+def make_source_readonly(settings: TemporarySettings, own_modes: Mapping[str, str | None]) -> list[str]:
     """Make the source registry refuse new schemas; return the scopes that were changed.
+
+    :param settings: of the source registry.
 
     :param own_modes: contexts and subjects with an explicit mode, by scope: those that still take schemas must be
         changed one by one, because a narrower mode overrides a wider one.
@@ -461,7 +472,7 @@ def make_source_readonly(record: MigrationRecord, source: Registry, own_modes: M
         scope for scope, mode in own_modes.items() if scope != REGISTRY and mode in (READWRITE, IMPORT, "FORWARD")
     ]
     scopes = [REGISTRY, *sorted(writable)]
-    for error in TemporarySettings(record, source, "source").change("mode", scopes, READONLY).values():
+    for error in settings.change("mode", scopes, READONLY).values():
         raise error
     return scopes
 

@@ -14,11 +14,18 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_kafka_migration import plain_secrets
-from airflow_provider_kafka_migration.references import SECRET_STORES
 from airflow_provider_kafka_migration.spec import mirror
 
 #: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+#: All fields that refer to a secret. A text without a scheme is no reference there: it may be the secret itself.
+SECRETS = ("cutover.webhook_secret", "evidence.signing_key")
+#: All fields that name a connection, where a text without a scheme is an Airflow connection id.
+CONNECTIONS = (
+    *("source.conn_id", "target.conn_id", "storage.conn_id", "spark.conn_id"),
+    *("schemas.source", "schemas.target"),
+)
 
 #: (path in the spec, reason)
 Mistake = tuple[str, str]
@@ -74,7 +81,6 @@ def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mi
             _grants_without_acls,
             _grants_with_iam,
             _mirror_maker_acls,
-            _users,
             _webhook,
         ),
         *(
@@ -207,14 +213,21 @@ def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield "acls.write_grants", f"{acls.write_grants} cannot hold back what acls.target_auth: iam leaves to a person"
 
 
+def _refuse_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a policy that compares ACLs with a target that has none."""
+    acls = _section(sections, "acls")
+    if acls.policy == "refuse" and acls.target_auth == "iam":
+        yield (
+            "acls.policy",
+            "refuse compares the ACLs of both clusters, and acls.target_auth: iam has none on the target, so every one "
+            "would differ: use merge, which writes access-map.json",
+        )
+
+
 def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find texts that are not secret references."""
     for user, reference in sorted(_section(sections, "acls").users.items()):
-        scheme, separator, rest = reference.partition(":")
-        if not separator or not (scheme.isidentifier() or scheme in SECRET_STORES) or not rest:
-            # The value may be the secret itself, so the message does not repeat it.
-            forms = "env:NAME, file:PATH, airflow:CONN_ID or that of a secret store"
-            yield f"acls.users.{user}", f"not a secret reference: write {forms}"
+        yield from plain_secrets.in_secret(f"acls.users.{user}", reference)
 
 
 def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -227,8 +240,6 @@ def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 def _registries(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find registries that are missing, twice the same, or not references."""
     schemas = _section(sections, "schemas")
-    yield from plain_secrets.in_connection("schemas.source", schemas.source)
-    yield from plain_secrets.in_connection("schemas.target", schemas.target)
     if schemas.source and schemas.source == schemas.target:
         yield "schemas.target", "source and target use the same registry connection"
     if schemas.source and not schemas.target and not schemas.topic:
@@ -386,6 +397,21 @@ def _differs(section: Any, key: str, **required: Any) -> bool:
     return bool((value.model if isinstance(value, ValidKeys) else value) != getattr(kind(**required), key))
 
 
+def _references(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find secrets, addresses and logins in fields that want a reference to them."""
+    for paths, check in ((SECRETS, plain_secrets.in_secret), (CONNECTIONS, plain_secrets.in_connection)):
+        for path in paths:
+            section, _, key = path.partition(".")
+            with contextlib.suppress(KeyUnknownError):
+                yield from check(path, getattr(_section(sections, section), key))
+
+
+def _public_key(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    key = _section(sections, "evidence").public_key
+    if key is not None and not re.fullmatch("[0-9a-fA-F]{64}", key):
+        yield "evidence.public_key", "an Ed25519 public key has 64 hex digits"
+
+
 def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     address = _section(sections, "cutover").producer_freeze_webhook
     yield from plain_secrets.in_webhook("cutover.producer_freeze_webhook", address)
@@ -400,4 +426,7 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 #: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
-_SINCE_ACCEPTED = (_mirror_and_copy, _promotion_freeze, _webhook_secret, _spark_secrets, _notifier_secrets)
+_SINCE_ACCEPTED = (
+    *(_mirror_and_copy, _promotion_freeze, _refuse_with_iam),
+    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets),
+)

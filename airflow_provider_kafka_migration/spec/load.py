@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.adoption import AdoptSection
 from airflow_provider_kafka_migration.spec.conflicts import Mistake, ValidKeys, conflicts
 from airflow_provider_kafka_migration.spec.mirror import MirrorSection
+from airflow_provider_kafka_migration.spec.mistakes import describe
 from airflow_provider_kafka_migration.spec.schemas import SchemasSection
 from airflow_provider_kafka_migration.spec.sections import (
     AclsSection,
@@ -160,13 +161,6 @@ class _ConflictsError(ValueError):
         super().__init__("; ".join(f"{path}: {reason}" for path, reason in found))
 
 
-def _mistake_path(location: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
-    return text or "(whole spec)"
-
-
 def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) -> MigrationSpec:
     """Parse the spec in a mapping and apply all defaults.
 
@@ -215,14 +209,13 @@ def with_mirror_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -> list[dict[str, str]]:
     """Collect the mistakes that pydantic found, and the conflicts between valid keys."""
-    mistakes = [
-        {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
+    items = [
+        item
         for item in error.errors(include_url=False, include_input=False)
         if not isinstance(item.get("ctx", {}).get("error"), _ConflictsError)
     ]
-    found = conflicts(_valid_sections(data), recorded=recorded)
-    mistakes += [{"path": path, "reason": reason} for path, reason in found]
-    return mistakes
+    found = [*describe(items, MigrationSpec), *conflicts(_valid_sections(data), recorded=recorded)]
+    return [{"path": path or "(whole spec)", "reason": reason} for path, reason in found]
 
 
 def _valid_sections(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from pydantic import Field, ValidationError
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.load import MigrationSpec, parse_spec, read_yaml
 from airflow_provider_kafka_migration.spec.mirror_rings import endless_way
+from airflow_provider_kafka_migration.spec.mistakes import describe
 from airflow_provider_kafka_migration.spec.sections import ClusterSection, Section, StorageSection
 
 _ARROW = "->"
@@ -82,10 +83,8 @@ def parse_flows(data: Any, *, path: str | None = None) -> tuple[dict[str, Migrat
     try:
         file = MirrorsFile.model_validate(data)
     except ValidationError as error:
-        found = [
-            {"path": ".".join(str(part) for part in item["loc"]) or "(whole file)", "reason": item["msg"]}
-            for item in error.errors(include_url=False, include_input=False)
-        ]
+        errors = error.errors(include_url=False, include_input=False)
+        found = [{"path": place or "(whole file)", "reason": why} for place, why in describe(errors, MirrorsFile)]
         raise _invalid(found, path) from None
     flows, mistakes = {}, list[dict[str, str]]()
     names = [_name(name) for name in file.flows]

@@ -136,7 +136,9 @@ class TopologySection(Section):
     """How topics and their configs are created."""
 
     replication_factor: Literal["source", "target_default"] | Annotated[int, Field(ge=1)] = Field(
-        "source", description="source, target_default or a number; capped at the target's broker count, with a finding."
+        "source",
+        description="source, target_default (MirrorMaker 2's -1) or a number from 1 on; capped at the target's broker "
+        "count, with a finding.",
     )
     config_exclude: list[Regex] = Field(
         list(DEFAULT_CONFIG_EXCLUDE), description="Topic configs that are not copied (full match)."
@@ -369,7 +371,9 @@ class CutoverSection(Section):
         description="Receives a POST at the freeze and at the unfreeze (freeze: webhook): a plain address, or "
         "env:NAME, file:PATH or airflow:CONN_ID if it holds a secret (login, query, fragment, a token in its path).",
     )
-    webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
+    webhook_secret: str | None = Field(
+        None, description="Secret reference, for instance airflow:CONN_ID; signs the webhook's body (HMAC-SHA256)."
+    )
     max_producer_freeze: Duration = Field("60s", description="A longer freeze is lifted; a mirror then goes on.")  # type: ignore[assignment]
     freeze_stable_window: Duration = Field("2s", description="How long end offsets must not move.")  # type: ignore[assignment]
     drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
@@ -443,7 +447,9 @@ class EvidenceSection(Section):
 
     retention: Duration = Field("7y", description="COMPLIANCE Object Lock, if the bucket supports it.")  # type: ignore[assignment]
     signing_key: str | None = Field(
-        None, description="Secret reference to an Ed25519 seed (64 hex digits or base64); required to sign."
+        None,
+        description="Secret reference to an Ed25519 seed (64 hex digits or base64), for instance airflow:CONN_ID or "
+        "file:PATH; required to sign. The seed itself is refused here.",
     )
     public_key: str | None = Field(
         None, description="Expected public key (64 hex digits): signing with any other key is refused."

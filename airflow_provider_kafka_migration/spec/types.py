@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
 
 _UNIT_SECONDS = {
     "ms": 0.001,
@@ -60,19 +61,30 @@ def parse_bytes(value: Any) -> int:
     return int(match[1]) * _UNIT_BYTES[match[2].upper()]
 
 
-def check_regex(value: str) -> str:
-    """Check that a regular expression compiles."""
+def check_regex(value: str, info: ValidationInfo) -> str:
+    """Check that a regular expression compiles, and means in Python what its author means."""
     try:
-        re.compile(value)
+        with warnings.catch_warnings(record=True) as ambiguous:
+            warnings.simplefilter("always", FutureWarning)
+            re.compile(value)
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
+    if ambiguous and not (info.context or {}).get("recorded"):
+        raise ValueError(
+            "a set inside of [...], an intersection (&&) or a difference (--) is Java's and has another meaning here: "
+            "write the set out, or use exclude"
+        )
     return value
 
 
 def check_location(value: str) -> str:
     """Check for ``s3://bucket/prefix`` or ``file:///folder``, and strip trailing slashes."""
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?|file:///.+", value):
-        raise ValueError("a location is s3://bucket/prefix or file:///folder")
+        # The text is not repeated: a person may have put a login into it.
+        raise ValueError(
+            "a location is s3://bucket/prefix or file:///folder; the name of a bucket has at least two lower case "
+            "letters, digits, dots and hyphens, and begins with a letter or digit"
+        )
     return value.rstrip("/")
 
 

@@ -10,6 +10,7 @@ stops its partition with ``FOREIGN_DATA``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan
@@ -24,6 +25,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.frozen import (
+    ACL_SECONDS,
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
@@ -37,6 +39,7 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import rolling_back, steps
+from airflow_provider_kafka_migration.record.changes import Changes, Standing, wait_for_open
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs
@@ -44,6 +47,8 @@ from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATC
 from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
 PHASE = "topology_copy"
+#: Key of the journal's steps about requests that keep producers out.
+_GUARD = "old_cluster"
 #: What a person has to do at the return if the first migration's producers were stopped by hand.
 START_PRODUCERS = "start the producers of the old cluster"
 _WITHOUT = "or set way_back.freeze_old: none, and keep producers out of the old cluster by other means"
@@ -91,10 +96,8 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             reason=reason,
             unless_step=(steps.ROLLBACK_BEGUN, None),
         )
-        try:
+        with _changes(context).making("DENY ACLs on the old cluster", ACL_SECONDS, partial(_undo, context, missing)):
             _check(record, context.target.admin.create_acls(missing), "created")
-        finally:
-            _take_back_if_over(context, set(missing))
     return {"deny_acls": len(bindings(record.journal))}
 
 
@@ -114,22 +117,31 @@ def _check_not_over(record: MigrationRecord) -> None:
         )
 
 
-def _take_back_if_over(context: PhaseContext, created: set[Acl]) -> None:
-    """Remove bindings that were created while somebody let producers in, perhaps too late for them to be removed there.
+def _changes(context: PhaseContext) -> Changes:
+    """Return what undoes bindings that were created while somebody let producers in."""
 
-    That needs no claim: it undoes only what this process has just done.
-
-    :raises IllegalTransition, PhaseOver: as :func:`_check_not_over`; the bindings are gone then.
-    """
-    try:
-        _check_not_over(context.record)
-    except (IllegalTransition, PhaseOver):
+    def over() -> MigrationError | None:
         try:
-            _remove(context, created)
-        except MigrationError as error:
-            rows = "; ".join(str(acl) for acl in sorted(created))
-            error.add_next_step(f"the way back is over: if they are still there, remove these ACLs by hand: {rows}")
-            raise
+            _check_not_over(context.record)
+        except (IllegalTransition, PhaseOver) as error:
+            return error
+        return None
+
+    return Changes(
+        context.journal,
+        _GUARD,
+        standing=lambda: Standing.GOES_ON if over() is None else Standing.OVER,
+        over=lambda: over() or PhaseOver("the guard of the old cluster has ended"),
+        allowed={"unless_step": (steps.ROLLBACK_BEGUN, None)},
+    )
+
+
+def _undo(context: PhaseContext, created: list[Acl]) -> None:
+    try:
+        _remove(context, set(created))
+    except MigrationError as error:
+        rows = "; ".join(str(acl) for acl in sorted(created))
+        error.add_next_step(f"the way back is over: if they are still there, remove these ACLs by hand: {rows}")
         raise
 
 
@@ -159,13 +171,20 @@ def bindings(journal: Journal) -> set[Acl]:
 def remove(context: PhaseContext) -> dict[str, Any]:
     """Remove the bindings of :func:`put`, for the end of the way back; idempotent.
 
-    Once the journal says that the end has begun, no more are journaled, so these are all. One may still be created
-    late; so the end calls this twice, with all else in between.
+    Once the journal says that the end has begun, no more are journaled, so these are all. A request that is still under
+    way may create some late: they are removed again once it must have ended.
 
     :raises PermissionMissing: the migration may not remove ACLs any more.
     :raises TopologyRefused: some could not be removed; the error lists all.
     """
-    return _remove(context, bindings(context.journal))
+    return _remove_all(context, bindings(context.journal))
+
+
+def _remove_all(context: PhaseContext, wanted: set[Acl]) -> dict[str, Any]:
+    removed = _remove(context, wanted)
+    if wait_for_open(context.journal, _GUARD, now=context.now, sleep=context.sleep):
+        removed = _remove(context, wanted)
+    return removed
 
 
 def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
@@ -188,7 +207,7 @@ def open_for_return(context: PhaseContext) -> dict[str, Any] | None:
         return dict(done.details)
     record.journal.check_holds()
     forward = first_migration(record)
-    removed = _remove(context, bindings(record.journal) | all_planned_acls(forward))
+    removed = _remove_all(context, bindings(record.journal) | all_planned_acls(forward))
     details = {**removed, **_free_first(context, forward), "returns_to": forward.migration_id}
     reason = f"ready_for_client_return: the old cluster has all records again; {removed['deny_acls_removed']} DENY ACLs"
     return dict(record.journal.step(steps.READY_FOR_CLIENT_RETURN, details=details, reason=f"{reason} removed").details)
@@ -239,7 +258,11 @@ def _unfreeze_first(context: PhaseContext, forward: MigrationRecord) -> dict[str
     direction = "back" if forward.journal.find_step(steps.READY_FOR_CLIENT_RETURN) else ""
     receiver = webhook_receiver(context)
     webhook = FreezeWebhook(receiver.address, receiver.secret, direction=direction)
-    return taken(webhook.call(forward.migration_id, "unfreeze", now=context.now(), deadline=attempt.deadline), receiver)
+    # That journal has ended: all of its requests are older than this one.
+    tip = forward.journal.tip
+    order = tip.seq + 1 if tip is not None else 0
+    answer = webhook.call(forward.migration_id, "unfreeze", now=context.now(), deadline=attempt.deadline, order=order)
+    return taken(answer, receiver)
 
 
 def _free_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, Any]:

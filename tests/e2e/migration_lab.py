@@ -338,7 +338,7 @@ def kill_all(process: psutil.Process) -> list[int]:
             item.kill()
         except psutil.NoSuchProcess:
             continue
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids[1:]):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -95,7 +95,7 @@ def test_a_failure_is_told_with_its_log(airflow: ReplaceableAirflow) -> None:
 
 
 def test_import_errors_and_unknown_things_are_told(airflow: ReplaceableAirflow) -> None:
-    wait_for("import error", airflow.import_errors, 60)
+    wait_for("import error", airflow.import_errors, 120)
     assert "bad file" in airflow.import_errors()["bad.py"]
     with pytest.raises(HarnessError, match="bad file"):
         airflow.wait_dag("not-there", timeout_seconds=1)
@@ -109,13 +109,13 @@ def test_components_are_replaced_and_all_of_them_killed(airflow: ReplaceableAirf
     assert airflow.missing() == []
     for name in (*COMPONENTS, COMPONENTS[0]):  # the last one is a replacement
         killed = kill_component(airflow, name)
-        wait_for(f"the end of {name}", lambda name=name: name in airflow.missing(), 30)  # type: ignore[misc]
+        wait_for(f"the end of {name}", lambda name=name: name in airflow.missing(), 120)  # type: ignore[misc]
         airflow.replace(name)
         assert airflow.missing() == []
         assert not set(killed) & set(airflow.processes_below())
     run = airflow.trigger("sleeping")
     airflow.wait_for("sleeping", run, "sleeper", ["running"])
-    wait_for("sleeper", lambda: _sleepers(airflow), 60)
+    wait_for("sleeper", lambda: _sleepers(airflow), 120)
     commands = [Path(f"/proc/{pid}/cmdline") for pid in airflow.processes_below()]
     airflow.kill()
     assert [path for path in commands if _content(path)] == []
@@ -139,7 +139,7 @@ def test_stop_ends_tasks_and_all_they_started(airflow: ReplaceableAirflow) -> No
     """Comes last: the others cannot run after it."""
     run = airflow.trigger("sleeping")
     airflow.wait_for("sleeping", run, "sleeper", ["running"])
-    wait_for("sleeper", lambda: "sleeper is" in airflow.task_log("sleeping", run, "sleeper"), 30)
+    wait_for("sleeper", lambda: "sleeper is" in airflow.task_log("sleeping", run, "sleeper"), 120)
     running = descendants(airflow.pid)
     commands = [Path(f"/proc/{pid}/cmdline") for pid in running]
     assert any(b"sleep\x00300" in _content(path) for path in commands)

@@ -53,7 +53,7 @@ class Halves:
         for process in self.started:
             if process.returncode is None:
                 process.kill()
-                out, err = process.communicate(timeout=30)
+                out, err = process.communicate(timeout=240)
                 print(f"{process.args} still ran, and had said:\n{out}{err}")
 
 
@@ -113,7 +113,7 @@ def end_of(cluster: KafkaCluster, topic: str) -> int:
     consumer = Consumer({**cluster.client_config(), "group.id": "looks"})
 
     def ends() -> list[int] | None:
-        found = consumer.list_topics(timeout=10).topics.get(topic)
+        found = consumer.list_topics(timeout=60).topics.get(topic)
         numbers = [] if found is None else list(found.partitions)
         try:
             places = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10) for number in numbers]
@@ -160,6 +160,7 @@ def test_backup_then_restore(halves: Halves, source_cluster: KafkaCluster, targe
     check_equal(halves, source_cluster, target_cluster)
 
 
+@pytest.mark.soak
 def test_both_sides_end_soon_on_sigterm_and_go_on(
     halves: Halves, source_cluster: KafkaCluster, target_cluster: KafkaCluster
 ) -> None:
@@ -208,16 +209,16 @@ def test_both_follow_are_killed_and_end_together(
     with writing(source_cluster, live, 6):
         for _ in range(2):
             backup = halves.follow("backup")
-            wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 60)
+            wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 120)
             restore = halves.follow("restore")
             before = target_end()
-            wait_for("the target to follow", lambda before=before: target_end() > before, 60)
+            wait_for("the target to follow", lambda before=before: target_end() > before, 120)
             for process in (backup, restore):
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
         backup, restore = halves.follow("backup"), halves.follow("restore")
         before = target_end()
-        wait_for("the target to follow", lambda: target_end() > before, 60)
+        wait_for("the target to follow", lambda: target_end() > before, 120)
     halves.backup("backup", halves.spec, "--finish", status=0)
     for process in (backup, restore):
         status, answer = answered(process)

@@ -47,7 +47,7 @@ class Trip:
     @property
     def names(self) -> list[str]:
         """All topics that exist on the new cluster."""
-        return sorted(name for name in self.new.admin().list_topics(timeout=10).topics if name.startswith(self.prefix))
+        return sorted(name for name in self.new.admin().list_topics(timeout=60).topics if name.startswith(self.prefix))
 
     @property
     def compacted(self) -> list[str]:
@@ -78,14 +78,14 @@ class Trip:
         config = {**cluster.client_config(), "linger.ms": 5}
         producer = Producer({**config, "enable.idempotence": True})
         sent = 0
-        widths = {name: len(item.partitions) for name, item in cluster.admin().list_topics(timeout=10).topics.items()}
+        widths = {name: len(item.partitions) for name, item in cluster.admin().list_topics(timeout=60).topics.items()}
         for topic in (self.topic("orders"), self.topic("customers"), self.topic("balances"), self.topic("metrics")):
             for number in range(120):
                 key = b"key-%d" % self.random.randrange(40)
                 value = None if self.random.random() < 0.1 else f"{label}-{number}".encode() * 5
                 producer.produce(topic, value, key, self.random.randrange(widths[topic]), headers=[("life", label)])
                 sent += 1
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         writer = Producer({**config, "transactional.id": f"{self.prefix}{label}"})
         writer.init_transactions()
         for transaction in range(9):
@@ -164,7 +164,7 @@ def _grow(trip: Trip) -> None:
     for number in range(60):
         producer.produce(trip.topic("born"), b"born-%d" % number, b"b", number % 2)
         producer.produce(trip.topic("orders"), b"wide-%d" % number, b"w", 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def read_on(config: Mapping[str, Any], group: str, offsets: Mapping[Place, int]) -> dict[Place, list[Record]]:
@@ -275,6 +275,7 @@ def _check_evidence(trip: Trip) -> None:
     assert bundle["way_back"]["ready_for_client_return"]["returns_to"] == first.parent.name
 
 
+@pytest.mark.soak
 def test_the_new_cluster_is_kept(trip: Trip) -> None:
     before = _overrides(trip.old, trip)
     early = trip.back("run", status=1)["error"]
@@ -342,7 +343,7 @@ def test_killed_again_and_again_while_applications_write(trip: Trip) -> None:
             if process.poll() is None:
                 kills += 1
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=240)
             if round_number == 4:
                 trip.old.kill(0)
                 trip.old.restart(0)
@@ -357,6 +358,7 @@ def test_killed_again_and_again_while_applications_write(trip: Trip) -> None:
     trip.check_equal(trip.new, trip.old, leave_out=trip.topic("clicks"))
 
 
+@pytest.mark.soak
 def test_a_foreign_record_on_the_old_side_stops_its_partition_and_is_named(trip: Trip) -> None:
     trip.forward()
     trip.live(trip.new, "second")
@@ -394,6 +396,7 @@ def _leave_out(trip: Trip, topic: str) -> None:
     assert topic in trip.back("leave-out", topic, "--approve", asked["code"], status=0)["left_out"]
 
 
+@pytest.mark.soak
 def test_a_boundary_that_does_not_hold_any_more_is_refused(trip: Trip) -> None:
     """Somebody wrote to the old cluster after the switch: the way back does not begin on that partition."""
     trip.forward()
@@ -410,12 +413,12 @@ def _may_write(cluster: KafkaCluster, topic: str) -> bool:
     told: list[Any] = []
     producer = Producer({**cluster.client_config("alice"), "message.timeout.ms": 20_000})
     producer.produce(topic, b"from alice", partition=0, on_delivery=lambda error, _message: told.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert told[0] is None or told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, told
     return told[0] is None
 
 
-@pytest.mark.parametrize("end", ["keep", "back"])
+@pytest.mark.parametrize("end", [pytest.param("keep", marks=pytest.mark.soak), "back"])
 def test_producers_of_the_old_cluster_are_denied_until_the_end(trip: Trip, end: str) -> None:
     trip.old.forget_rights("alice")
     trip.old.allow("alice", "topic", trip.prefix, ["write", "describe"], prefixed=True)
@@ -454,7 +457,7 @@ def test_a_return_that_is_killed_is_completed(trip: Trip) -> None:
         time.sleep(pause + trip.random.uniform(0.0, 1.0))
         kills += process.poll() is None
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         asked = trip.back("resume", status=10)
     while asked["waiting"]["approval"] == "cutover":
         asked = trip.back("return", "--approve", asked["waiting"]["code"], status=10)

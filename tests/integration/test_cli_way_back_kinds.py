@@ -109,7 +109,7 @@ def _write(trip: Trip, names: Mapping[str, str]) -> int:
 
     producer = Producer({**trip.new.client_config(), "linger.ms": 5, "enable.idempotence": True})
     count = 0
-    widths = {name: len(item.partitions) for name, item in trip.new.admin().list_topics(timeout=10).topics.items()}
+    widths = {name: len(item.partitions) for name, item in trip.new.admin().list_topics(timeout=60).topics.items()}
     for new in names.values():
         for number in range(150):
             producer.produce(new, b"second-%d" % number, b"k%d" % (number % 9), trip.random.randrange(widths[new]))

@@ -62,10 +62,10 @@ def _wake(process: subprocess.Popen[str]) -> str:
     """Let it go on, for as long as it wants to; what it said at its end."""
     process.send_signal(signal.SIGCONT)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     except subprocess.TimeoutExpired:
         process.kill()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
         return "killed after 60 s: " + err[-500:]
     return (out + err)[-500:]
 

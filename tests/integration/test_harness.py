@@ -38,7 +38,7 @@ def write(config: Mapping[str, Any], topic: str, records: Iterable[Record], part
             timestamp=record.timestamp,
             headers=list(record.headers),
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     if failed:
         raise KafkaException(failed[0])
 
@@ -73,7 +73,7 @@ def test_acls_are_enforced(cluster: KafkaCluster, topic: str) -> None:
     cluster.allow("alice", "topic", topic, ["describe"])
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         write(cluster.client_config("alice"), topic, some_records(1))
-    assert topic not in AdminClient(cluster.client_config("bob")).list_topics(timeout=10).topics
+    assert topic not in AdminClient(cluster.client_config("bob")).list_topics(timeout=60).topics
     assert read_records(cluster.client_config("admin"), topic) == {0: []}
 
 
@@ -97,6 +97,7 @@ def test_wrong_password_is_refused(cluster: KafkaCluster, mechanism: Mechanism) 
     assert KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
 def test_tls_listeners(version: str, tmp_path: Path) -> None:
     with KafkaCluster(tmp_path / "c", version, tls=True, users={"alice": "secret"}) as cluster:

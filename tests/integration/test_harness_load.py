@@ -180,7 +180,7 @@ def test_the_webhook_freezes_a_live_producer(source_cluster: KafkaCluster, topic
         LiveProducer(config, {topic: [0, 1]}, records_per_second=2000) as producer,
         FreezeWebhook(producer, secret="s") as webhook,
     ):
-        wait_for("records", lambda: producer.count() > 100, 20)
+        wait_for("records", lambda: producer.count() > 100, 120)
         assert call(webhook.url, freeze)[0] == 401
         assert call(webhook.url, freeze, "other")[0] == 401
         assert call(webhook.url, b"[]", "s")[0] == 400
@@ -191,7 +191,7 @@ def test_the_webhook_freezes_a_live_producer(source_cluster: KafkaCluster, topic
         content = read(config, [topic])[topic]
         assert sum(len(part.offsets) for part in content.values()) == frozen_at
         assert call(webhook.url, unfreeze, "s")[1]["frozen"] is False
-        wait_for("more records", lambda: producer.count() > frozen_at + 100, 20)
+        wait_for("more records", lambda: producer.count() > frozen_at + 100, 120)
         assert [c.action for c in webhook.calls] == ["freeze", "unfreeze"]
     assert producer.failed == []
     assert lost_records(config, producer.acknowledged) == []
@@ -202,7 +202,7 @@ def test_a_lost_acknowledged_record_is_found(source_cluster: KafkaCluster, topic
     source_cluster.create_topic(topic)
     config = source_cluster.client_config()
     with LiveProducer(config, {topic: [0]}, records_per_second=1000) as producer:
-        wait_for("records", lambda: producer.count() > 20, 20)
+        wait_for("records", lambda: producer.count() > 20, 120)
     records = producer.acknowledged[topic, 0]
     records[3] = replace(records[3], value=b"other")
     records[7] = replace(records[7], offset=records[7].offset + 1)
@@ -215,11 +215,11 @@ def test_live_transactions_know_what_is_committed(source_cluster: KafkaCluster, 
     source_cluster.create_topic(topic, partitions=2)
     config = source_cluster.client_config()
     with LiveTransactions(config, {topic: [0, 1]}, f"{topic}.writer", records_per_second=1000) as producer:
-        wait_for("transactions", lambda: producer.committed > 5 and producer.aborted > 1, 60)
+        wait_for("transactions", lambda: producer.committed > 5 and producer.aborted > 1, 120)
         fence = Producer({**config, "transactional.id": f"{topic}.writer"})
         fence.init_transactions(30)
         before = producer.committed
-        wait_for("transactions of its successor", lambda: producer.committed > before + 3, 60)
+        wait_for("transactions of its successor", lambda: producer.committed > before + 3, 120)
         producer.freeze()
         frozen_at = producer.count()
         content = read(config, [topic])[topic]
@@ -239,6 +239,7 @@ def test_groups_stand_where_they_are_put(source_cluster: KafkaCluster, topics: d
     assert all(offset > 50 for offset in middle.values())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [Kind.PLAIN, Kind.TRANSACTIONAL, Kind.COMPACTED, Kind.HEAD_DELETED])
 def test_a_group_that_stops_and_goes_on_reads_all_once(
     source_cluster: KafkaCluster, topics: dict[Kind, TopicLoad], kind: Kind, unique_name: Callable[[str], str]
@@ -247,10 +248,10 @@ def test_a_group_that_stops_and_goes_on_reads_all_once(
     topic, group = topics[kind], unique_name("group")
     before = GroupReader(config, group, [topic.name], records_per_second=400)
     with before:
-        wait_for("some records", lambda: before.count() > 40, 30)
+        wait_for("some records", lambda: before.count() > 40, 120)
     after = GroupReader(config, group, [topic.name])
     with after:
-        wait_for("the end", after.caught_up, 30)
+        wait_for("the end", after.caught_up, 120)
     content = read(config, [topic.name])
     everything = sum(len(part.offsets) for part in content[topic.name].values())
     assert 0 < before.count() < everything

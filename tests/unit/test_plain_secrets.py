@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from journal_support import opener
 
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.journal.spec_guard import flatten, guard_spec
 from airflow_provider_kafka_migration.plain_secrets import shown_address, why_no_plain_address
-from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.conflicts import CONNECTIONS, SECRETS
+from airflow_provider_kafka_migration.storage.local import LocalStore
 
 TOKEN = "aZ3k9Qw7Lm2Xc8Vb5Nd1"
 
@@ -206,3 +211,78 @@ def test_spark_conf_may_name_the_sealing_key_but_not_hold_it() -> None:
     found = list(plain_secrets.in_spark_conf("spark.conf", {name: "kmpriv1_" + "A" * 43}))
     assert [path for path, _ in found] == [f"spark.conf.{name}"]
     assert "AAAA" not in found[0][1]
+
+
+# -- references ------------------------------------------------------------------------------------------------------
+
+SEED = "24cd57aa" * 8
+BASE64_SEED = "3q2+7wAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+
+
+def with_value(path: str, value: str) -> dict[str, Any]:
+    data: dict[str, Any] = spec()
+    *sections, key = path.split(".")
+    place = data
+    for section in sections:
+        place = place.setdefault(section, {})
+    place[key] = value
+    return data
+
+
+@pytest.mark.parametrize("secret", [SEED, SEED.upper(), SEED * 2, BASE64_SEED, f"airflow:{SEED}", f"env:{BASE64_SEED}"])
+@pytest.mark.parametrize("path", [*SECRETS, *CONNECTIONS, "acls.users.ann"])
+def test_a_key_is_no_reference_in_any_field_and_is_not_repeated(path: str, secret: str) -> None:
+    data = with_value(path, secret)
+    with pytest.raises(SpecInvalid) as caught:
+        parse_spec(data)
+    assert path in {item["path"] for item in caught.value.details["mistakes"]}
+    assert SEED not in repr(caught.value.as_dict()).lower()
+    assert BASE64_SEED not in repr(caught.value.as_dict())
+
+
+@pytest.mark.parametrize("path", [*SECRETS, "acls.users.ann"])
+def test_a_field_for_a_secret_wants_a_scheme(path: str) -> None:
+    """A text without one cannot be told from the secret itself."""
+    assert path in mistakes(with_value(path, "hunter2-very-secret"))
+    for reference in ("env:K", "file:/run/key", "file:key", "airflow:evidence_key", "vault:kv/key#seed", "ssm:/a/b"):
+        parse_spec(with_value(path, reference))
+
+
+@pytest.mark.parametrize("path", CONNECTIONS)
+@pytest.mark.parametrize("secret", ["https://ann:pw@registry", "AKIAABCDEFGHIJKLMNOP", '{"sasl.password": "hunter2"}'])
+def test_a_connection_is_named_not_written_out(path: str, secret: str) -> None:
+    assert path in mistakes(with_value(path, secret))
+
+
+@pytest.mark.parametrize(
+    "name", ["kafka_old", "env:SOURCE", "file:/etc/kafka.json", "team_source-cluster-in-frankfurt_production2"]
+)
+def test_names_of_connections_are_taken(name: str) -> None:
+    parse_spec(with_value("source.conn_id", name))
+
+
+def test_every_field_for_a_reference_is_checked() -> None:
+    """A new field whose name or description speaks of secrets or connections belongs into one of the two tables."""
+    # Addresses, public keys and arguments, which have checks of their own.
+    others = {"cutover.producer_freeze_webhook", "evidence.public_key", "spark.sealing_key", "notifications.kwargs"}
+    others |= {"acls.users", "spark.conf", "spark.engine_args", "notifications.notifier", "spark.executor_references"}
+    others |= {"source.name", "target.name", "source.principal", "target.principal", "schemas.exclude"}
+    wanted = set()
+    for section, field in MigrationSpec.model_fields.items():
+        kind = field.annotation
+        for name, item in getattr(kind, "model_fields", {}).items():
+            text = f"{name} {item.description or ''}"
+            takes_text = "str" in str(item.annotation) and "Literal" not in str(item.annotation)
+            if takes_text and re.search(r"conn_id|_key\b|secret|reference|connection|Registry of", text):
+                wanted.add(f"{section}.{name}")
+    assert wanted - others <= {*SECRETS, *CONNECTIONS}
+    assert {*SECRETS, *CONNECTIONS} <= wanted
+
+
+def test_a_seed_that_an_earlier_version_journaled_is_not_repeated(local_store: LocalStore) -> None:
+    old = parse_spec(with_value("evidence.signing_key", SEED), recorded=True).model_dump(mode="json")
+    journal = opener(local_store)()
+    assert SEED not in repr(flatten(old))
+    guard_spec(journal, old)
+    guard_spec(journal, parse_spec(with_value("evidence.signing_key", "airflow:key")).model_dump(mode="json"))
+    assert SEED not in repr([entry.details for entry in journal.entries()])

@@ -188,8 +188,9 @@ CONFLICTS = [
     ({"topics": {"include": ["x"], "rename": {"topics": {"a": "b"}}}}, "topics.rename.topics.a", "not selected"),
     ({"acls": {"write_grants": "at_cutover", "policy": "skip"}}, "acls.write_grants", "copies none"),
     ({"acls": {"write_grants": "at_cutover", "target_auth": "iam"}}, "acls.write_grants", "to a person"),
+    ({"acls": {"policy": "refuse", "target_auth": "iam"}}, "acls.policy", "every one would differ"),
     ({"acls": {"policy": "mirror_maker"}}, "acls.policy", "for mirrors"),
-    ({"acls": {"users": {"ann": "hunter2"}}}, "acls.users.ann", "not a secret reference"),
+    ({"acls": {"users": {"ann": "hunter2"}}}, "acls.users.ann", "not a reference to a secret"),
     ({"cutover": {"freeze": "webhook"}}, "cutover.producer_freeze_webhook", "freeze: webhook"),
     ({"target": {"conn_id": "kafka_source"}}, "target.conn_id", "same connection"),
 ]
@@ -592,3 +593,41 @@ def test_every_field_of_the_spec_has_a_description() -> None:
         if not facts.get("description") and "$ref" not in facts
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "reason"),
+    [
+        ({"topics": {"includ": ["a"]}}, "topics.includ", "did you mean include?"),
+        ({"lanes": 3}, "lanes", "did you mean seed.lanes?"),
+        ({"offset": {"mode": "equal"}}, "offset", "did you mean offsets?"),
+        ({"adopt": {"form": "mirror"}}, "adopt.form", "did you mean from?"),
+        ({"offsets": {"by_topic": [{"topics": ["a"], "mod": "equal"}]}}, "offsets.by_topic[0].mod", "mean mode?"),
+        ({"approvals": {"xyzzy": 1}}, "approvals.xyzzy", "there are assigned_users, max_age, response_timeout"),
+        (
+            {"topology": {"replication_factor": -1}},
+            "topology.replication_factor",
+            "target_default (MirrorMaker 2's -1)",
+        ),
+        ({"topics": {"include": "orders.*"}}, "topics.include", "a list is needed: [a, b]"),
+        ({"topology": None}, "topology", "a section with keys is needed"),
+        ({"seed": [1]}, "seed", "a section with keys is needed"),
+        ({"waive": "W017"}, "waive", "Codes of accepted precheck warnings"),
+        ({"waive": {"W017": 3}}, "waive", "a mapping of code to reason"),
+        ({"groups": {"include": [20260101]}}, "groups.include[0]", "put quotes round a number, a date"),
+        (
+            {"storage": {"journal": "s3://my_bucket/x"}},
+            "storage.journal",
+            "the name of a bucket has at least two lower",
+        ),
+        ({"topics": {"include": ["[a-z&&[^b]]+"]}}, "topics.include[0]", "has another meaning here"),
+    ],
+)
+def test_a_mistake_says_what_to_write_and_repeats_no_value(
+    minimal_spec: dict[str, Any], sections: dict[str, Any], path: str, reason: str
+) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        parse_spec({**minimal_spec, **sections})
+    mistakes = {item["path"]: item["reason"] for item in caught.value.details["mistakes"]}
+    assert reason in mistakes[path]
+    assert len([item for item in caught.value.details["mistakes"] if item["path"] == path]) == 1

@@ -102,12 +102,12 @@ def write_identical(cluster: KafkaCluster, topic: str, count: int, timestamp_ms:
     producer = Producer({"log_level": 2, "linger.ms": 5, **cluster.client_config()})
     for _ in range(count):
         producer.produce(topic, b"beat", b"same", 0, timestamp=timestamp_ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def copied(taken: Taken, topic: str) -> int:
     """Records on the target; 0 while the topic does not exist."""
-    if taken.names[topic] not in taken.target.admin().list_topics(timeout=10).topics:
+    if taken.names[topic] not in taken.target.admin().list_topics(timeout=60).topics:
         return 0
     try:
         found = bounds(taken.target.client_config(), [taken.names[topic]])

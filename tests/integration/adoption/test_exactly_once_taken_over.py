@@ -34,7 +34,7 @@ def _open(taken: Taken) -> dict[tuple[str, int], tuple[int, int]]:
     config = {**taken.target.client_config(), "group.id": "no-group"}
     consumers = [Consumer({**config, "isolation.level": level}) for level in levels]
     try:
-        known = consumers[0].list_topics(timeout=10).topics
+        known = consumers[0].list_topics(timeout=60).topics
         for name in set(taken.names.values()) & known.keys():
             for number in known[name].partitions:
                 at = TopicPartition(name, number)

@@ -22,12 +22,12 @@ from tests.integration.adoption.taken_support import (
     write_spec,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 _IDENTICAL = 400
 
 
-@pytest.mark.parametrize("naming", ["default", pytest.param("identity", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("naming", ["default", "identity"])
 def test_a_killed_mirror_is_taken_over(
     naming: str,
     source_cluster: KafkaCluster,

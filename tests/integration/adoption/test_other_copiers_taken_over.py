@@ -87,7 +87,7 @@ def _write(cluster: KafkaCluster, topic: str, records: list[Record]) -> None:
     for record in records:
         headers = list(record.headers)
         producer.produce(topic, record.value, record.key, 0, timestamp=record.timestamp, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 @pytest.fixture
@@ -125,6 +125,7 @@ def test_a_group_that_has_committed_and_contents_alone_give_the_same_start(copie
     assert twice["earlier"] == {"duplicates": 200, "missing": 0, "aborted_records": 0}
 
 
+@pytest.mark.soak
 def test_a_target_that_others_write_to_is_refused(copied: Copied) -> None:
     records = read_records(copied.source.client_config(), copied.topic)[0]
     _write(copied.target, copied.topic, records[:300])

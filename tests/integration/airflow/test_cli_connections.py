@@ -48,6 +48,7 @@ def test_plain_binary_finds_a_connection_of_the_database(tmp_path: Path) -> None
     assert json.loads(found[0].removeprefix("FOUND ")) == {"bootstrap.servers": "b1:9092"}
 
 
+@pytest.mark.soak
 def test_the_binary_s_stdout_is_the_json_alone(tmp_path: Path, minimal_spec: dict[str, Any]) -> None:
     """Airflow, which has the connection, makes the root logger write to stdout, and its hook logs."""
     spec = tmp_path / "migration.yaml"

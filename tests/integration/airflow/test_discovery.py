@@ -50,5 +50,6 @@ def test_airflow_lists_the_provider_with_its_plugin_and_command() -> None:
     _run(_PLUGIN_IS_FOUND_ONCE + _EVERYTHING_IS_LISTED, lazy=True)
 
 
+@pytest.mark.soak
 def test_plugin_is_found_once_where_providers_are_loaded_at_the_start() -> None:
     _run(_PLUGIN_IS_FOUND_ONCE, lazy=False)

@@ -137,6 +137,7 @@ def test_wrong_keys_of_the_object_store(untouched: World) -> None:
     said.check("CONNECTION_INVALID", what="unknown S3 settings: aws_secret", next_step="use only", freeze="unknown")
 
 
+@pytest.mark.soak
 def test_an_unreachable_object_store(untouched: World) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     settings = untouched.folder / "other.json"

@@ -141,7 +141,7 @@ def write(cluster: KafkaCluster, topic: str, values: list[bytes], partition: int
     producer = Producer(cluster.client_config())
     for value in values:
         producer.produce(topic, value, partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 @pytest.fixture
@@ -203,12 +203,12 @@ def test_a_foreign_writer_in_the_middle_of_a_tail(two_partitions: Copying) -> No
 
     for partition in (0, 1):
         write(copy.source, topic, [b"tailed"], partition)
-    wait_for(lambda: end(0) == 51 and end(1) == 51, 20, "tail")
+    wait_for(lambda: end(0) == 51 and end(1) == 51, 200, "tail")
     write(copy.target, topic, [b"intruder"])
     write(copy.source, topic, [b"after"], 0)
     for number in range(10):
         write(copy.source, topic, [b"other %d" % number], 1)
-    wait_for(lambda: end(1) == 61, 20, "the other partition goes on")
+    wait_for(lambda: end(1) == 61, 200, "the other partition goes on")
     stop = StopAt(migration_id=copy.migration_id, offsets={f"{topic}-0": 52, f"{topic}-1": 61})
     store.put(stop_key, stop.canonical())
     tail.join(60)

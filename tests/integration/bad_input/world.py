@@ -86,7 +86,7 @@ class World:
         producer = Producer({**cluster.client_config(), "linger.ms": 5})
         for number in range(records):
             producer.produce(self.topic, f"{text} {number}".encode(), b"k%d" % number, partition=number % partitions)
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
 
     def _secret(self, name: str, content: Any) -> str:
         file = self.folder / name
@@ -141,11 +141,11 @@ class World:
     def holdings(self, cluster: KafkaCluster | None = None) -> dict[str, Any]:
         """Topics, ACLs and groups of a cluster, the target if not said otherwise; log ends of this world's topics."""
         admin = (cluster or self.target_cluster).admin()
-        topics = admin.list_topics(timeout=10).topics
-        groups = admin.list_consumer_groups(request_timeout=10).result().valid
+        topics = admin.list_topics(timeout=60).topics
+        groups = admin.list_consumer_groups(request_timeout=60).result().valid
         return {
             "topics": sorted(name for name in topics if not name.startswith("__")),
-            "acls": sorted(str(acl) for acl in admin.describe_acls(_ANY_ACL, request_timeout=10).result()),
+            "acls": sorted(str(acl) for acl in admin.describe_acls(_ANY_ACL, request_timeout=60).result()),
             "groups": sorted(group.group_id for group in groups),
         }
 

@@ -89,6 +89,7 @@ def test_all_kinds_of_logs_are_equal(
     assert stored == found
 
 
+@pytest.mark.soak
 def test_equal_results_are_not_made_again_in_the_same_attempt(
     copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:

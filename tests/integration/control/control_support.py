@@ -134,7 +134,7 @@ class Control:
         producer = Producer({**(cluster or self.source_cluster).client_config(), "linger.ms": 5})
         for number in range(records):
             producer.produce(topic, b"value-%d" % number, b"key-%d" % number, partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
 
     def overrides(self, topic: str) -> dict[str, str]:
         """What is set on a target topic itself, by an admin of its own."""

@@ -326,7 +326,7 @@ def _read(cluster: KafkaCluster, user: str, topic: str, group: str) -> str:
     consumer = Consumer({**keys, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     try:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             message = consumer.poll(1.0)
             if message is None:

@@ -120,7 +120,7 @@ def test_groups_of_connectors_are_hidden_and_not_described(
         def joined() -> bool:
             return bool(admin.wire.request(join, admin.wire.coordinator(group, 0), version=3).error_code == 0)
 
-        wait_for("the coordinator of the group", joined, 30)
+        wait_for("the coordinator of the group", joined, 120)
         client = theirs(cluster)
         listed = client.list_consumer_groups(**WAIT).result()
         assert (group in {item.group_id for item in listed.valid}, listed.errors) == (False, [])
@@ -163,7 +163,7 @@ _LIST_USERS = """
 import json, sys
 from confluent_kafka.admin import AdminClient
 client = AdminClient(json.loads(sys.argv[1]))
-client.describe_user_scram_credentials(request_timeout=10).result()
+client.describe_user_scram_credentials(request_timeout=60).result()
 """
 
 

@@ -75,7 +75,7 @@ def _grant(cluster: Cluster, bindings: list[Acl]) -> None:
     def has() -> bool:
         return {acl for acl in cluster.admin.describe_acls().acls if acl.principal == f"User:{USER}"} == set(bindings)
 
-    wait_for(f"rights of {USER}", has, 20)
+    wait_for(f"rights of {USER}", has, 120)
 
 
 def test_the_rights_of_permissions_md_are_enough(prepared: Control) -> None:

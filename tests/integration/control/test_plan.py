@@ -57,7 +57,7 @@ def test_kinds_codecs_holes_and_offsets_are_seen(control: Control) -> None:
     producer = Producer({**control.source_cluster.client_config(), "compression.type": "zstd"})
     for name in ("plain", "compacted", "appended"):
         producer.produce(f"{prefix}{name}", b"value" * 100, b"key")
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     _transactional(control.source_cluster, f"{prefix}tx")
     context = control.context()
     plan = make_plan(context)
@@ -92,7 +92,7 @@ def test_large_batches_are_sampled_too(control: Control) -> None:
             for number in range(60):
                 # Random bytes: no codec makes these batches small.
                 producer.produce(name, random.Random(number).randbytes(8_000), b"key-%d" % number, partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     plan = make_plan(control.context())
     assert all(topic.codecs for topic in plan.topics)
     assert {item.estimated_records for topic in plan.topics for item in topic.partitions} == {60}

@@ -104,7 +104,7 @@ def test_missing_permissions_are_named_one_by_one(
         listed = group in weak.source.admin.list_groups()
         return listed and weak.target.admin.group_operations([group])[group] is not None
 
-    wait_for("the brokers to know alice's rights", known, 60)
+    wait_for("the brokers to know alice's rights", known, 120)
     findings = _look(control.context())
     missing = {item.subject for item in findings if item.code == "B005"}
     assert {
@@ -162,6 +162,7 @@ def longest_compaction_lag(cluster: KafkaCluster, milliseconds: int) -> Iterator
         cluster.tool(*command, "--delete-config", name)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("exists", [False, True], ids=["created", "adopted"])
 def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(control: Control, exists: bool) -> None:
     """The cleaner is held back between the two steps back, whatever limit the brokers have set."""
@@ -176,7 +177,7 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
             found = admin.new_topic_configs(control.on_target(scratch_topic)).get("max.compaction.lag.ms")
             return found == "3600000"
 
-        wait_for("the limit in force", limited, 60)
+        wait_for("the limit in force", limited, 120)
         context, plan = control.planned()
         refused = [item for item in precheck.find_all(context, plan) if item.code == "B019"]
         assert refused == []

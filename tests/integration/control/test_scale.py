@@ -53,6 +53,7 @@ def many(
         control.close()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
     control = many

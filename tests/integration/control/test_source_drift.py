@@ -90,7 +90,7 @@ def change_acls(context: PhaseContext, *, add: tuple[Acl, ...] = (), remove: tup
         there = set(admin.describe_acls().acls)
         return set(add) <= there and not set(remove) & there
 
-    wait_for("the source's brokers to know", known, 60)
+    wait_for("the source's brokers to know", known, 120)
 
 
 def test_acls_are_followed_and_only_what_the_migration_created_is_removed(
@@ -110,7 +110,7 @@ def test_acls_are_followed_and_only_what_the_migration_created_is_removed(
     change_acls(context, add=(new,), remove=(copied, deny, theirs))
     lines = take_over.follow(context)
     assert len(lines) == 3, lines
-    wait_for("the target's brokers to know", lambda: mine(context, stem) == {new, theirs, kept}, 60)
+    wait_for("the target's brokers to know", lambda: mine(context, stem) == {new, theirs, kept}, 120)
     followed = context.journal.find_step(steps.DRIFT_FOLLOWED)
     assert followed is not None
     assert sorted(followed.details["changes"]) == sorted(lines)
@@ -134,10 +134,10 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
     tail_job.write(context.record, context.source, None)
     assert mine(context, stem) == set(), "the topic is not there yet"
     control.source_cluster.create_topic(late, 1)
-    wait_for("the new topic", lambda: late in context.source.admin.describe_topics(), 60)
+    wait_for("the new topic", lambda: late in context.source.admin.describe_topics(), 120)
     assert follow.follow(context) == [(late, 0)]
     take_over.follow(context)
-    wait_for("its ACL on the target", lambda: mine(context, stem) == {right(stem, late)}, 60)
+    wait_for("its ACL on the target", lambda: mine(context, stem) == {right(stem, late)}, 120)
 
 
 def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
@@ -166,7 +166,7 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     copy_settings.restore_producer_visible(context.record, context.target)
     copy_settings.restore_deleting(context.record, context.target)
     # A broker learns of a change a moment after the controller has made it.
-    wait_for("the settings of the source", lambda: control.overrides(topic) == wanted, 60)
+    wait_for("the settings of the source", lambda: control.overrides(topic) == wanted, 120)
     assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
 
 
@@ -193,10 +193,10 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
                 take_over.follow(control.context())
     take_over.follow(control.context())
     assert control.overrides(topic)["max.message.bytes"] == "20000000"
-    wait_for("the ACL", lambda: mine(context, stem) == {new}, 60)
+    wait_for("the ACL", lambda: mine(context, stem) == {new}, 120)
     change_acls(context, add=(right(stem, topic, who="kept"),), remove=(new,))
     take_over.follow(control.context())
-    wait_for("its removal", lambda: mine(context, stem) == {right(stem, topic, who="kept")}, 60)
+    wait_for("its removal", lambda: mine(context, stem) == {right(stem, topic, who="kept")}, 120)
 
 
 def test_quotas_and_users_are_followed(
@@ -228,7 +228,7 @@ def test_quotas_and_users_are_followed(
             app not in users and other in users and quotas.get(set_entity) == changed[set_entity]
         ) and gone_entity not in quotas
 
-    wait_for("the source to have it", seen, 60)
+    wait_for("the source to have it", seen, 120)
     take_over.follow(context)
 
     def taken() -> bool:
@@ -236,7 +236,7 @@ def test_quotas_and_users_are_followed(
         quotas = {quota.entity: dict(quota.values) for quota in context.target.admin.quotas() or []}
         return app not in users and quotas.get(set_entity) == changed[set_entity] and gone_entity not in quotas
 
-    wait_for("the target to have it", taken, 60)
+    wait_for("the target to have it", taken, 120)
     named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(steps.DRIFT_NAMED)}
     assert "its secret cannot be read" in named[f"user {other}"]
     check = validated_drift.check(context.record, context.source, context.target)

@@ -171,7 +171,7 @@ def test_a_lost_answer_to_a_creation_is_no_foreign_topic(control: Control, monke
         own = [topic for topic in topics if topic.name != names[2]]
         assert not any(item.error for item in create(own, **options).values())
         control.target_cluster.create_topic(names[2], 5)
-        wait_for("all three", lambda: not any(i.error for i in admin.describe_topics(names).values()), 20)
+        wait_for("all three", lambda: not any(i.error for i in admin.describe_topics(names).values()), 120)
         return create(topics, **options)
 
     admin = control.context().target.admin
@@ -242,7 +242,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
         assert answer.error is None or answer.error.code == TOPIC_ALREADY_EXISTS
         return answer.error is None
 
-    wait_for("the topic is gone, and there again", created_again, 30)
+    wait_for("the topic is gone, and there again", created_again, 120)
     with pytest.raises(TopicRecreated, match="deleted and created again"):
         copy_topics(context)
     assert context.target.admin.describe_topics(names)[names[0]].error is not None

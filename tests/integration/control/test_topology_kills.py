@@ -180,6 +180,7 @@ def test_killed_in_the_middle_of_a_rollback_it_is_put_back_by_the_next(control: 
 # -- access ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_access_killed_at_each_write_ends_the_same(
     make_control: Callable[..., Control], unique_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def test_every_codec_and_size_of_record(
     copy.compare().check()
 
 
-@pytest.mark.parametrize("in_batches", ["raw", "rebuilt"])
+@pytest.mark.parametrize("in_batches", [pytest.param("raw", marks=pytest.mark.soak), "rebuilt"])
 def test_every_compression_type_of_the_target(
     copying: MakeCopying,
     source_cluster: KafkaCluster,

@@ -134,7 +134,7 @@ def test_log_start_by_retention(
     age = int(time.time() * 1000) - (NOW + 4 * 2 * SEGMENT_MS) + SEGMENT_MS
     old_source.alter_topic_configs({topic: {"retention.ms": str(age)}})
     config = old_source.client_config()
-    wait_for("retention", lambda: bounds(config, [topic])[topic][0].log_start > 0, 30)
+    wait_for("retention", lambda: bounds(config, [topic])[topic][0].log_start > 0, 120)
     old_source.alter_topic_configs({topic: {"retention.ms": "-1"}})
     copy = copying([topic], source=old_source)
     assert copy.partitions[topic, 0].source_start_offset == 120
@@ -176,7 +176,7 @@ def test_retention_overtakes_the_copy(
         assert caught.value.details["partitions"][0]["error"]["code"] == "SOURCE_GAP"
         return
     copy.write_job("seed")
-    out, err = copy.worker().communicate(timeout=60)
+    out, err = copy.worker().communicate(timeout=240)
     assert results_of(out)[0].gaps == [(100, 155)], err
     # As after a kill right behind the gap: that copier's results are lost, and the next one does not see it any more.
     progress = copy.run()
@@ -213,7 +213,7 @@ def test_source_records_that_were_copied_already_are_deleted(
     copy.write_job("seed")
     worker = copy.worker()
     try:
-        out, err = worker.communicate(timeout=60)
+        out, err = worker.communicate(timeout=240)
     finally:
         worker.kill()
     results = results_of(out)

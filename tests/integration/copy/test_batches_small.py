@@ -13,12 +13,12 @@ from tests.integration.copy.conftest import MakeCopying
 from tests.integration.copy.test_batches_codecs import CODECS, records_of_all_sizes
 from tests.integration.copy.test_batches_holes import shapes
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 COUNT = 2_000
 
 
-@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("via", ["direct", "s3"])
 def test_batches_of_one_record(
     copying: MakeCopying,
     source_cluster: KafkaCluster,

@@ -71,7 +71,7 @@ def timestamp_type(cluster: KafkaCluster, topic: str) -> int:
                 found.append(message.timestamp()[0])
             return bool(found)
 
-        wait_for("a record", polled, 60)
+        wait_for("a record", polled, 120)
         return found[0]
     finally:
         consumer.close()
@@ -129,7 +129,7 @@ def magics(cluster: KafkaCluster, topic: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
 def test_message_formats_0_and_1(
     copying: MakeCopying, old_source: KafkaCluster, unique_name: Callable[[str], str], via: str
 ) -> None:

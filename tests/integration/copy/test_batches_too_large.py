@@ -19,8 +19,15 @@ pytestmark = pytest.mark.integration
 NOW = 1_700_000_000_000
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["limit known", "limit found out"])
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize(
+    ("via", "is_known"),
+    [
+        pytest.param("direct", False, id="direct-limit found out"),
+        pytest.param("s3", True, id="s3-limit known"),
+        pytest.param("direct", True, id="direct-limit known", marks=pytest.mark.soak),
+        pytest.param("s3", False, id="s3-limit found out", marks=pytest.mark.soak),
+    ],
+)
 def test_batches_are_split(
     copying: MakeCopying,
     source_cluster: KafkaCluster,

@@ -43,37 +43,39 @@ class Writers:
                 producer.end(commit=word[0] == "c")
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
-        "w0 a0 p w0 c0",  # aborted at the head, a marker at the tail
-        "p w0 a0 p",  # in the middle
-        "p w0 c0 p w0 a0",  # at the tail
-        "w0 w1 w2 w0 w1 a1 w2 c0 w0 c2 a0 p",  # interleaved
-        "w0 w1 a0 w0 c1 w1 c0 a1",
-        "w0 a0 w0 a0 w0 a0",  # nothing is committed at all
-        "w0 a0 n0 w0 a0 n0 n0 w0 c0 n0",  # the same producer id outside of transactions
-        "w0 a0 n0 w1 n0 a1 w0 c0 p",
-        "w0 c0 w0 c0 w0 c0 w0 c0",  # trailing markers
-    ],
+#: What is written, as :meth:`Writers.play` reads it.
+SCORES = (
+    "w0 a0 p w0 c0",  # aborted at the head, a marker at the tail
+    "p w0 a0 p",  # in the middle
+    "p w0 c0 p w0 a0",  # at the tail
+    "w0 w1 w2 w0 w1 a1 w2 c0 w0 c2 a0 p",  # interleaved
+    "w0 w1 a0 w0 c1 w1 c0 a1",
+    "w0 a0 w0 a0 w0 a0",  # nothing is committed at all
+    "w0 a0 n0 w0 a0 n0 n0 w0 c0 n0",  # the same producer id outside of transactions
+    "w0 a0 n0 w1 n0 a1 w0 c0 p",
+    "w0 c0 w0 c0 w0 c0 w0 c0",  # trailing markers
 )
+
+
 def test_every_placement(
     copying: MakeCopying,
     source_cluster: KafkaCluster,
     raw_writer: RawWriter,
     unique_name: Callable[[str], str],
-    score: str,
 ) -> None:
-    topic = unique_name("tx")
-    kept_topic(source_cluster, topic)
-    Writers(raw_writer, topic, unique_name).play(score)
-    copy = copying([topic])
+    """One copy of a topic for each score."""
+    topics = {unique_name("tx"): score for score in SCORES}
+    for topic, score in topics.items():
+        kept_topic(source_cluster, topic)
+        Writers(raw_writer, topic, unique_name).play(score)
+    copy = copying(list(topics))
     copy.run()
     copy.compare().check()
-    committed = [word for word in score.split() if word[0] in "pn"]
-    records = read_records(copy.target.client_config(), topic)[0]
-    assert len(records) >= len(committed) * 2
-    assert len(records) < bounds(copy.target.client_config(), [topic])[topic][0].end
+    for topic, score in topics.items():
+        committed = [word for word in score.split() if word[0] in "pn"]
+        records = read_records(copy.target.client_config(), topic)[0]
+        assert len(records) >= len(committed) * 2, score
+        assert len(records) < bounds(copy.target.client_config(), [topic])[topic][0].end, score
 
 
 def test_random_interleavings_by_small_fetches(
@@ -131,7 +133,7 @@ def test_an_open_transaction_is_waited_for_and_named(
     # A job that is to go further waits, and says how much is held back, and since when.
     copy.write_job("tail", until={(topic, 0): high_watermark})
     worker = copy.worker(0, "tail", "--slices", "1", "--slice-seconds", "5")
-    out, err = worker.communicate(timeout=60)
+    out, err = worker.communicate(timeout=240)
     (result,) = results_of(out)
     assert not result.done, err
     assert result.held_back == high_watermark - 6

@@ -121,6 +121,7 @@ def test_killed_at_random_moments(
     copy.compare().check()
 
 
+@pytest.mark.soak
 def test_uncoordinated_copiers_lose_and_duplicate_nothing_unnoticed(
     copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
@@ -165,11 +166,11 @@ def test_a_stopped_copier_that_wakes_up_later_changes_nothing(
         copy.write_job("tail")
         started = time.monotonic()
         second = copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1")
-        out, err = second.communicate(timeout=60)
+        out, err = second.communicate(timeout=240)
         assert results_of(out)[0].records > 0, err
         assert time.monotonic() - started > 3.0
         os.kill(zombie.pid, signal.SIGCONT)
-        zombie.communicate(timeout=30)
+        zombie.communicate(timeout=240)
     copy.write_job("seed")
     assert all(item.done for item in results_of(finish(copy.worker())))
     copy.compare().check()
@@ -192,7 +193,7 @@ def test_a_copier_that_wakes_up_when_applications_write_to_the_target_changes_no
         time.sleep(2.0)
         os.kill(zombie.pid, signal.SIGSTOP)
     # The newcomer waits until the zombie's slice is over, and ends the copy; then the clients switch.
-    copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1").communicate(timeout=60)
+    copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1").communicate(timeout=240)
     copy.write_job("seed")
     assert all(item.done for item in results_of(finish(copy.worker())))
     copy.compare().check()
@@ -200,7 +201,7 @@ def test_a_copier_that_wakes_up_when_applications_write_to_the_target_changes_no
     producer = Producer(target_cluster.client_config())
     for number in range(100):
         producer.produce(topic, b"application %d" % number, partition=number % 2)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     before = read_records(target_cluster.client_config(), topic)
     os.kill(zombie.pid, signal.SIGCONT)
     # Later records of the source, for which the zombie has a job without an end.
@@ -208,7 +209,7 @@ def test_a_copier_that_wakes_up_when_applications_write_to_the_target_changes_no
     for number in range(100):
         late.produce(topic, b"late %d" % number, partition=number % 2)
     assert late.flush(20) == 0
-    zombie.communicate(timeout=60)
+    zombie.communicate(timeout=240)
     after = read_records(target_cluster.client_config(), topic)
     assert after == before
     assert all(len(after[number]) >= 50 and copied[number] > 0 for number in (0, 1))

@@ -17,7 +17,7 @@ from tests.integration.copy.conftest import MakeCopying
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
 def test_all_kinds_end_equal(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], via: str
 ) -> None:
@@ -51,10 +51,11 @@ def target_of_another_kind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 with Wire(wire.config) as fresh:
                     return fresh.connection().finalized_features.get("transaction.version") == 1
 
-            wait_for("transaction.version 1", finalized, 20)
+            wait_for("transaction.version 1", finalized, 120)
         yield cluster
 
 
+@pytest.mark.soak
 def test_all_kinds_on_a_target_of_another_kind(
     copying: MakeCopying,
     source_cluster: KafkaCluster,

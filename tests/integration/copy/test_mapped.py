@@ -77,6 +77,7 @@ def check_partition(copy: Copying, key: tuple[str, int], ours: list[Record], the
     return found
 
 
+@pytest.mark.soak
 def test_a_mapped_copy_translates_every_offset(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
@@ -111,7 +112,14 @@ def test_a_mapped_copy_that_is_killed_translates_every_offset(
     assert {How.EXACT, How.HOLE_FORWARD, How.CLAMPED} <= check_every_offset(copy)
 
 
-@pytest.mark.parametrize("budget", [{"max_markers": 0}, {"max_markers": 7}, {"max_fill_seconds": 0.001}])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        pytest.param({"max_markers": 0}, marks=pytest.mark.soak),
+        {"max_markers": 7},
+        pytest.param({"max_fill_seconds": 0.001}, marks=pytest.mark.soak),
+    ],
+)
 def test_a_copy_that_runs_out_of_its_budget_goes_on_as_mapped(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], budget: dict[str, float]
 ) -> None:

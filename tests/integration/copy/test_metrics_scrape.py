@@ -22,7 +22,7 @@ from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.copy.conftest import MakeCopying
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 _SECONDS = 120
 _QUOTA = "producer_byte_rate"

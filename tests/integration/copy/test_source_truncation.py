@@ -16,7 +16,7 @@ from harness.processes import wait_for
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ class Replicas:
                 item is not None and item.leader == leader and sorted(item.isrs) == sorted(isr) for item in found
             )
 
-        wait_for(f"broker {leader} leads, in sync {isr}", is_so, 90)
+        wait_for(f"broker {leader} leads, in sync {isr}", is_so, 120)
 
     def index(self, node_id: int) -> int:
         """Place of a broker in its cluster."""
@@ -110,7 +110,7 @@ def test_an_unclean_election_that_regrows_past_our_position_is_named(
 
         def lose() -> None:
             write(three_sources, topics, b"lost", 5)
-            wait_for("copied", copied, 60)
+            wait_for("copied", copied, 120)
             worker.send_signal(signal.SIGSTOP)
             assert slices.run()["records"] == 100
 
@@ -119,7 +119,7 @@ def test_an_unclean_election_that_regrows_past_our_position_is_named(
         assert {*copy.stable_ends().values(), *slices.stable_ends().values()} == {150}
         ends = target.list_offsets([(topic, 0) for topic in topics], "log_end")
         worker.send_signal(signal.SIGCONT)
-        out, err = worker.communicate(timeout=120)
+        out, err = worker.communicate(timeout=240)
     finally:
         worker.kill()
     for result in results_of(out):
@@ -130,10 +130,10 @@ def test_an_unclean_election_that_regrows_past_our_position_is_named(
         assert (details["truncated_offset"], details["source_offset"]) == (50, 100)
     # The next slice knows it from what the one before has stored, or, in transactions, from the epoch beside the
     # position.
-    out, err = copy.worker(0, "tail", "--slices", "1").communicate(timeout=120)
+    out, err = copy.worker(0, "tail", "--slices", "1").communicate(timeout=240)
     assert [item.error and item.error["code"] for item in results_of(out)] == ["SOURCE_TRUNCATED"] * 2, err
     slices.write_job("tail")
-    out, err = slices.worker(0, "tail", "--slices", "1").communicate(timeout=120)
+    out, err = slices.worker(0, "tail", "--slices", "1").communicate(timeout=240)
     (result,) = results_of(out)
     assert result.error is not None, err[-3000:]
     assert result.error["code"] == "SOURCE_TRUNCATED", result.error

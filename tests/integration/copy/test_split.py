@@ -80,7 +80,7 @@ def test_retention_overtakes_a_backup_that_is_killed_right_behind_the_gap(
         future.result()
     ends = copy.stable_ends()
     copy.write_job("backup", via="s3", until=ends)
-    out, err = copy.worker(0, "backup", side="source").communicate(timeout=60)
+    out, err = copy.worker(0, "backup", side="source").communicate(timeout=240)
     assert results_of(out)[0].gaps == [(100, 155)], err
     again = run_one_sided(copy, "backup", until=ends)
     assert [item["gaps"] for item in again["partitions"]] == [[]]  # type: ignore[attr-defined]

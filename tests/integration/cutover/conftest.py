@@ -49,6 +49,6 @@ def fill(source_cluster: KafkaCluster) -> Callable[[Mapping[str, int], int], Non
         for name, count in topics.items():
             for number in range(records * count):
                 producer.produce(name, b"value-%d" % number, b"key-%d" % number, number % count)
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
 
     return make

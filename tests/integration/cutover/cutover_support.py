@@ -131,7 +131,7 @@ class Lab:
             # The plan is made here, of a few topics among many others on the same cluster.
             "topology": {"follow_new": False},
             "tail": {"drain_stable_window": "300ms", "slice_seconds": 5},
-            "cutover": {"freeze": "manual", "freeze_stable_window": "300ms", "max_producer_freeze": "60s"},
+            "cutover": {"freeze": "manual", "freeze_stable_window": "300ms", "max_producer_freeze": "10m"},
         }
         for name, value in sections.items():
             defaults[name] = {**defaults.get(name, {}), **value} if isinstance(value, dict) else value

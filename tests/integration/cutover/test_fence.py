@@ -150,8 +150,15 @@ def test_the_fence_of_a_principal_that_may_not_write_markers(
     assert [zombie(lab, context, topic, partition) for partition in range(2)] == [INVALID_PRODUCER_EPOCH] * 2
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name", ["markers", "fence"])
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        ("markers", "after"),
+        ("fence", "before"),
+        pytest.param("markers", "before", marks=pytest.mark.soak),
+        pytest.param("fence", "after", marks=pytest.mark.soak),
+    ],
+)
 def test_killed_around_the_fence(
     make_lab: MakeLab, fill: Fill, unique_name: Name, name: str, when: Literal["before", "after"]
 ) -> None:

@@ -60,7 +60,7 @@ def write(cluster: KafkaCluster, topic: str, partition: int, count: int) -> None
     producer = Producer({**cluster.client_config(), "linger.ms": 5})
     for number in range(count):
         producer.produce(topic, b"value-%d" % number, b"key-%d" % number, partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def create(cluster: KafkaCluster, topic: str) -> bool:
@@ -81,7 +81,7 @@ def copied(context: PhaseContext, topic: str, partition: int, count: int) -> boo
     return context.target.wire.list_offsets([key], "log_end")[key] >= count
 
 
-@pytest.mark.parametrize("via", ["direct", "split"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("split", marks=pytest.mark.soak)])
 def test_new_topics_and_partitions_are_copied_cut_over_and_proved(following: Callable[..., Lab], via: str) -> None:
     lab = following({"old": 2, "calm": 1}, via=via)
     old, calm = lab.topics[1], lab.topics[0]
@@ -155,7 +155,9 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
     assert {(new, 0), (new, 1)} < context.record.partitions().keys()
 
 
-@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+@pytest.mark.parametrize(
+    "recreated", [pytest.param(False, marks=pytest.mark.soak, id="deleted"), pytest.param(True, id="recreated")]
+)
 def test_a_topic_that_goes_away_stops_the_cutover_by_name(
     following: Callable[..., Lab], fill: Fill, recreated: bool
 ) -> None:
@@ -165,14 +167,14 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
     lab.start_tail()
     lab.source_cluster.delete_topics([lost])
     if recreated:
-        wait_for("the topic to be created again", lambda: create(lab.source_cluster, lost), 30)
+        wait_for("the topic to be created again", lambda: create(lab.source_cluster, lost), 120)
         write(lab.source_cluster, lost, 0, 20)
 
     def named() -> bool:
         context.journal.refresh()
         return bool(context.journal.steps(steps.SOURCE_TOPIC_GONE))
 
-    wait_for("the journal to name it", named, 30)
+    wait_for("the journal to name it", named, 120)
     with pytest.raises(TopicRecreated, match="deleted") as caught:
         lags.check(context.record, context.source, context.target)
     assert caught.value.where.topic == lost
@@ -188,7 +190,7 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
         context.journal.refresh()
         return (lost, 0) not in context.record.partitions()
 
-    wait_for("it to be dropped", dropped, 30)
+    wait_for("it to be dropped", dropped, 120)
     write(lab.source_cluster, keep, 0, 15)
     lab.enter_cutover(context)
     lab.advance(context)
@@ -211,14 +213,14 @@ def test_nothing_is_followed_while_producers_are_frozen(
     context = begin(lab)
     lab.start_tail()
     early, late = (lab.topics[0].removesuffix("old") + name for name in ("early", "late"))
-    wait_for("the tail's job", lambda: context.journal_store.get(context.key("jobs/tail.json")), 20)
+    wait_for("the tail's job", lambda: context.journal_store.get(context.key("jobs/tail.json")), 120)
     fill({early: 1}, 5)
     lab.enter_cutover(context)
     with pytest.raises(FreezeFailed, match=r"1 partitions appeared on the source and are not copied yet.*early"):
         freeze.run(context)
     assert context.journal.tip_state is State.TAIL, "nothing was frozen"
     assert follow.follow(lab.context()) == [(early, 0)]
-    wait_for("the early topic to be copied", lambda: copied(context, early, 0, 5), 30)
+    wait_for("the early topic to be copied", lambda: copied(context, early, 0, 5), 120)
     lab.enter_cutover(context)
     freeze.run(context)
     fill({late: 1}, 5)
@@ -258,7 +260,7 @@ def test_partitions_that_nobody_follows_stop_the_cutover_until_they_are_taken_up
     lab.spec = lab.spec.model_copy(update={"topology": topology})
     context = lab.context()
     lab.start_tail()
-    wait_for("the new partition on the target", lambda: copied(context, old, 2, 25), 60)
+    wait_for("the new partition on the target", lambda: copied(context, old, 2, 25), 120)
     lab.enter_cutover(context)
     lab.advance(context)
     lab.check_equal()
@@ -308,7 +310,7 @@ def test_a_config_that_changes_after_the_plan_is_cut_over_and_proved(following: 
         context.journal.refresh()
         return context.record.plan().topic(old).source_configs.get("retention.ms") == "864000000"
 
-    wait_for("the tail to take it over", followed, 60)
+    wait_for("the tail to take it over", followed, 120)
     lab.enter_cutover(context)
     shown = context.journal.find_step("approval")
     assert shown is not None

@@ -68,7 +68,7 @@ def unread(
     consumer.subscribe(list(topics))
     done: set[tuple[str, int]] = set()
     total = sum(len(numbers) for numbers in ends.values())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     try:
         while len(done) < total:
             assert time.monotonic() < deadline, f"{len(done)} of {total} partitions at their end"
@@ -90,7 +90,7 @@ def unread(
 def member(cluster: KafkaCluster, group: str, topic: str, **settings: Any) -> Iterator[GroupReader]:
     """A live member of a group: it has joined, and has its partitions."""
     with GroupReader(cluster.client_config(), group, [topic], **settings) as reader:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         admin = cluster.admin()
         while str(admin.describe_consumer_groups([group])[group].result().state.name) != "STABLE":
             assert time.monotonic() < deadline, "the member did not join"
@@ -126,7 +126,8 @@ def test_a_group_that_is_left_out_is_shown_to_the_person_and_named_in_the_eviden
     assert left["topic", "__consumer_offsets"].startswith("internal topic")
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+# The classic protocol: test_java_consumers.py.
+@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.soak), "consumer"])
 def test_groups_of_every_kind_of_topic_resume_with_exactly_the_unread_records(
     make_lab: MakeLab, unique_name: Name, protocol: str
 ) -> None:

@@ -76,7 +76,7 @@ def write(cluster: KafkaCluster, topic: str, count: int, *, shift: int = 0) -> N
     producer = Producer({**cluster.client_config(), "linger.ms": 5})
     for number in range(-shift, count):
         producer.produce(topic, b"value-%d" % number, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     if shift:
         admin = cluster.admin()  # must outlive the call
         for future in admin.delete_records([TopicPartition(topic, 0, shift)]).values():
@@ -214,7 +214,7 @@ class StreamsMember:
 
     def __enter__(self) -> StreamsMember:
         self.beat()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while self._state() == "Empty":
             assert time.monotonic() < deadline
             self.beat()

@@ -121,7 +121,7 @@ def test_records_decode_on_the_target(
     # A schema that appears while the tail runs.
     source.seed(subject, json.dumps(SCHEMAS[SECOND]), id=SECOND, version=2)
     write(lab, topic, 0, record(SECOND, number="new", note="n"))
-    wait_for("the new schema's record on the target", lambda: ends(context, topic)[0] == 21, 60)
+    wait_for("the new schema's record on the target", lambda: ends(context, topic)[0] == 21, 120)
 
     # An id that nobody knows, while the registry gives no answer that counts: only its partition waits.
     def proxy(request: Request) -> Reply | None:
@@ -131,12 +131,12 @@ def test_records_decode_on_the_target(
     source.before = proxy
     write(lab, topic, 1, struct.pack(">bI", 0, NOBODY) + b"not avro")
     write(lab, topic, 0, record(FIRST, number="goes on"))
-    wait_for("the other partition", lambda: ends(context, topic)[0] == 22, 60)
+    wait_for("the other partition", lambda: ends(context, topic)[0] == 22, 120)
     watch = HealthWatch()
-    wait_for("the held partition is named", lambda: "SCHEMA_ID_UNKNOWN" in watch.check(context.record).text, 60)
+    wait_for("the held partition is named", lambda: "SCHEMA_ID_UNKNOWN" in watch.check(context.record).text, 120)
     assert ends(context, topic)[1] == 20
     source.before = None
-    wait_for("the record passes as it is", lambda: ends(context, topic)[1] == 21, 60)
+    wait_for("the record passes as it is", lambda: ends(context, topic)[1] == 21, 120)
 
     # The last schema comes after the freeze; the final drain takes it.
     lab.enter_cutover(context)

@@ -82,7 +82,7 @@ def away(cluster: KafkaCluster) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("side", "via"),
     [
-        ("target", "direct"),
+        pytest.param("target", "direct", marks=pytest.mark.soak),
         pytest.param("target", "split", marks=pytest.mark.soak),
         pytest.param("source", "direct", marks=pytest.mark.soak),
     ],

@@ -82,7 +82,7 @@ def _interrupted_seed(lab: Lab, topic: str) -> PhaseContext:
             facts = opened.target.admin.describe_topics([topic])
             return topic in facts and sum(opened.target.wire.list_offsets(keys, "log_end").values()) > 300
 
-        wait_for("a part of the copy", some, 60)
+        wait_for("a part of the copy", some, 120)
         lab.runner.stopping.set()
 
     watcher = threading.Thread(target=stop_in_the_middle, daemon=True)
@@ -103,7 +103,7 @@ def _tail_in_two_runs(lab: Lab, topic: str) -> None:
         for number in range(count):
             producer.produce(topic, b"late-%d" % number, b"key", 0)
         assert producer.flush(60) == 0
-        wait_for("the copy", lambda: look.target.wire.list_offsets([(topic, 0)], "log_end")[topic, 0] == end, 90)
+        wait_for("the copy", lambda: look.target.wire.list_offsets([(topic, 0)], "log_end")[topic, 0] == end, 120)
 
     def shown() -> str:
         progress = copy_jobs.read_progress(look.record, "tail")
@@ -111,7 +111,7 @@ def _tail_in_two_runs(lab: Lab, topic: str) -> None:
 
     lab.start_tail()
     produce(40, RECORDS // 2 + 40)
-    wait_for("the progress of a slice under way", lambda: "40 records" in shown(), 90)
+    wait_for("the progress of a slice under way", lambda: "40 records" in shown(), 120)
     lab.kill_tail()
     lab.start_tail()
     produce(30, RECORDS // 2 + 70)

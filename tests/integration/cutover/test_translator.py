@@ -16,7 +16,7 @@ from harness import clients, compare
 from harness.brokers import KafkaCluster
 from harness.load import Kind, TopicLoad, load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 Values = list[tuple[bytes | None, bytes | None]]
 

@@ -169,7 +169,7 @@ class Scene:
         producer = Producer({**self.source.client_config(), "compression.type": codec, "linger.ms": 50})
         for partition in partitions:
             self._produce(producer, topic, partition, records, "")
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     def _write_transactions(self, topic: str, partitions: Sequence[int], records: int) -> None:
         producer = Producer({**self.source.client_config(), "transactional.id": self.name("writer")})

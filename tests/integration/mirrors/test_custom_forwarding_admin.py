@@ -177,7 +177,7 @@ def test_custom_forwarding_admin(scene: Scene) -> None:
     scene.check(grown)
     admin = source.admin()
     admin.create_partitions([NewPartitions(grown, 3)])[grown].result()
-    wait_for("the source's new partitions", lambda: len(admin.list_topics(grown).topics[grown].partitions) == 3, 60)
+    wait_for("the source's new partitions", lambda: len(admin.list_topics(grown).topics[grown].partitions) == 3, 120)
     scene.write(grown, [1, 2], 10)
     scene.check(grown)
     assert {scene.remote(grown): 3} in asked("create_partitions")
@@ -204,6 +204,7 @@ def test_custom_forwarding_admin(scene: Scene) -> None:
     ), "the journal has no password"
 
 
+@pytest.mark.soak
 def test_a_class_that_only_claims_success_is_found_out(scene: Scene) -> None:
     """It says that it has created topics which the cluster does not have: first the precheck's, then the mirror's."""
     topic = scene.create("claimed", 1)

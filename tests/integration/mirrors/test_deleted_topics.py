@@ -83,13 +83,16 @@ def test_a_topic_is_deleted_by_approval_and_mirrored_afresh(
         )
         producer.freeze()
         flow("promote")
-        assert process.wait(120) == ExitCode.OK
+        assert process.wait(240) == ExitCode.OK
     compare(old, new, remote, fenced=True).check()
     acknowledged = {(remote[topic], number): found for (topic, number), found in producer.acknowledged.items()}
     assert lost_records(new, acknowledged) == []
 
 
-@pytest.mark.parametrize(("command", "state"), [(("end",), "ended"), (("promote", "--source-gone"), "promoted")])
+@pytest.mark.parametrize(
+    ("command", "state"),
+    [pytest.param(("end",), "ended", marks=pytest.mark.soak), (("promote", "--source-gone"), "promoted")],
+)
 def test_a_remote_topic_that_somebody_has_deleted_holds_up_no_request(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
@@ -111,7 +114,7 @@ def test_a_remote_topic_that_somebody_has_deleted_holds_up_no_request(
         _delete(target_cluster, remote[orders])
         eventually(lambda: "TARGET_TOPIC_MISSING" in str(flow("status")), "the mirror has noticed it")
         flow("pause")
-        assert process.wait(120) == ExitCode.WAITS
+        assert process.wait(240) == ExitCode.WAITS
         producer.freeze()
     found = flow(*command)
     assert found["state"] == state

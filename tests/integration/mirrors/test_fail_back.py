@@ -77,7 +77,7 @@ def test_clients_fail_back_after_a_planned_promotion(
         eventually(lambda: before.count() > 500, "the producer writes")
         _transactions(source_cluster, payments, "before")
     flow("promote")
-    assert process.wait(120) == ExitCode.OK
+    assert process.wait(240) == ExitCode.OK
     boundary = log_ends(source_cluster, names)
 
     with LiveProducer(new, {remote[orders]: numbers}, records_per_second=300, seed=17) as after:
@@ -99,7 +99,7 @@ def test_clients_fail_back_after_a_planned_promotion(
     assert flow("fail-back", status=ExitCode.FAILED)["error"]["code"] == "ILLEGAL_TRANSITION", "it has begun"
     promoted = back("promote")
     assert promoted["details"]["problems"] == []
-    assert process.wait(120) == ExitCode.OK
+    assert process.wait(240) == ExitCode.OK
 
     compacted = [remote[item.name] for item in loads if item.kind is Kind.COMPACTED]
     home = {there: here for here, there in remote.items()}
@@ -117,7 +117,8 @@ def test_clients_fail_back_after_a_planned_promotion(
     ]
 
 
-@pytest.mark.parametrize("policy", ["leave_out", pytest.param("append", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("policy", ["leave_out", "append"])
 def test_a_source_returns_with_records_that_nobody_mirrored(
     policy: str,
     target_cluster: KafkaCluster,

@@ -69,7 +69,7 @@ def test_a_flow_is_killed_paused_resumed_and_promoted(flow: Flow) -> None:
         paused = flow("pause", "--reason", "window")
         assert paused["state"] == "paused"
         assert paused["details"]["reason"] == "window"
-        assert process.wait(60) == ExitCode.WAITS
+        assert process.wait(240) == ExitCode.WAITS
         assert flow.state() == "paused"
         before = log_ends(flow.target, list(remote.values()))
         time.sleep(3)
@@ -93,7 +93,7 @@ def test_a_flow_is_killed_paused_resumed_and_promoted(flow: Flow) -> None:
     assert promoted["state"] == "promoted"
     assert promoted["details"]["problems"] == []
     assert promoted["details"]["possibly_lost"] == 0
-    assert process.wait(60) == ExitCode.OK
+    assert process.wait(240) == ExitCode.OK
 
     compacted = [item.name for item in loads if item.kind is Kind.COMPACTED]
     source, target = flow.source.client_config(), flow.target.client_config()
@@ -107,6 +107,7 @@ def test_a_flow_is_killed_paused_resumed_and_promoted(flow: Flow) -> None:
     assert flow("resume", status=ExitCode.FAILED)["error"]["code"] == "ILLEGAL_TRANSITION"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_source_is_gone(
     target_cluster: KafkaCluster,
@@ -130,7 +131,7 @@ def test_the_source_is_gone(
         producer.freeze()
         flow.source.stop(graceful=False)
         promote_without_source(flow, "--reason", "fire")
-    assert process.wait(120) == ExitCode.OK
+    assert process.wait(240) == ExitCode.OK
     found = Promotion.parse((tmp_path / flow.name / flow.name / "results" / "promotion.json").read_bytes())
     until = {(item.topic, item.partition): item.mirrored_until for item in found.partitions}
     assert set(until) == {(orders, 0), (orders, 1)}

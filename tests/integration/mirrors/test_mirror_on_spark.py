@@ -131,14 +131,14 @@ def test_a_flow_on_spark_is_killed_paused_resumed_and_promoted(flow: Flow) -> No
         command = flow.start()
         copies("the next command goes on")
         assert flow("pause")["state"] == "paused"
-        assert command.wait(120) == ExitCode.WAITS
+        assert command.wait(240) == ExitCode.WAITS
         command = flow.start("resume")
         copies("it goes on after the pause")
 
     commit_offsets(source, group, positions(source, [orders], 1.0))
     promoted = flow("promote", "--reason", "moved")
     assert (promoted["state"], promoted["details"]["possibly_lost"]) == ("promoted", 0)
-    assert command.wait(120) == ExitCode.OK
+    assert command.wait(240) == ExitCode.OK
 
     compacted = [item.name for item in loads if item.kind is Kind.COMPACTED]
     compare(source, target, remote, compacted=compacted, fenced=True).check()

@@ -51,7 +51,7 @@ def _transactional(cluster: KafkaCluster, name: str) -> Producer:
 def _produce(producer: Producer, topic: str, partition: int, *values: bytes) -> None:
     for value in values:
         producer.produce(topic, value, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def _entries(flow: Flow) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ def test_replicate_from_latest(
     _write(source_cluster, later, 0, "later", 20)
     admin = source_cluster.admin()
     admin.create_partitions([NewPartitions(orders, 3)])[orders].result()
-    wait_for("the new partition", lambda: len(admin.list_topics(orders).topics[orders].partitions) == 3, 60)
+    wait_for("the new partition", lambda: len(admin.list_topics(orders).topics[orders].partitions) == 3, 120)
     _write(source_cluster, orders, 2, "grown", 20)
     first |= {(later, 0): 0, (orders, 2): 0}
     eventually(lambda: _has_all(flow, first), "what came later is there")
@@ -210,7 +210,7 @@ def test_replicate_from_latest(
     )
 
     assert flow("promote")["details"]["problems"] == []
-    assert process.wait(120) == ExitCode.OK
+    assert process.wait(240) == ExitCode.OK
     back = copy.copy(flow)
     back.source, back.target = flow.target, flow.source
     back.spec, back.name = flow.folder / "back.json", f"{flow.name}.back"
@@ -227,6 +227,7 @@ def test_replicate_from_latest(
     assert [item.value for item in home if item.offset < 100] == [b"before %d " % number for number in range(100)]
 
 
+@pytest.mark.soak
 def test_a_later_start_where_offsets_are_not_equal(
     request: pytest.FixtureRequest,
     source_cluster: KafkaCluster,

@@ -69,6 +69,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
+@pytest.mark.soak
 def test_a_chain_whose_mirrors_and_first_source_die(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
@@ -154,7 +155,7 @@ def test_a_chain_whose_mirrors_and_first_source_die(
 
             # -- a pause ends all of them
             there("pause")
-            process.wait(60)
+            process.wait(240)
             paused_ms = now_ms()
             Beat(source_cluster, "heartbeats", (b, c)).goes_on(paused_ms + int(QUIET_SECONDS * 1000))
             assert max(at_a.at(), at_b.at(), own.at()) <= paused_ms
@@ -232,6 +233,7 @@ def test_a_group_at_the_end_of_its_topic_has_checkpoints(
         producer.freeze()
 
 
+@pytest.mark.soak
 def test_a_source_that_is_only_read_and_a_promotion(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
@@ -263,7 +265,7 @@ def test_a_source_that_is_only_read_and_a_promotion(
     eventually(lambda: flow("status")["lag"]["total"] == 0, "everything is mirrored")
     promoted = flow("promote")
     assert promoted["details"]["problems"] == []
-    process.wait(120)
+    process.wait(240)
     assert client.translate(a, group) == {(topic, 0): 50, (topic, 1): 20}
     found = read_records(target_cluster.client_config(), f"{a}.checkpoints.internal")[0]
     assert {Checkpoint.decode(item.key, item.value).group for item in found} == {group}

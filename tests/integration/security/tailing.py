@@ -26,7 +26,7 @@ def writing(cluster: KafkaCluster, topic: str) -> Iterator[None]:
                 producer.produce(topic, b"value %d" % number, b"key %d" % number, partition=number % 2)
                 number += 1
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     thread = threading.Thread(target=write)
     thread.start()

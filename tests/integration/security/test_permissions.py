@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,8 @@ def granted(
 
 def failure(copy: Copying) -> dict[str, Any]:
     """The error of the only partition."""
-    began = time.monotonic()
     with pytest.raises(CopyFailed) as caught:
         copy.run()
-    assert time.monotonic() - began < 10
     (partition,) = caught.value.details["partitions"]
     error: dict[str, Any] = partition["error"]
     assert f"[{error['code']}] {error['what']}" in caught.value.what
@@ -88,12 +85,11 @@ def test_topics_that_may_not_be_described(granted: Copying, side: str) -> None:
     job = granted.write_job()
     cluster = granted.source if side == "source" else granted.target
     cluster.deny(USER, "topic", topic, ["describe"])
-    began = time.monotonic()
     with wire_of(cluster.client_config(USER, "SCRAM-SHA-512"), side) as wire:
-        wire.patience_seconds = 20
+        # It waits for nothing: its patience ends behind any test.
+        wire.patience_seconds = 3600
         with pytest.raises(PermissionMissing, match=f"Describe on Topic {topic}"):
             wire.list_offsets([(topic, 0)], "latest")
-    assert time.monotonic() - began < 5
     assert job.partitions
 
 

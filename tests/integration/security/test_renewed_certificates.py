@@ -23,7 +23,7 @@ from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.security.support import grant_copying, wire_of
 from tests.integration.security.tailing import tail, writing
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
 MOST_SECONDS = 200.0
 
@@ -95,7 +95,7 @@ def test_a_tail_and_an_admin_take_new_certificates_and_a_new_authority(
 
     def goes_on() -> None:
         before = copied()
-        wait_for(lambda: copied() > before + 100, 60, "the tail copies on")
+        wait_for(lambda: copied() > before + 100, 200, "the tail copies on")
 
     with (
         caplog.at_level(logging.INFO),
@@ -110,20 +110,20 @@ def test_a_tail_and_an_admin_take_new_certificates_and_a_new_authority(
             assert admin.topic_configs([topic])[topic].get("cleanup.policy") == "delete"
             # Another certificate: nothing is lost, and then nothing depends on the old one.
             use(tmp_path, authority.client("bob"))
-            wait_for(lambda: "connected again" in caplog.text, 60, "the tail takes the new certificate")
+            wait_for(lambda: "connected again" in caplog.text, 200, "the tail takes the new certificate")
             cluster.forget_rights("alice")
             goes_on()
-            wait_for(lambda: _may_describe(admin, topic), 60, "the admin takes the new certificate")
+            wait_for(lambda: _may_describe(admin, topic), 200, "the admin takes the new certificate")
             # Another authority signs the broker's certificate; the file has both while brokers change.
             other = Authority(tmp_path / "other", "another authority")
             other.create()
             put(tmp_path / "ca.pem", authority.certificate.read_bytes() + other.certificate.read_bytes())
             change_key_store(cluster, other.server().both)
             only_the_former = {**keys, "ssl.ca.location": str(authority.certificate)}
-            wait_for(lambda: _is_refused(only_the_former), 60, "the broker presents its new certificate")
+            wait_for(lambda: _is_refused(only_the_former), 200, "the broker presents its new certificate")
             use(tmp_path, authority.client("bob"))  # a new time is enough to connect again
             before = caplog.text.count("connected again")
-            wait_for(lambda: caplog.text.count("connected again") > before, 60, "the tail accepts the new authority")
+            wait_for(lambda: caplog.text.count("connected again") > before, 200, "the tail accepts the new authority")
             goes_on()
             assert not running.done()
         finally:

@@ -87,9 +87,7 @@ def test_slots_are_those_of_the_server_as_it_is_now(runner: ConnectRunner, tmp_p
         assert asking.slots() == 2
         now = 60.0
         with _both_slots_taken(runner, tmp_path):
-            began = time.monotonic()
             assert asking.slots() == 7
-            assert time.monotonic() - began < 15
     finally:
         runner.session.conf.unset("spark.sql.leafNodeDefaultParallelism")
 
@@ -100,7 +98,7 @@ def _both_slots_taken(runner: ConnectRunner, folder: Path) -> Iterator[None]:
 
     def hold(number: int) -> list[tuple[int]]:
         (folder / f"held-{number}").touch()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600  # as long as any test: an answer that needs a slot never comes
         while not release.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         return [(number,)]

@@ -116,7 +116,7 @@ def test_a_finished_lane_does_not_wait_for_a_slow_one(spark: ContextRunner, tmp_
 
     def slow_zero(lane: CopyLane, _attempt: int, here: Path) -> None:
         # Lane 0 stays in its first slice until lane 1 has done all of its three.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while lane.lane == 0 and len(list(here.glob("began-1-*"))) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
 
@@ -239,7 +239,7 @@ def test_lanes_of_one_slot_are_driven_at_the_same_time(spark: ContextRunner, tmp
 
     def meet(lane: CopyLane, _attempt: int, here: Path) -> None:
         (here / f"here-{lane.lane}").touch()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(list(here.glob("here-*"))) < 4:
             assert time.monotonic() < deadline, "the four lanes do not run at the same time"
             time.sleep(0.02)
@@ -330,7 +330,7 @@ def test_lanes_of_a_tail_do_not_wait_for_each_other(spark: ContextRunner, tmp_pa
     stored = store_job(tmp_path, "tail", lanes=4, partitions=1, until_offset=None)
 
     def slow_zero(lane: CopyLane, _attempt: int, here: Path) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while lane.lane == 0 and len(list(here.glob("began-1-*"))) < 5 and time.monotonic() < deadline:
             time.sleep(0.05)
         if len(list(here.glob("began-1-*"))) >= 5:
@@ -382,7 +382,7 @@ def test_a_worker_dies_with_its_parent(spark: ContextRunner, tmp_path: Path) -> 
 
     assert seed(spark, stored, kill_daemon)["partitions_done"] == 1
     orphan = int((stored.folder / "orphan").read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while Path(f"/proc/{orphan}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{orphan}").exists()

@@ -144,7 +144,7 @@ def test_executors_replace_ids_wait_for_late_ones_and_compare_under_the_map(
     assert seed.process.poll() is None, seed.text()[-4000:]
     # Partition 2 is copied by the same executor task as partition 0, which waits.
     whole = RECORDS // PARTITIONS
-    wait_for(lambda: min(ends()[topic, 1], ends()[topic, 2]) == whole, 100, "all other partitions are copied")
+    wait_for(lambda: min(ends()[topic, 1], ends()[topic, 2]) == whole, 200, "all other partitions are copied")
     held = ends()[topic, 0]
     assert held <= LATE_FROM // PARTITIONS
     request = json.loads(store.get(wanted) or b"")

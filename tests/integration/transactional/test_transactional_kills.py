@@ -103,6 +103,7 @@ def test_killed_many_times(
     kill_in_a_loop(copying, source_cluster, target, unique_name("k"), kills=60, seed=seed)
 
 
+@pytest.mark.soak
 def test_uncoordinated_copiers_fence_each_other(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
@@ -190,7 +191,7 @@ def test_a_position_that_was_lost_is_named(
     admin, group = target_cluster.admin(), group_name(copy.migration_id)
     admin.delete_consumer_groups([group])[group].result(timeout=30)
     copy.write_job("seed")
-    out, _ = copy.worker().communicate(timeout=60)
+    out, _ = copy.worker().communicate(timeout=240)
     (result,) = results_of(out)
     assert result.error is not None
     assert result.error["code"] == "POSITION_LOST"

@@ -40,7 +40,7 @@ def test_without_the_right_on_the_group_the_partition_stops_and_says_so(
 
     def missing() -> set[str]:
         copy.write_job("seed")
-        out, err = copy.worker().communicate(timeout=60)
+        out, err = copy.worker().communicate(timeout=240)
         errors = [item.error for item in results_of(out)]
         assert all(error is not None and error["code"] == "PERMISSION_MISSING" for error in errors), err[-2000:]
         return {str(error["what"]) for error in errors if error is not None}
@@ -52,5 +52,5 @@ def test_without_the_right_on_the_group_the_partition_stops_and_says_so(
     assert all(f"Group {group_name(migration_id)}" in what for what in missing())
     target_cluster.allow("bob", "group", group_name(migration_id), ["read", "describe"])
     copy.write_job("seed")
-    assert copy.worker().wait(60) == 0
+    assert copy.worker().wait(240) == 0
     assert check_copy(copy) == 0

@@ -31,7 +31,7 @@ _FOREIGN_DIGEST = blake2b(FOREIGN_KEY, digest_size=16).digest()
 
 def in_transactions(cluster: KafkaCluster, topics: list[str]) -> dict[TopicPartition, Verdict]:
     """The verdict for all partitions of these topics."""
-    found = cluster.admin().list_topics(timeout=10).topics
+    found = cluster.admin().list_topics(timeout=60).topics
     return {(name, number): Verdict.TRANSACTIONAL for name in topics for number in found[name].partitions}
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
+from airflow_provider_kafka_migration.access import apply as access_apply
 from airflow_provider_kafka_migration.checks import (
     access,
     topics,
@@ -53,6 +54,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Terminal,
     TokenUnavailable,
+    TopologyRefused,
 )
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
@@ -72,7 +74,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import _ALL, CODES
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.spec import AclsSection, parse_spec
 from airflow_provider_kafka_migration.storage import scratch
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts
@@ -661,6 +663,80 @@ def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
 
 
+def test_acls_that_reach_what_others_have_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    names = sorted(topic.target_name for topic in plan.topics)
+    own_group = plan.groups[0].group
+
+    def binding(kind: str, name: str, operation: str = "READ", pattern: str = "LITERAL", **more: Any) -> AclPlan:
+        changes = {"resource_type": kind, "resource_name": name, "target_resource_name": name}
+        changes |= {"operation": operation, "pattern_type": pattern}
+        return _acl("create").model_copy(update={**changes, **more})
+
+    def reaching(item: AclPlan, *topics: str, **sections: Any) -> bool:
+        there = {name: TopicFacts(name) for name in (*names, "__consumer_offsets", *topics)}
+        groups = {name: cast(Any, None) for name in (own_group, "bank-batch")}
+        target = cluster(answers(describe_topics=there, list_groups=groups))
+        mine = plan.model_copy(update={"acls": [item]})
+        return found(access.check_reach(make(target=target, **sections), mine)).keys() == {"W078"}
+
+    wide = [
+        binding("TOPIC", "*"),
+        binding("TOPIC", "*", action="deferred", operation="WRITE"),
+        binding("TOPIC", "*", permission="DENY"),
+        binding("TOPIC", "pay", pattern="PREFIXED"),
+        binding("GROUP", "*"),
+        binding("GROUP", "bank-", pattern="PREFIXED"),
+        binding("TRANSACTIONAL_ID", "*", "WRITE"),
+        binding("CLUSTER", "kafka-cluster", "ALTER"),
+        binding("CLUSTER", "kafka-cluster", "CREATE"),
+    ]
+    narrow = [
+        binding("TOPIC", names[0]),
+        binding("TOPIC", names[0], pattern="PREFIXED"),
+        binding("TOPIC", "*", action="exists"),
+        binding("GROUP", own_group, pattern="PREFIXED"),
+        binding("CLUSTER", "kafka-cluster", "IDEMPOTENT_WRITE"),
+    ]
+    assert [item for item in wide if not reaching(item, "payments")] == []
+    assert [item for item in narrow if reaching(item, "payments")] == []
+    assert [item for item in wide if reaching(item)] == [], "nobody else uses the target"
+    assert not reaching(wide[0], "payments", acls={"target_auth": "iam"})
+
+
+@pytest.mark.parametrize("policy", get_args(AclsSection.model_fields["policy"].annotation))
+@pytest.mark.parametrize("action", get_args(AclPlan.model_fields["action"].annotation))
+def test_no_task_refuses_acls_that_the_precheck_has_passed(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, action: str
+) -> None:
+    if policy == "mirror_maker":
+        return  # only in mirrors, where it refuses nothing
+    context = make(acls={"policy": policy})
+    plans = [_acl(action)]
+    codes = found(access.check_acls(context, plan.model_copy(update={"acls": plans})))
+    try:
+        access_apply._refuse(context.record, plans)
+    except TopologyRefused:
+        assert "B082" in codes
+    else:
+        assert "B082" not in codes
+
+
+@pytest.mark.parametrize("policy", get_args(AclsSection.model_fields["quotas"].annotation))
+@pytest.mark.parametrize("action", get_args(QuotaPlan.model_fields["action"].annotation))
+def test_no_task_refuses_quotas_that_the_precheck_has_passed(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, action: str
+) -> None:
+    context = make(acls={"quotas": policy})
+    plans = [QuotaPlan(entity=[("user", "ann")], values={"x": 1}, target_values={"x": 2}, action=cast(Any, action))]
+    codes = found(access.check_quotas(context, plan.model_copy(update={"quotas": plans, "group_configs": []})))
+    try:
+        access_apply.refuse_quotas(context.record, plans)
+    except TopologyRefused:
+        assert codes.keys() == {"B088"}
+    else:
+        assert "B088" not in codes
+
+
 def test_others_who_may_write_to_remote_topics_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
     """By ACLs of the target, whose own they are, or because no ACL names a topic; not the mirror itself."""
     names = sorted(topic.target_name for topic in plan.topics)
@@ -806,3 +882,39 @@ def test_a_broker_that_does_not_tell_permissions_says_so(make: Callable[..., Pha
 def test_no_code_stands_for_two_findings() -> None:
     codes = [item.code for item in _ALL]
     assert sorted(codes) == sorted(set(codes))
+
+
+# -- what the cutover writes to the source ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker", "seen"),
+    [
+        ({"message_format_version": "0.10.2-IV0"}, "2.8-IV1", "message.format.version 0.10.2-IV0 has no headers"),
+        ({"message_format_version": "0.9.0"}, "2.8", "message.format.version 0.9.0 has no headers"),
+        ({"message_format_version": "0.10.2-IV0"}, "", "message.format.version 0.10.2-IV0 has no headers"),
+        # From 3.0 on, brokers ignore the config.
+        ({"message_format_version": "0.10.2-IV0"}, "3.0-IV1", ""),
+        ({"message_format_version": "0.11.0-IV2"}, "2.8", ""),
+        ({}, "", ""),
+        ({"max_message_bytes": "100"}, "", "max.message.bytes is 100, and a sentinel has"),
+        ({"max_message_bytes": "1048588"}, "", ""),
+        ({"min_insync_replicas": "4"}, "", "min.insync.replicas is 4, and its partitions have"),
+        ({"min_insync_replicas": "1"}, "", ""),
+        ({"confluent_value_schema_validation": "true"}, "", "confluent.value.schema.validation is true"),
+    ],
+)
+def test_a_topic_that_would_refuse_a_sentinel_is_found_before_producers_stop(
+    make: Callable[..., PhaseContext], plan: Plan, topic: dict[str, str], broker: str, seen: str
+) -> None:
+    values = {plan.topics[0].name: configs(**topic)}
+    brokers = configs(inter_broker_protocol_version=broker) if broker else Configs("1", {}, ItemError(29, "no"))
+    source = cluster(answers(topic_configs=values, broker_configs=brokers))
+    plan = with_topic(plan, source_replication_factor=3)
+    items = list(precheck_source.check_sentinels(make(source), plan))
+    assert [item.code for item in items] == (["B054"] if seen else [])
+    for item in items:
+        assert item.seen.startswith(seen)
+        assert item.subject == plan.topics[0].name
+        assert "cutover.sentinel: end_offsets" in item.fix
+    assert not list(precheck_source.check_sentinels(make(source, cutover={"sentinel": "end_offsets"}), plan))

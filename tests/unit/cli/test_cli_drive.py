@@ -121,7 +121,7 @@ def test_a_tail_whose_failure_may_pass_is_started_again(monkeypatch: pytest.Monk
         return result
 
     with Tail(TailMigration(works_at_last), threading.Event()) as tail:  # type: ignore[arg-type]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while tail.result is None and time.monotonic() < deadline:
             tail.sleep(0.02)
         assert tail.wait(60) is result

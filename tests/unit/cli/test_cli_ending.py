@@ -143,7 +143,7 @@ def test_a_stop_of_its_own_stops_nothing_else() -> None:
     ending = Ending()
     one, other = Stop(ending), Stop(ending)
     one.set()
-    assert one.wait(10)
+    assert one.wait(120)
     assert not other.wait(0)
     ending.number = signal.SIGINT
     assert other.wait(0)
@@ -162,7 +162,7 @@ def test_handlers_are_put_back_and_other_threads_have_none() -> None:
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
-    thread.join(10)
+    thread.join(120)
     assert seen == [before[1]]
 
 

@@ -86,7 +86,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
 def freeze_first(context: PhaseContext) -> None:
     attempt = context.record.freeze()
     assert attempt is not None
-    frozen.freeze(context, "webhook", attempt.key, attempt.deadline)
+    frozen.freeze(context, attempt)
 
 
 def test_a_receiver_that_lifts_by_itself_does_not_do_it_after_ready(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phase_support import make_context
+from phase_support import attempt_at, make_context
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
@@ -35,7 +35,7 @@ class Producer:
 
 def call(receiver: Receiver, action: Any = "freeze", *, secret: str | None = SECRET, **options: Any) -> Any:
     webhook = FreezeWebhook(receiver.url, secret, sleep=lambda _: None, **options)
-    return webhook.call("m1", action, now=NOW, deadline=DEADLINE)
+    return webhook.call("m1", action, now=NOW, deadline=DEADLINE, order=7)
 
 
 def test_freeze_and_unfreeze_are_signed_and_answered() -> None:
@@ -50,6 +50,7 @@ def test_freeze_and_unfreeze_are_signed_and_answered() -> None:
         "migration_id": "m1",
         "action": "freeze",
         "deadline": "2026-04-24T10:41:00Z",
+        "order": 7,
         "sent_at": "2026-04-24T10:40:00Z",
     }
     assert sent.headers["x-kafka-migration-signature"] == signature(sent.raw, SECRET)
@@ -107,14 +108,14 @@ def test_the_address_behind_a_reference_is_called_and_shown_nowhere(
     with Receiver(Producer()) as receiver:
         place = receiver.url.removeprefix("http://").partition("/")[0]
         monkeypatch.setenv("FREEZE_WEBHOOK", f"http://bob:hunter2@{place}/hunter3?token=hunter4#hunter5\n")
-        done = frozen.freeze(context, "webhook", "1", DEADLINE)
+        done = frozen.freeze(context, attempt_at(context, "webhook"))
     assert done["webhook"]["status"] == 200
     assert receiver.calls[0].headers["authorization"] == "Basic Ym9iOmh1bnRlcjI="
     assert receiver.calls[0].headers["host"] == place
     quick = {**FreezeWebhook.__init__.__kwdefaults__, "request_seconds": 1.0, "sleep": lambda _: None}
     monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", quick)
     with pytest.raises(FreezeFailed) as caught:
-        frozen.freeze(context, "webhook", "1", DEADLINE)
+        frozen.freeze(context, attempt_at(context, "webhook"))
     assert caught.value.where.path == f"http://{place}"
     shown = f"{caught.value} {caught.value.as_dict()} {caplog.text} {done} {context.spec}"
     assert "hunter" not in shown
@@ -129,7 +130,7 @@ def test_a_reference_to_something_else_is_named_and_not_quoted(
     with pytest.raises(
         ConnectionInvalid, match="producer_freeze_webhook refers to something that is not an http"
     ) as caught:
-        frozen.freeze(context, "webhook", "1", DEADLINE)
+        frozen.freeze(context, attempt_at(context, "webhook"))
     assert caught.value.where.path == "env:FREEZE_WEBHOOK"
     assert "hunter2" not in str(caught.value)
 
@@ -138,7 +139,7 @@ def test_nobody_there() -> None:
     with Receiver(Producer()) as receiver:
         url = receiver.url
     with pytest.raises(FreezeFailed, match="no answer"):
-        FreezeWebhook(url, None, sleep=lambda _: None).call("m1", "freeze", now=NOW, deadline=DEADLINE)
+        FreezeWebhook(url, None, sleep=lambda _: None).call("m1", "freeze", now=NOW, deadline=DEADLINE, order=7)
 
 
 def test_a_receiver_that_hangs_costs_a_bounded_time() -> None:
@@ -148,5 +149,5 @@ def test_a_receiver_that_hangs_costs_a_bounded_time() -> None:
         )
         begun = time.monotonic()
         with pytest.raises(FreezeFailed, match="no answer"):
-            webhook.call("m1", "freeze", now=NOW, deadline=DEADLINE)
+            webhook.call("m1", "freeze", now=NOW, deadline=DEADLINE, order=7)
         assert time.monotonic() - begun < 60  # and not until the deadline

@@ -280,7 +280,7 @@ class TestHooks:
             assert code(ask(registry, "GET", "/subjects")) == (401, 40101)
 
     def test_a_stopped_registry_answers_on_no_connection(self, registry: FakeRegistry) -> None:
-        connection = http.client.HTTPConnection(registry.url.removeprefix("http://"), timeout=5)
+        connection = http.client.HTTPConnection(registry.url.removeprefix("http://"), timeout=60)
         connection.request("GET", "/subjects")
         assert connection.getresponse().read() == b"[]"
         registry.stop()

@@ -102,7 +102,7 @@ def test_a_request_is_held_back_beyond_its_sender(proxied: tuple[ClusterProxy, s
     client.close()
     assert echo.frames == [first]
     held.deliver()
-    assert held.answered.wait(10)
+    assert held.answered.wait(120)
     assert echo.frames == [first, held_frame]
 
 

@@ -73,7 +73,7 @@ class Client:
         self._poller.wait([self.connection], seconds, on_broken)
 
     def finish(self) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(self.answers) < self.sent:
             assert time.monotonic() < deadline, (self.sent, len(self.answers))
             self.poll()
@@ -98,7 +98,7 @@ def test_dozens_of_sessions_on_one_connection_with_requests_in_flight(
     monkeypatch.setattr(module, "_LEAST_SESSION_SECONDS", 0.0)
     broker.lifetime_seconds, broker.pause_seconds = 0.1, 0.002
     client = Client(connected(broker))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while broker.logins < 25 and time.monotonic() < deadline:
         keep_busy(client, time.monotonic() + 0.2)
     client.finish()
@@ -118,7 +118,7 @@ def test_requests_wait_for_the_end_of_a_renewal(broker: SaslBroker, monkeypatch:
     for _ in range(3):
         client.send()
     assert client.connection.in_flight == 4  # the hand-shake, and three requests
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while broker.seen[-1] != AUTHENTICATE or broker.logins < 2:
         assert time.monotonic() < deadline
         client.poll()
@@ -277,7 +277,7 @@ def test_a_new_certificate_is_used_without_losing_a_request(
     keep_busy(client, time.monotonic() + 0.5)
     assert tls_broker.certificates == [der(old)]
     tls_keys(authority, tmp_path, new)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(tls_broker.certificates) < 2 and time.monotonic() < deadline:
         keep_busy(client, time.monotonic() + 0.1)
     keep_busy(client, time.monotonic() + 0.5)
@@ -308,7 +308,7 @@ def test_a_request_that_an_answer_causes_does_not_overtake_those_that_wait_for_t
     for number in range(3):
         send(b"%d" % number)
     assert len(connection._held) == 3
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while connection.in_flight:
         assert time.monotonic() < deadline, answers
         connection.wait(0.1)

@@ -50,7 +50,7 @@ class Clock:
 
 
 def eventually(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not check():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -190,7 +190,8 @@ def test_equal_settings_share_a_source_and_a_forked_process_has_its_own(monkeypa
 
 
 def test_moments_of_a_token() -> None:
+    before = time.time()
     token = TokenSource(SETTINGS, Provider(100.0)).get()
-    assert abs(token.expires_at_epoch - time.time() - 100) < 5
+    assert before + 100 <= token.expires_at_epoch <= time.time() + 100
     assert "token-1" not in repr(token)
     assert "hidden" not in repr(SETTINGS)

@@ -63,7 +63,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     began = time.monotonic()
     with caplog.at_level(logging.INFO), pytest.raises(BrokerUnreachable, match="Connection refused") as caught:
         _ = Cluster("source", config(closed_port)).cluster_id
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 100
     error = caught.value
     assert error.where.cluster == "source"
     assert f"127.0.0.1:{closed_port}" in str(error)

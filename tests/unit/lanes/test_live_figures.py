@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from job_documents import job, lane, partition, result
 
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
 from airflow_provider_kafka_migration.lanes import figures
 from airflow_provider_kafka_migration.lanes.figures import FiguresWriter, live_lanes, with_live_figures
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
@@ -89,3 +89,15 @@ def test_a_driver_that_begins_keeps_what_is_known_of_log_ends(local_store: Local
     found = third.progress()["partitions"]
     assert isinstance(found, list)
     assert found[0]["went_back"] == [[90, 70]]
+
+
+@pytest.mark.parametrize("timestamp", [1_700_000_000_000_000_000, 2**63 - 1])
+def test_a_timestamp_in_nanoseconds_takes_no_figures_away(local_store: LocalStore, timestamp: int) -> None:
+    made = copies(7)
+    made[0].figures.mirrored_ms = timestamp
+    made[0].state, made[0].read.last_stable_offset = CopyState.RUNNING, 10
+    with FiguresWriter(local_store, "m1", "tail", 0, 1).watching(made):
+        wait_for("the figures", lambda: live_lanes(local_store, "m1", "tail"), 60)
+    (found,) = live_lanes(local_store, "m1", "tail")
+    assert found.slices[-1].records == 7
+    assert timestamp in found.standing["a"]

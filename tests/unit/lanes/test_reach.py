@@ -80,7 +80,7 @@ def test_a_broker_that_is_known_does_not_wait_for_the_bootstrap_servers() -> Non
     both = threading.Barrier(2)
 
     def connect(_config: Any, _host: str, _port: int) -> Any:
-        both.wait(10)
+        both.wait(120)
         raise BrokerUnreachable("silent")
 
     found = look_at_cluster("target", config(5), ["127.0.0.1:5"], connect=connect)

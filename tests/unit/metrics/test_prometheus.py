@@ -40,7 +40,7 @@ def put(store: LocalStore, *partitions: dict[str, Any], **more: Any) -> None:
 
 
 def scrape(port: int | None) -> Iterator[Any]:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain")
         return text_string_to_metric_families(answer.read().decode())
 

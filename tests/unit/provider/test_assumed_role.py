@@ -175,7 +175,7 @@ def test_spark_gets_a_file_of_keys_that_is_replaced(
         assert isinstance(store, S3Store)
         assert clients.store(location).client is store.client, "the settings stay equal, so the client is shared"  # type: ignore[attr-defined]
         seen = _key_ids(store)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(set(seen)) < 2:
             assert time.monotonic() < deadline, "the keys were never replaced"
             store.put("a", b"1")
@@ -216,7 +216,7 @@ def test_sealed_keys_of_a_role_are_renewed_where_they_are_used(
         store = Clients(secrets).store(location)
         assert isinstance(store, S3Store)
         seen = _key_ids(store)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(set(seen)) < 2:
             assert time.monotonic() < deadline, "the keys were never replaced"
             store.put("a", b"1")

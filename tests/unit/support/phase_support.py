@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.kafka.admin.groups import (
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue, TopicFacts
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -297,10 +298,17 @@ def make_context(
         evidence_store=stores[2],
         resolver=Resolver(),
         now=clock.now,
+        sleep=clock.sleep,
     )
     for _ in range(2):
         tail_health.HealthWatch().check(context.record)  # the tail has been heard from a moment ago
     return context
+
+
+def attempt_at(context: PhaseContext, method: str, number: int = 1) -> FreezeAttempt:
+    """An attempt to freeze that begins now and may last a minute; nothing of it is journaled."""
+    now = context.now()
+    return FreezeAttempt(number, method, now, now + timedelta(seconds=60), now)
 
 
 def approval(context: PhaseContext, kind: str, code: str, *, user: str = "ann", **changes: Any) -> ApprovalAnswer:

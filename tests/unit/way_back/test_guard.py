@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from phase_support import attempt_at
 from phase_world.world import World, new_world
 
 from airflow_provider_kafka_migration.approvals import way_back as approval_facts
@@ -153,7 +154,7 @@ def test_the_advice_names_the_section_of_the_spec_that_people_write(
     assert (found.code, found.subject) == ("B042", "source")
     assert setting in found.fix
     with pytest.raises(FreezeFailed, match="own principal on the source is not known") as refused:
-        frozen.freeze(context, "acl", "1", world.clock.now())
+        frozen.freeze(context, attempt_at(context, "acl"))
     assert setting in str(refused.value.next_step)
     assert not world.denied
 

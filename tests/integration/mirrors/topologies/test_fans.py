@@ -13,7 +13,7 @@ from harness.brokers import KafkaCluster
 from tests.integration.mirrors.topologies.mesh import Mesh
 from tests.soak_support import LONG_SLICES, Route, kill_each, wait_written
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 class Fans(Mesh):

@@ -50,7 +50,7 @@ class Runner:
         assert self.process is not None
         self.process.send_signal(number)
         try:
-            self.process.wait(60)
+            self.process.wait(240)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

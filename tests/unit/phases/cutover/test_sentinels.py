@@ -10,7 +10,14 @@ from phase_world.logs import sentinels_in
 from phase_world.outside import Killed
 from phase_world.world import KEYS, World, Worlds
 
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed, MigrationError, RecordsWithheld
+from airflow_provider_kafka_migration.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    FreezeFailed,
+    MigrationError,
+    RecordsWithheld,
+)
+from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.state import State
 
@@ -140,6 +147,19 @@ def test_a_refused_sentinel_lifts_the_freeze(worlds: Worlds) -> None:
         world.run(SENTINELS)
     assert world.state is State.TAIL
     assert not world.denied
+
+
+def test_the_way_without_sentinels_is_open_once_one_was_refused(worlds: Worlds) -> None:
+    world = worlds.at(SENTINELS)
+    guard_spec(world.context().journal, world.spec.model_dump(mode="json"))
+    refused = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    world.outside.fail("source.wire.produce", lambda found: [(key, refused, -1) for key, _, _ in found])
+    with pytest.raises(BrokerRefused) as caught:
+        world.run(SENTINELS)
+    assert "cutover.sentinel: end_offsets" in caught.value.next_step
+    world.outside.heal()
+    world.change_spec(cutover={"sentinel": "end_offsets"})
+    assert "cutover.sentinel" in guard_spec(world.context().journal, world.spec.model_dump(mode="json"))
 
 
 def test_a_source_that_is_away_until_the_limit_lifts_the_freeze(worlds: Worlds) -> None:

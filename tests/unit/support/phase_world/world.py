@@ -152,6 +152,7 @@ class World:
             runner=self.copiers,
             verifier=self.verifier,
             now=self.clock.now,
+            sleep=self.clock.sleep,
             open_registry=self.registries.open,  # type: ignore[arg-type]
         )
         for _ in range(2):
