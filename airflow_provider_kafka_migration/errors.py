@@ -247,6 +247,10 @@ class ClaimLost(Terminal):
 #: After these errors another process is in charge, or nothing can be trusted: touch nothing, and try nothing again.
 HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 
+#: What ends a task for good elsewhere never ends the watch on a freeze: it outlives a wrong password, and a store that
+#: does not return an entry.
+UNREADABLE = (*CREDENTIALS_REFUSED, JournalTampered)
+
 
 class IllegalTransition(Terminal):
     """The state machine has no such transition."""

@@ -19,12 +19,13 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
-    CREDENTIALS_REFUSED,
+    UNREADABLE,
     ClaimLost,
     FingerprintChanged,
     FreezeFailed,
     IllegalTransition,
     Interrupted,
+    JournalTampered,
     MigrationError,
     SameCluster,
     SparkJobCancelled,
@@ -574,11 +575,15 @@ class Migration:
             return self.context
         if row.id == "rollback":
             # Check before claiming: a refused rollback must not take the migration from its holder.
-            self._check_rollback(str(options.get("code", "")))
-            return self.journal_context
+            try:
+                self._check_rollback(str(options.get("code", "")))
+                return self.journal_context
+            except JournalTampered as error:
+                error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
+                raise
         try:
             return self.journal_context
-        except (Transient, *CREDENTIALS_REFUSED) as error:
+        except (Transient, *UNREADABLE) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
     def _check_rollback(self, code: str) -> None:
@@ -750,7 +755,7 @@ class FreezeWatch:
         if self._context is None:
             try:
                 self._context = self._reading.enter_context(self._migration.reading())
-            except (Transient, *CREDENTIALS_REFUSED) as error:
+            except (Transient, *UNREADABLE) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         try:
             return freeze_limit.check_limit(self._context.record)

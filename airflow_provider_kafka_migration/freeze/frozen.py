@@ -74,6 +74,15 @@ def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     :raises ClaimLost: another owner has taken over; if the attempt has ended, producers are free.
     :raises StillFrozen: the attempt was given up, and what this call has done too late could not be taken back.
     """
+    done = _freeze(context, attempt)
+    acls = planned_acls(context.record, attempt.key)
+    how = by_hand.instructions(context.spec, method=attempt.method, deadline=attempt.deadline, acls=acls)
+    # While the journal can be read: these lines are what is left when it cannot.
+    log.warning("Producers are stopped (freeze %s). If the migration cannot free them: %s", attempt.number, how)
+    return done
+
+
+def _freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method == "webhook":
         receiver = webhook_receiver(context)
         with _stopping(context, attempt, "webhook", REQUEST_SECONDS) as change:

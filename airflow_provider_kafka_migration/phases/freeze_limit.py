@@ -13,8 +13,9 @@ from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.errors import (
-    CREDENTIALS_REFUSED,
+    UNREADABLE,
     FreezeFailed,
+    JournalTampered,
     MigrationError,
     PhaseOver,
     StillFrozen,
@@ -55,7 +56,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     """
     try:
         record.journal.refresh()
-    except (Transient, *CREDENTIALS_REFUSED) as error:
+    except (Transient, *UNREADABLE) as error:
         return without_journal(record.freeze(), record.now(), error)
     attempt = record.freeze()
     if _is_over(record):
@@ -101,7 +102,10 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises StillFrozen: the producers could not be freed; the error says what a person has to do. The next call tries
         again.
     """
-    context.journal.refresh()
+    try:
+        context.journal.refresh()
+    except JournalTampered as error:
+        raise _tampered(context, error) from error
     if _is_over(context.record):
         return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
     attempt = context.record.freeze()
@@ -153,6 +157,11 @@ def _ready_text(attempt: FreezeAttempt) -> str:
     return _READY_TEXT if attempt.request is None else _PROMOTED_TEXT
 
 
+def by_hand_without_journal(spec: MigrationSpec) -> str:
+    """Return how people free producers if nothing is known about a freeze but how it would stop them."""
+    return by_hand.instructions(spec, method=spec.cutover.freeze, deadline=None, acls=[])
+
+
 def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
     """Return the error of a watch that cannot open the journal, and so knows neither of a freeze nor of its end."""
     error = by_hand.still_frozen(
@@ -165,6 +174,15 @@ def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFroz
     )
     error.details[_NOT_OPENED] = True
     return error
+
+
+def _tampered(context: PhaseContext, cause: JournalTampered) -> MigrationError:
+    """Return the error of a journal that cannot be trusted any more, by what was read of it before."""
+    attempt = context.record.freeze()
+    if attempt is None or not attempt.is_open:
+        return cause
+    what = "the journal cannot be trusted, so the migration must not free producers by itself"
+    return frozen.still_frozen(context.record, attempt, cause, what=what)
 
 
 def is_journal_unreachable(error: MigrationError) -> bool:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it.
+#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it. What runs
+#: beside a copy has keys of its own: ``progress.schemas``.
 STORE_KEY = "progress"
 #: A line that repeats the last one is written only this often: some tasks wait for days.
 UNCHANGED_SECONDS = 60.0
@@ -36,10 +37,11 @@ def interval_seconds() -> float:
 
 
 class ProgressSink:
-    """Accepts progress at any rate, and shows it at most every ``every_seconds``.
+    """Accepts progress at any rate, and shows that of each slot at most every ``every_seconds``.
 
     :param store: the task state store, or None if there is none (tests, CLI).
     :param write: receives the lines.
+    :param copies: the task copies: the figures of its copy are its progress, and nothing else is.
     """
 
     def __init__(
@@ -48,15 +50,18 @@ class ProgressSink:
         write: Callable[[str], None],
         *,
         every_seconds: float,
+        copies: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._write = write
         self._every_seconds = every_seconds
         self._clock = clock
-        self._shown_at: float | None = None
-        self._text = ""
-        self._written_at = 0.0
+        self._copies = copies
+        #: by slot: when its progress was shown
+        self._shown_at: dict[tuple[str, bool], float] = {}
+        #: by slot: its last line, and when that was written
+        self._written: dict[tuple[str, bool], tuple[str, float]] = {}
         self._lock = threading.Lock()
         self._names: Mapping[str, str] = {}
 
@@ -69,14 +74,15 @@ class ProgressSink:
         """Show this progress, unless progress was shown just before."""
         progress = replace(progress, phase=self._names.get(progress.phase, progress.phase))
         with self._lock:
-            now = self._clock()
-            if self._shown_at is not None and now - self._shown_at < self._every_seconds:
+            now, slot = self._clock(), progress.slot
+            if slot in self._shown_at and now - self._shown_at[slot] < self._every_seconds:
                 return
-            self._shown_at = now
+            self._shown_at[slot] = now
             text = line(progress)
-            news = text != self._text or now - self._written_at >= UNCHANGED_SECONDS
+            last_text, written_at = self._written.get(slot, ("", now))
+            news = text != last_text or now - written_at >= UNCHANGED_SECONDS
             if news:
-                self._text, self._written_at = text, now
+                self._written[slot] = text, now
         if news:
             self._write(text)
         self._save(progress)
@@ -85,7 +91,8 @@ class ProgressSink:
         if self._store is None:
             return
         try:
-            self._store.set(STORE_KEY, progress.figures())
+            beside = self._copies and not progress.heartbeat
+            self._store.set(f"{STORE_KEY}.{progress.phase}" if beside else STORE_KEY, progress.figures())
         except Exception as error:  # an unreachable state store must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
 

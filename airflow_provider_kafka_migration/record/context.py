@@ -126,6 +126,11 @@ class Progress:
     #: all that is known about a copy job, for metrics: not for people, and too large to be stored
     snapshot: Snapshot | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def slot(self) -> tuple[str, bool]:
+        """Where this is shown: what runs beside a copy, under the same name or another, must not hide its figures."""
+        return self.phase, bool(self.heartbeat)
+
     def __str__(self) -> str:
         parts = [f"{self.phase}: {self.message}"]
         if self.records_per_second >= 0:

@@ -109,6 +109,18 @@ _ALL = (
     Code("B032", "storage overwrites what must be new", "use a store that honours If-None-Match on PutObject"),
     Code("W033", "the evidence bucket has no Object Lock", "use a bucket with Object Lock, or accept it"),
     Code("W034", "the clocks differ", "synchronise the clock of this machine (NTP)"),
+    Code(
+        "W047",
+        "the bucket removes, archives or locks what the journal's prefix has",
+        "exclude the prefix of storage.journal from the rule, or use another bucket: a migration whose journal has "
+        "lost an entry cannot go on, also not to free stopped producers",
+    ),
+    Code(
+        "I048",
+        "the bucket's rules for the journal could not be checked",
+        "check by hand that no lifecycle rule deletes or archives objects below storage.journal; to have it checked, "
+        "grant s3:GetLifecycleConfiguration and s3:GetBucketObjectLockConfiguration",
+    ),
     Code("B040", "the evidence cannot be signed", "set evidence.signing_key to a reference to an Ed25519 seed"),
     Code(
         "B041",

@@ -291,6 +291,25 @@ def test_object_lock_and_clocks(
     assert found(precheck_storage.check_storage(make(), plan)) == expected
 
 
+def test_what_the_bucket_does_with_the_journal(
+    make: Callable[..., PhaseContext], plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def rules(store: Any, prefix: str) -> tuple[list[str], list[str]]:
+        asked.append((store.uri, prefix))
+        return ["lifecycle rule r0 deletes objects after 30 days"], ["default retention: NotImplemented"]
+
+    monkeypatch.setattr(precheck_storage, "store_facts", lambda _: StoreFacts(True, True, 0.0))
+    monkeypatch.setattr(precheck_storage, "rules_for", rules)
+    context = make()
+    assert found(precheck_storage.check_storage(context, plan)) == {
+        "W047": "lifecycle rule r0 deletes objects after 30 days",
+        "I048": "default retention: NotImplemented",
+    }
+    assert asked == [(context.journal_store.uri, context.migration_id)]
+
+
 # -- the target ------------------------------------------------------------------------------------------------------
 
 
