@@ -32,9 +32,11 @@ from harness.jars.spark_kafka_jars import jars
 from harness.load import Kind, Record, TopicLoad, load, tiny_topics, wait_cleaned, write
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying
+from tests.integration.spark.spark_runs import ROOT, MainRun
 from tests.integration.transactional.transactional_support import map_of
 
-pytestmark = pytest.mark.integration
+# Spark takes seconds to start, and a minute on a busy machine.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 Prove = Callable[..., list[IndependentResult]]
 
@@ -318,3 +320,21 @@ def test_secrets_reach_neither_plans_nor_the_event_log(
     assert "kafka" in logged.lower()
     for cluster in (source_cluster, target_cluster):
         assert cluster.users["admin"] not in logged
+
+
+def test_without_the_connector_the_job_says_what_is_missing(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    name = unique_name("i")
+    source_cluster.create_topic(name, 1)
+    write({"bootstrap.servers": source_cluster.bootstrap}, name, [(0, Record(-1, 5, b"k", b"v"))])
+    copy = copying([name])
+    copy.run()
+    copy.clients.store(copy.journal).put(copy.job_key("independent"), job_of(copy).canonical())
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2,4]"]
+    environment = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    run = MainRun(copy, "independent", "independent", submit, environment)
+    assert run.wait(800) == 1, run.text()[-4000:]
+    last = run.text().strip().splitlines()[-1]
+    assert last.startswith("[SPARK_CONNECTOR_MISSING] Spark has no Kafka source here")
+    assert "spark.kafka_connector" in last
