@@ -15,6 +15,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from airflow_provider_kafka_migration.compare.comparison import range_map
 from airflow_provider_kafka_migration.compare.independent import IndependentResults
 from airflow_provider_kafka_migration.copy.clients import Clients
@@ -22,7 +24,7 @@ from airflow_provider_kafka_migration.documents.independent import IndependentJo
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
-from airflow_provider_kafka_migration.errors import SparkConnectorMissing
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, SparkConnectorMissing, Where
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages
@@ -104,11 +106,22 @@ class _Proof:
         found = None if self.job.schema_ids is None else self.job.schema_ids.topics.get(topic)
         return found if found is not None and found.rewrite else None
 
-    def _id_map(self) -> SchemaIdMap | None:
-        if self.job.schema_ids is None:
+    def _id_map(self, kind: Kind) -> SchemaIdMap | None:
+        """Return the id map for topics whose ids are rewritten.
+
+        :raises DocumentUnreadable: it is missing, or cannot be read.
+        """
+        if kind.ids is None or self.job.schema_ids is None:
             return None
-        data = self.store.get(f"{self.job.migration_id}/{self.job.schema_ids.id_map_key}")
-        return None if data is None else SchemaIdMap.parse(data)
+        key = self.job.schema_ids.id_map_key
+        try:
+            return SchemaIdMap.parse(self.store.get(key) or b"")
+        except ValidationError:
+            raise DocumentUnreadable(
+                "the map of schema ids is missing or cannot be read, so rewritten ids cannot be compared",
+                where=Where(migration_id=self.job.migration_id, path=f"{self.job.journal_location}/{key}"),
+                next_step="restore the object from a version of the bucket; then clear validate",
+            ) from None
 
     def _offset_map(self, compared: ContentRange) -> PartitionMap:
         key = (self.job.migration_id, compared.topic, compared.partition)
@@ -121,7 +134,7 @@ class _Proof:
         return runs.closed(compared.source_end_offset, compared.target_end_offset)
 
     def _compare(self, kind: Kind, group: Sequence[Item]) -> None:
-        id_map = None if kind.ids is None else self._id_map()
+        id_map = self._id_map(kind)
         names = ", ".join(f"{item.range.topic}-{item.range.partition}" for item in group[:3])
         with spark_errors(f"independent proof of {len(group)} partitions, the first: {names}"):
             try:

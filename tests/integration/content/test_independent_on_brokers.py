@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 
-from airflow_provider_kafka_migration.compare.independent import IndependentResults
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
 from airflow_provider_kafka_migration.copy import source as source_module
 from airflow_provider_kafka_migration.copy import transform
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
+from airflow_provider_kafka_migration.documents.independent import IndependentResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange, TopicRules
 from airflow_provider_kafka_migration.kafka import logs
 from airflow_provider_kafka_migration.kafka.batches import api
 from airflow_provider_kafka_migration.offset_map.runs import MapEntry, build_offset_map_document
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages
-from airflow_provider_kafka_migration.spark import independent
 from harness.brokers import KafkaCluster
-from harness.jars.spark_kafka_jars import jars
 from harness.load import Kind, Record, TopicLoad, load, tiny_topics, wait_cleaned, write
+from tests.integration.content.conftest import Prove, job_of
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying
 from tests.integration.spark.spark_runs import ROOT, MainRun
@@ -37,27 +33,6 @@ from tests.integration.transactional.transactional_support import map_of
 
 # Spark takes seconds to start, and a minute on a busy machine.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-
-Prove = Callable[..., list[IndependentResult]]
-
-
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Spark's event log: what its history server shows."""
-    return tmp_path_factory.mktemp("events")
-
-
-@pytest.fixture(scope="module")
-def spark(events: Path) -> Iterator[SparkSession]:
-    """A session with Spark's Kafka source."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").appName("independent").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars()))
-    builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events.as_uri())
-    builder = builder.config("spark.eventLog.compress", "false").config("spark.sql.shuffle.partitions", "4")
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -70,30 +45,6 @@ def copying(
         return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
 
     return make
-
-
-def job_of(copy: Copying, rules: Mapping[str, TopicRules] | None = None, **fields: Any) -> IndependentJob:
-    """Compare what the other proof compares."""
-    ranges: list[ContentRange] = content_job(copy).ranges
-    return IndependentJob(
-        **{"migration_id": copy.migration_id, "journal_location": copy.journal, "topics": rules or {}, "ranges": ranges}
-        | fields
-    )
-
-
-@pytest.fixture
-def prove(spark: SparkSession) -> Prove:
-    """Runs the proof of a copy and returns its results."""
-
-    def run(
-        copy: Copying, job: IndependentJob | None = None, clients: Clients | None = None
-    ) -> list[IndependentResult]:
-        wanted = job or job_of(copy)
-        store = copy.clients.store(copy.journal)
-        independent.prove(wanted, store, clients or copy.clients, spark)
-        return IndependentResults(wanted, store).read_all()
-
-    return run
 
 
 def differences(found: list[IndependentResult]) -> list[tuple[str, int | None]]:
