@@ -514,6 +514,10 @@ class TransactionHolds(Transient):
     """A transaction that a producer has left open holds the source's records back: the copy waits at a lag of 0."""
 
 
+class PartitionStarved(Transient):
+    """Records wait, and several slices have ended without copying any of them, although nothing failed."""
+
+
 class SchemaIdUnknown(Transient):
     """A record has a schema id that is not on the target yet: this partition waits until its schema is copied."""
 
