@@ -300,6 +300,14 @@ class RecordTooLarge(Terminal):
     """A single record is larger than the target topic accepts."""
 
 
+class TimestampsReplaced(Terminal):
+    """The target has written its own time into copied records: somebody has set message.timestamp.type there."""
+
+
+class UncommittedRecords(Terminal):
+    """The source returns records of open transactions to a reader that asked for committed ones only."""
+
+
 class BatchMalformed(Terminal):
     """The bytes are not a valid record batch, or their CRC is wrong."""
 
@@ -398,6 +406,10 @@ class ExecutorUnfit(Terminal):
 
 class SparkJobFailed(Transient):
     """Spark gave up on a task after all its attempts, or the Spark cluster disappeared."""
+
+
+class SparkConnectorMissing(Terminal):
+    """Spark has no Kafka source, so that it can read no topic."""
 
 
 def error_from_dict(data: dict[str, Any]) -> MigrationError:
@@ -508,6 +520,10 @@ class SchemaTopicRefused(Terminal):
 
 class TransactionHolds(Transient):
     """A transaction that a producer has left open holds the source's records back: the copy waits at a lag of 0."""
+
+
+class PartitionStarved(Transient):
+    """Records wait, and several slices have ended without copying any of them, although nothing failed."""
 
 
 class SchemaIdUnknown(Transient):

@@ -44,7 +44,7 @@ from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner,
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
-from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.journal import Journal, Takeover
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec, spec_to_record
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -127,7 +127,7 @@ class Migration:
     """One migration, opened by one owner. Close it, or use it as a context manager.
 
     :param owner: holder of the migration: the same for all tasks of a DAG run, and for repeated CLI calls of a user.
-    :param takeover: take the migration over from another owner.
+    :param takeover: take the migration over from another owner; "once": only if this owner has never held it.
     """
 
     #: How steps of the cutover wait between tries inside a freeze, and the clock.
@@ -140,7 +140,7 @@ class Migration:
         owner: Owner,
         resolver: Resolver,
         *,
-        takeover: bool = False,
+        takeover: Takeover = False,
         runner: CopyRunner | None = None,
         verifier: CopyRunner | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -171,10 +171,8 @@ class Migration:
         actor: str,
         kind: str = "dag_run",
         process: OwnerProcess | None = None,
-        takeover: bool = False,
-        runner: CopyRunner | None = None,
-        verifier: CopyRunner | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        installation: str = "",
+        **options: Any,
     ) -> Migration:
         """Open without any I/O; clusters and storage are contacted when a phase needs them.
 
@@ -182,17 +180,10 @@ class Migration:
         :param actor: who acts, for the journal: a task id or a user.
         :param kind: ``dag_run`` or ``cli``.
         :param process: for ``cli``: the process that holds the migration, so that another one of the same user waits.
-        :param runner: runs copy jobs; ``verifier`` runs content checks (a runner that accepts job documents).
+        :param installation: for ``dag_run``: which Airflow it is.
+        :param options: of the class: ``takeover``; ``runner`` runs copy jobs, ``verifier`` content checks.
         """
-        return cls(
-            spec,
-            Owner(kind, owner, actor, process),
-            resolver,
-            takeover=takeover,
-            runner=runner,
-            verifier=verifier,
-            progress=progress,
-        )
+        return cls(spec, Owner(kind, owner, actor, process, installation), resolver, **options)
 
     def __enter__(self) -> Migration:
         return self
@@ -573,10 +564,10 @@ class Migration:
             return self._context_of(self._existing_journal())
         if not row.needs_journal_only:
             return self.context
-        if row.id == "rollback":
+        if row.id in ("rollback", "abandon"):
             # Check before claiming: a refused rollback must not take the migration from its holder.
             try:
-                self._check_rollback(str(options.get("code", "")))
+                self._check_end(row, str(options.get("code", "")))
                 return self.journal_context
             except JournalTampered as error:
                 error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
@@ -586,15 +577,20 @@ class Migration:
         except (Transient, *UNREADABLE) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
-    def _check_rollback(self, code: str) -> None:
-        # Only a rollback needs this module.
+    def _check_end(self, row: Phase, code: str) -> None:
+        # Only a rollback needs these modules.
+        from airflow_provider_kafka_migration.approvals import abandon
         from airflow_provider_kafka_migration.phases import rollback
 
         journal = self._existing_journal()
         ids = Fingerprint.recorded(journal.entries())
         source_id, target_id = ids.get("source_cluster_id", ""), ids.get("target_cluster_id", "")
         journal.check_fingerprint(self._fingerprint_of(source_id, target_id))
-        rollback.check_allowed(self._context_of(journal).record, code)
+        record = self._context_of(journal).record
+        if row.id == "rollback":
+            rollback.check_allowed(record, code)
+        elif abandon.check_possible(record) and not rolling_back.is_abandoned(journal):
+            abandon.check_decided(record)
 
     def _record_failure(self, row: Phase, error: Exception) -> None:
         # If the phase's context could not be opened, nothing has run. Only a freeze may have ended nevertheless.
@@ -616,13 +612,13 @@ class Migration:
         # and on a rolled back one it tries again what the schema registries did not take back.
         # The same with what the promotion of a mirror has left.
         tip = journal.tip_state
-        tries_again = row.id == "rollback" or (row.id == "finish" and tip is State.PROMOTED)
+        tries_again = row.id in ("rollback", "abandon") or (row.id == "finish" and tip is State.PROMOTED)
         if tip is not None and tip.is_terminal and not tries_again:
             summary = f"the {self.spec.kind} is {tip}"
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)
         # What watches the freeze is needed until the end: it frees producers, as a rollback does.
-        if row.id not in ("rollback", "cutover.freeze_limit"):
+        if row.id not in ("rollback", "abandon", "cutover.freeze_limit"):
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 

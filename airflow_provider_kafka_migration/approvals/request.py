@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import proof, way_back
+from airflow_provider_kafka_migration.approvals import abandon, proof, way_back
 from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
@@ -55,6 +55,8 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
         facts = {**facts, "way_back": way_back.facts(record)}
     elif kind == "cutover":
         facts = {**facts, "abort_code": abort_code(record)}
+    if kind == "client_switch":
+        facts = {**facts, "abandon_code": abandon.abandon_code(record)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(
@@ -232,7 +234,7 @@ def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) ->
             group_count=len(previews),
             lag=status.total,
             window_seconds=record.spec.cutover.freeze_stable_window.total_seconds(),
-            handover_seconds=changes.frozen_seconds,
+            handover_seconds=changes.frozen_seconds + _is_by_hand(record.spec) * changes.typical_seconds,
             least_work_seconds=max((item.work_seconds for item in former), default=0.0),
         ),
         "former_freezes": [item.as_dict() for item in former],
@@ -247,17 +249,23 @@ def cannot_fit(spec: MigrationSpec, changes: Handover) -> str | None:
     Only the shortest measured hand-over counts: neither an estimate nor a wait for a slot may cause a refusal.
     """
     section = spec.cutover
-    if not changes.measured or not changes.changes:
+    count = changes.changes + _is_by_hand(spec)
+    if not changes.measured or not count:
         return None
-    least = section.freeze_stable_window.total_seconds() + changes.changes * changes.least_seconds
+    least = section.freeze_stable_window.total_seconds() + count * changes.least_seconds
     limit = section.max_producer_freeze.total_seconds()
     if least <= limit:
         return None
     return (
         f"producers would be frozen for at least {words(least)}, but max_producer_freeze is {words(limit)}: "
-        f"{changes.changes} hand-overs between tasks at {words(changes.least_seconds)} each, the shortest measured "
+        f"{count} hand-overs between tasks at {words(changes.least_seconds)} each, the shortest measured "
         f"in this migration, and the window of {words(section.freeze_stable_window.total_seconds())}"
     )
+
+
+def _is_by_hand(spec: MigrationSpec) -> bool:
+    """Whether producers are stopped before the answer, so that the way to the first task of the cutover counts, too."""
+    return spec.cutover.freeze == "manual"
 
 
 def _proof_so_far(record: MigrationRecord, status: lags.DrainStatus) -> dict[str, Any] | None:
@@ -310,6 +318,7 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
         "left_alone": group.skipped_reason,
         "failures": [failure["what"] for failure in group.failures]
         + [f"{item.topic}-{item.partition} stays at {item.offset}: {item.reason}" for item in group.not_undone],
+        "uncommitted": [f"{item.topic}-{item.partition}" for item in group.uncommitted],
     }
 
 

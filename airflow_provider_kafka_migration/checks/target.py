@@ -126,6 +126,18 @@ def check_transaction_timeouts(context: PhaseContext, plan: Plan) -> Iterator[Fi
         yield finding("W053", f"{name} is {target} on the target, {source} on the source")
 
 
+def check_offsets_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Report offsets of idle groups that the target would forget earlier than the source.
+
+    What the migration commits is of groups that nobody has joined there: it expires so long after the commit.
+    """
+    name = "offsets.retention.minutes"
+    source = context.source.admin.broker_configs(plan.source.brokers[0]).get(name)
+    target = context.target.admin.broker_configs(plan.target.brokers[0]).get(name)
+    if source and target and int(target) < int(source):
+        yield finding("W076", f"{name} is {target} on the target, {source} on the source", subject=name)
+
+
 def check_disk(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Check whether all replicas fit on the target's log dirs."""
     if plan.estimate is None or plan.estimate.copy_bytes < 0:

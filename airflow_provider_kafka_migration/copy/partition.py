@@ -155,6 +155,8 @@ class ReadState:
     #: since when only an open transaction blocks reading (monotonic clock), and whether a line says so
     held_since: float | None = None
     is_held_logged: bool = False
+    #: the source's first answer in this slice had something to copy
+    had_backlog: bool = False
 
     @property
     def held_back(self) -> int:
@@ -389,6 +391,11 @@ class PartitionCopy:
     write: WriteState = field(init=False)
     figures: Figures = field(default_factory=Figures)
 
+    #: earlier slices have copied nothing of it: the others of the lane let it begin first
+    goes_first: bool = False
+    #: when the target has first confirmed something in this slice (monotonic clock)
+    progressed_at: float | None = None
+
     resume_at: float = 0.0
     retries: int = 0
     stuck_since: float | None = None
@@ -520,10 +527,15 @@ class PartitionCopy:
         self.state = CopyState.FAILED
         self.reset(resume_at=0.0)
 
-    def note_progress(self) -> None:
-        """Forget earlier troubles: the partition has moved."""
+    def note_progress(self, *, has_begun: bool = True) -> None:
+        """Forget earlier troubles: the partition has moved.
+
+        :param has_begun: by more than the marker that the first hole after a resume begins with.
+        """
         self.retries = 0
         self.stuck_since = None
+        if has_begun and self.progressed_at is None:
+            self.progressed_at = time.monotonic()
 
     def confirm_append(self, now_ms: int = -1) -> Sent:
         """Confirm the oldest append: it was answered as expected.
@@ -542,7 +554,7 @@ class PartitionCopy:
         grown = self.write.end_fill(log_end_offset, now)
         self.figures.holes += grown
         if grown:
-            self.note_progress()
+            self.note_progress(has_begun=self.figures.holes > 1)
 
     @property
     def remaining_fill_seconds(self) -> float:

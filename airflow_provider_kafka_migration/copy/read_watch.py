@@ -416,6 +416,7 @@ class ReadWatch:
             self._forget_former_epoch(copy)
             self._note_first_end(copy, answered.last_stable_offset)
             self._answered.add(copy)
+            copy.read.had_backlog = answered.last_stable_offset > copy.read.next_offset
         retention_ms = self._retention_ms(copy)
         if retention_ms is None:
             return

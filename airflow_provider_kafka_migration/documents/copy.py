@@ -78,8 +78,10 @@ def _seconds(at: str) -> float:
 BACKUP_LANES = 1_000_000
 
 
-class CopyLane(Part):
+class CopyLane(GrownPart):
     """The partitions that one copier handles at a time, and the lane's transactional id for marker fencing."""
+
+    LATER_FIELDS = ("goes_first",)
 
     lane: int
     half: Literal["backup", "restore"] | None = Field(
@@ -87,6 +89,10 @@ class CopyLane(Part):
     )
     transactional_id: str
     partitions: list[CopyPartition]
+    goes_first: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="partitions of which earlier slices have copied nothing, longest wait first; never stored",
+    )
 
 
 class ProducerIds(Part):
@@ -301,6 +307,11 @@ class PartitionResult(Part):
         "numbers. -1: unknown (copied in transactions, or not taken over in this slice)",
     )
     total_holes: int = Field(-1, description="offsets filled by markers since the copy began, likewise")
+    begin_seconds: float = Field(
+        -1.0,
+        description="the longest time until a partition with a backlog has copied some of it; -1: none had one. In the "
+        "lane's first result only",
+    )
     source_throttled_seconds: float = Field(
         0.0, description="how long the source's quotas have throttled the lane; in the lane's first result only"
     )

@@ -165,7 +165,13 @@ def _cutover(record: MigrationRecord) -> dict[str, Any]:
         "groups_snapshot": _last_attempt_step(record, steps.SNAPSHOT_GROUPS),
         "offset_translations": _last_attempt_step(record, steps.COMMIT_GROUPS),
         "lifted": [{"at": entry.at, **entry.details} for entry in record.freezes_lifted()],
+        **_abandoned(record),
     }
+
+
+def _abandoned(record: MigrationRecord) -> dict[str, Any]:
+    entry = record.journal.find_step(steps.ABANDONED)
+    return {} if entry is None else {"abandoned": {"at": entry.at, **entry.details}}
 
 
 # -- way back --------------------------------------------------------------------------------------------------------
@@ -336,6 +342,10 @@ def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
             _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", item.reason)
             for item in group.offsets
             if item.target_offset is None
+        ]
+        why = "the group read there on the source and had committed nothing: it begins by auto.offset.reset"
+        found += [
+            _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", why) for item in group.uncommitted
         ]
     return found
 

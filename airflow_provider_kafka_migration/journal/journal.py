@@ -15,7 +15,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, FAILED_AGAIN, RELEASED, JournalEntry
 from airflow_provider_kafka_migration.errors import (
@@ -40,7 +40,15 @@ from airflow_provider_kafka_migration.journal.entries import (
     utc_now,
 )
 from airflow_provider_kafka_migration.journal.view import VerifyReport, View, verify_journal
-from airflow_provider_kafka_migration.state import FORWARD, Resume, State, position, resume_state
+from airflow_provider_kafka_migration.state import (
+    FORWARD,
+    ROLLBACK_FROM,
+    Resume,
+    State,
+    no_rollback_from,
+    position,
+    resume_state,
+)
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- failure ----------------------------------------------------------------------------------------------------------
@@ -70,6 +78,9 @@ def describe_failure(error: BaseException) -> tuple[str, dict[str, Any]]:
 
 
 log = logging.getLogger(__name__)
+
+#: Whether a claim may end another owner's.
+Takeover = bool | Literal["once"]
 
 _ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -111,7 +122,7 @@ class Journal:
         fingerprint: Fingerprint,
         *,
         owner: Owner,
-        takeover: bool = False,
+        takeover: Takeover = False,
         reason: str = "migration created",
         details: Mapping[str, Any] | None = None,
         clock: Clock = utc_now,
@@ -232,7 +243,7 @@ class Journal:
 
     # ---- claims
 
-    def claim(self, owner: Owner, *, takeover: bool = False) -> Claim:
+    def claim(self, owner: Owner, *, takeover: Takeover = False) -> Claim:
         """Claim the migration. A claim by the same owner (cleared tasks, other processes of the run) changes nothing.
 
         A command claims a new generation if the same user ran the former one on this host and it has ended, so that
@@ -241,7 +252,8 @@ class Journal:
         A finalized or rolled back migration cannot be held: no entry is written, and later appends
         are refused as illegal transitions.
 
-        :param takeover: end another owner's claim; its next write is refused.
+        :param takeover: end another owner's claim; its next write is refused. "once": only if this owner has never
+            held the migration. A setting that stays would otherwise take over again whenever it is ousted.
         :raises ClaimHeld: another owner holds it; the error names the owner and the time of its claim.
         :raises ClaimLost: it was taken over from this owner before. This holds even if it has no holder now: the
             takeover was meant to stop this owner.
@@ -262,11 +274,13 @@ class Journal:
                 granted.append(Claim(owner, ledger.generation, tip.at))
                 return tip
             follows = holder is not None and owner.follows(holder.owner)
-            if holder is not None and not takeover and not follows:
-                raise held_by_another(holder, self.migration_id)
+            used = takeover == "once" and ledger.has_claimed(owner)
+            may_take_over = bool(takeover) and not used
+            if holder is not None and not may_take_over and not follows:
+                raise held_by_another(holder, self.migration_id, owner, used=used)
             ousted_by = ledger.ousted_by(owner)
-            if ousted_by is not None and not takeover:
-                raise taken_over_before(owner, ousted_by, self.migration_id)
+            if ousted_by is not None and not may_take_over:
+                raise taken_over_before(owner, ousted_by, self.migration_id, used=used)
             generation = ledger.generation + 1
             reason = _claim_reason(holder, owner, follows=follows)
             details = Claim(owner, generation, "").as_details(takeover_from=holder)
@@ -336,7 +350,8 @@ class Journal:
         """Go to a state. If the migration is already there, write nothing and return the entry that led there.
 
         :param from_states: states from which this caller may go there; by default the preceding one on the forward
-            path, and ``failed`` if ``to`` is the state that failed. Backward transitions (to tail) must be named, so
+            path, and ``failed`` if ``to`` is the state that failed; for ``rolled_back`` those before the cutover.
+            Backward transitions (to tail) must be named, so
             that a task that was presumed dead cannot undo a cutover.
         :param unless_step: name and key of a step: once it is journaled, this transition comes too late.
         :raises PhaseOver: that step is journaled.
@@ -350,11 +365,15 @@ class Journal:
             if tip.to_state is to:
                 return next(entry for entry in reversed(ledger.entries) if not entry.is_step or entry.seq == 0)
             draft = self._draft(ledger, to, reason, details=details)
-            if tip.to_state not in sources:
+            # A failed migration ends from the state that has failed.
+            place = ledger.failed_in if to is State.ROLLED_BACK else None
+            if (place or tip.to_state) not in sources:
                 raise IllegalTransition(
                     f"this task may not move the migration from {tip.to_state} to {to}",
                     where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
-                    next_step="the migration has moved on: clear this task, and it acts on the current state",
+                    next_step=no_rollback_from(place or tip.to_state)
+                    if to is State.ROLLED_BACK
+                    else "the migration has moved on: clear this task, and it acts on the current state",
                     details={"from": tip.to_state.value, "to": to.value},
                 )
             self._check_unless(ledger, unless_step, f"to go to {to}")
@@ -396,6 +415,7 @@ class Journal:
         *,
         reason: str | None = None,
         only_in: Collection[State] | None = None,
+        unless_step: tuple[str, str | None] | None = None,
     ) -> JournalEntry:
         """Record a step like :meth:`step`, unless one with that name and key exists: then return that entry."""
 
@@ -403,7 +423,9 @@ class Journal:
             for entry in ledger.entries:
                 if (entry.step, entry.step_key) == (name, key):
                     return entry
-            return self._step(ledger, name, key, details, reason, only_in)
+            draft = self._step(ledger, name, key, details, reason, only_in)
+            self._check_unless(ledger, unless_step, f"for {name}")
+            return draft
 
         return self._append(decide)
 
@@ -508,7 +530,9 @@ def _claim_reason(holder: Claim | None, owner: Owner, *, follows: bool) -> str:
 
 def _usual_sources(to: State) -> frozenset[State]:
     index = position(to)
+    if to is State.ROLLED_BACK:
+        return frozenset(ROLLBACK_FROM)
     if index is None:
-        # For rolled_back and failed, the state machine alone decides.
+        # For the others the state machine alone decides.
         return frozenset(State)
     return frozenset({State.FAILED, *FORWARD[max(0, index - 1) : index]})

@@ -42,6 +42,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "topology.refresh_interval": State.DRAIN_READY,
     "groups.early_sync": State.DRAIN_READY,
     "groups.early_sync_interval": State.DRAIN_READY,
+    "groups.uncommitted": State.VALIDATING,
     "groups.on_deleted": State.VALIDATING,
     "groups.deleted_after": State.VALIDATING,
     "schemas.interval": State.VALIDATING,

@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError
 from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.copy import PartitionResult
-from airflow_provider_kafka_migration.errors import MigrationError, TransactionHolds, Where
+from airflow_provider_kafka_migration.errors import MigrationError, PartitionStarved, TransactionHolds, Where
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -424,6 +424,25 @@ class TroubleLines:
 
 
 # -- open transactions ------------------------------------------------------------------------------------------------
+
+
+#: So many slices in a row without a record are no accident of one of them.
+STARVED_SLICES = 3
+
+
+def starved_error(result: PartitionResult, slices: int, migration_id: str) -> dict[str, Any]:
+    """Return the error (``MigrationError.as_dict()``) of a partition that several slices have copied nothing of."""
+    waiting = f"{result.lag} offsets wait" if result.lag > 0 else "the source has not answered before they ended"
+    return PartitionStarved(
+        f"{slices} slices have ended without copying anything of this partition, although nothing failed: {waiting}",
+        where=Where(
+            migration_id=migration_id, topic=result.topic, partition=result.partition, offset=result.source_offset
+        ),
+        next_step="none at first: it goes first in the next slices, and they get longer. If it lasts, the machines "
+        "that copy are too slow or too far from the clusters, or a limit is too low: give executors more processor "
+        "time, raise slice_seconds of the seed or the tail, and check the rates and quotas of the copy",
+        details={"slices": slices, "lag": result.lag},
+    ).as_dict()
 
 
 #: Brokers end transactions that are older than ``transaction.max.timeout.ms``, by default 15 minutes: whatever is open

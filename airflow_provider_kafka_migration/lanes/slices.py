@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes.assignment import RateWatch
 from airflow_provider_kafka_migration.lanes.figures import SUMS, FiguresWriter
 from airflow_provider_kafka_migration.lanes.open_transactions import with_holders
+from airflow_provider_kafka_migration.lanes.slice_begin import begin_seconds
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -348,6 +349,7 @@ def run_slice(
     lease = keeper.acquire(asked_to_stop)
     if lease is None:
         return []
+    began = time.monotonic()
     stops = StopOffsets(job, store)
     rates = RateWatch(job, store)
     figures = ("source_bytes",) if lane.half == "backup" else SUMS
@@ -390,6 +392,10 @@ def run_slice(
             opened.enter_context(LaneProver(job, lane, clients, store, lease.deadline))
         with writer.watching(copier.copies):
             results = copier.run()
+        begin = begin_seconds(
+            copier.copies, follows=source is not None and job.stop_key is not None, began=began, now=time.monotonic()
+        )
+        results = [item.model_copy(update={"begin_seconds": begin}) for item in results[:1]] + results[1:]
         if source is not None:
             results = with_holders(results, copier.copies, source)
     return [result.model_copy(update={"slice_number": lease.generation}) for result in results]

@@ -351,7 +351,7 @@ class KafkaMigrationSyncGroupsOperator(MigrationOperator):
 
 
 class KafkaMigrationValidateOperator(SparkMigrationOperator):
-    """Runs the seven checks; the third compares the content of all records, on Spark.
+    """Runs the eight checks; two of them compare the content of all records, on Spark.
 
     .. seealso:: docs/operators.md
     """
@@ -390,6 +390,18 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
     def told_spec(self, context: Context) -> MigrationSpec:
         """Return the same spec: the run's Params alone are not a spec."""
         return self.migration_spec(context)
+
+
+class KafkaMigrationAbandonOperator(MigrationOperator):
+    """Ends a migration whose clients were told to switch and have not, after *Back out*; they stay on the source.
+
+    It frees the producers of the source first, which needs neither the target nor the person again.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "abandon"
+    takes_recorded = True
 
 
 class KafkaMigrationEvidenceOperator(MigrationOperator):

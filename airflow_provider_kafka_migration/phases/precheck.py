@@ -203,6 +203,7 @@ CHECKS: dict[str, Check] = {
     "message sizes": target.check_message_sizes,
     "timestamps": target.check_timestamps,
     "transaction timeouts": target.check_transaction_timeouts,
+    "retention of offsets": target.check_offsets_retention,
     "disk": target.check_disk,
     "transactions": source.check_transactions,
     "sentinels": source.check_sentinels,

@@ -223,6 +223,11 @@ _ALL = (
         "include it (groups.include, groups.exclude), or accept that its consumers start by auto.offset.reset",
     ),
     Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
+    Code(
+        "W076",
+        "the target forgets offsets of idle groups earlier",
+        "raise offsets.retention.minutes on the target's brokers, or start each consumer there within that time",
+    ),
     # -- access
     Code(
         "W078",

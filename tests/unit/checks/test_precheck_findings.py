@@ -682,6 +682,26 @@ def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
 
 
+@pytest.mark.parametrize(
+    ("on_source", "on_target", "seen"),
+    [
+        ("10080", "1440", {"W076": "offsets.retention.minutes is 1440 on the target, 10080 on the source"}),
+        ("10080", "10080", {}),
+        ("1440", "10080", {}),
+        ("10080", None, {}),
+    ],
+)
+def test_a_target_that_forgets_offsets_earlier_is_named(
+    make: Callable[..., PhaseContext], plan: Plan, on_source: str, on_target: str | None, seen: dict[str, str]
+) -> None:
+    def side(value: str | None) -> Any:
+        brokers = configs(offsets_retention_minutes=value) if value else Configs("1", {})
+        return cluster(answers(broker_configs=brokers))
+
+    context = make(source=side(on_source), target=side(on_target))
+    assert found(precheck_target.check_offsets_retention(context, plan)) == seen
+
+
 def test_acls_that_reach_what_others_have_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
     names = sorted(topic.target_name for topic in plan.topics)
     own_group = plan.groups[0].group

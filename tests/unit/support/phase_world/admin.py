@@ -206,7 +206,7 @@ class SimAdmin:
         """See ``GroupsAdmin.describe_groups``."""
 
         def one(name: str, group: Group) -> GroupDescription:
-            members = tuple(GroupMember(client, client, "/10.0.0.1") for client in group.members)
+            members = tuple(GroupMember(client, client, "/10.0.0.1", group.assigned) for client in group.members)
             return GroupDescription(name, group.type, group.state, members)
 
         def act() -> dict[str, GroupDescription]:

@@ -30,12 +30,14 @@ class Group:
     """A consumer group.
 
     :param members: client ids.
+    :param assigned: what each of them reads.
     """
 
     offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict)
     type: str = "classic"
     state: str = "Empty"
     members: tuple[str, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
 
 
 @dataclass
