@@ -14,13 +14,12 @@ from airflow_provider_kafka_migration.documents.journal import SPEC_RECORDED
 from airflow_provider_kafka_migration.errors import ClaimLost, FingerprintChanged
 from airflow_provider_kafka_migration.journal.spec_guard import (
     MAPPINGS,
-    MAY_CHANGE_UNTIL,
     flatten,
     guard_spec,
     last_spec,
-    may_change_until,
 )
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.advice import KEYS, key_of
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -267,14 +266,14 @@ def _mappings(model: Any, above: str = "") -> set[str]:
 def test_the_paths_are_the_specs() -> None:
     """A field that is renamed in the spec must be renamed here."""
     assert _mappings(MigrationSpec) == MAPPINGS
-    for path in MAY_CHANGE_UNTIL:
+    for path in KEYS:
         place: Any = MigrationSpec
         for part in path.split("."):
             assert part in place.model_fields, path
             place = place.model_fields[part].annotation
-    assert may_change_until("cutover.drain_timeout") is State.VALIDATING
-    assert may_change_until("cutover.sentinel") is State.DRAIN_READY
-    assert may_change_until("anything.new") is State.PRECHECK
+    assert key_of("cutover.drain_timeout").until is State.VALIDATING
+    assert key_of("cutover.sentinel").until is State.DRAIN_READY
+    assert key_of("anything.new").until is State.PRECHECK
 
 
 @pytest.mark.parametrize(("naming", "matters"), [("default", False), ("identity", True)])
