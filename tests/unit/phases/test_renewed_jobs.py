@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from phase_world.jobs import MIGRATION
+from phase_world.split import Split
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.jobs import copy_jobs
-from airflow_provider_kafka_migration.phases import seed
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.phases import backup, seed
 from airflow_provider_kafka_migration.planning import tail_job
 from airflow_provider_kafka_migration.spec.advice import JOB_FIELDS
 
@@ -73,3 +76,18 @@ def test_every_field_of_a_job_is_renewed_or_kept_on_purpose(worlds: Worlds) -> N
     job = seed_job(world)
     context = world.context()
     assert copy_jobs.renewed(context.record, context.source, job) == job
+
+
+def test_a_backup_that_goes_on_takes_over_changed_limits(worlds: Worlds) -> None:
+    split = Split(worlds.at("plan"))
+    context = split._context("source", Journal(split.world.journal_store, MIGRATION))
+    backup.prepare(context)
+    before = context.record.job("backup")
+    split.world.change_spec(seed={"max_bytes_per_second": 5_000, "segment_max_bytes": "64MiB"})
+    changed = split._context("source", Journal(split.world.journal_store, MIGRATION))
+    backup.prepare(changed)
+    after = changed.record.job("backup")
+    assert before is not None
+    assert after is not None
+    assert (after.max_bytes_per_second, after.segment_max_bytes) == (5_000, 64 * 1024 * 1024)
+    assert (after.generation, after.lanes) == (before.generation, before.lanes)
