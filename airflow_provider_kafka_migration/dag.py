@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.operators.way_back import (
 )
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.provider.params import (
+    WITHDRAW_ACCESS,
     journal_params,
     migration_params,
     run_params,
@@ -44,7 +45,7 @@ _DRAWING_WIDTH = 120
 def _drawing() -> str:
     """Draw the line of tasks, with the tail in parallel."""
     start = " -> ".join(row.id for row in phase_table.BEFORE_TAIL) + " -"
-    lines = [f"{start}+-> tail {'-' * 36}+", f"{' ' * len(start)}+"]
+    lines = [f"{start}+-> tail {'-' * 35}>", f"{' ' * len(start)}+"]
     group = ""
     for row in phase_table.TASKS:
         if row.place is not Place.LINE or row in phase_table.BEFORE_TAIL:
@@ -72,7 +73,7 @@ and nothing is ever deleted there.
 will happen and a code of 8 characters; type the code and choose. If the page has been open for long, or the task was
 cleared, use the code from the task's log.
 
-**Two slots are needed at the same time**: `tail` runs until the cutover has set its stop offsets.
+**Two slots are needed at the same time**: `tail` runs until the cutover is over.
 
 The last log line of a red task names what failed, where, and what to do next.
 """
@@ -249,7 +250,8 @@ def _offers_way_back(spec: Mapping[str, Any] | None) -> bool:
 def _build(tasks: TaskMaker, *, two_people: bool, in_one_task: bool) -> dict[str, Any]:
     """Create the tasks of the table, and return them by the id of their row.
 
-    A failed cutover leaves the tail running: only ``commit_groups`` joins it.
+    No task waits for the end of the tail's: ``commit_groups`` waits for its end in the journal. The task itself goes on
+    until the cutover is over, so that a lifted freeze finds a tail that runs.
     """
     groups = {name: TaskGroup(name, tooltip=tooltip) for name, tooltip in _GROUP_TOOLTIPS.items()}
     made: dict[str, Any] = {}
@@ -297,6 +299,14 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
     """
     params = journal_params()
     params["takeover"] = Param(True, type="boolean", title="Take over", description=ROLLBACK_DOC, section="More")
+    params[WITHDRAW_ACCESS] = Param(
+        False,
+        type="boolean",
+        title="Withdraw access",
+        description="Also remove the ACLs, SCRAM users and client quotas that the migration has created on the target. "
+        "Without it, `rollback-report.json` lists them, with the commands that do so.",
+        section="More",
+    )
     arguments = kinds.dag_args(
         dag_args,
         dag_id=dag_id,

@@ -247,6 +247,10 @@ class ClaimLost(Terminal):
 #: After these errors another process is in charge, or nothing can be trusted: touch nothing, and try nothing again.
 HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 
+#: What ends a task for good elsewhere never ends the watch on a freeze: it outlives a wrong password, and a store that
+#: does not return an entry.
+UNREADABLE = (*CREDENTIALS_REFUSED, JournalTampered)
+
 
 class IllegalTransition(Terminal):
     """The state machine has no such transition."""
@@ -500,6 +504,14 @@ class SchemaReferenceLoop(Terminal):
 
 class SchemaTopicRefused(Terminal):
     """The registry cannot move with its topic: the target registry already runs with content of its own."""
+
+
+class TransactionHolds(Transient):
+    """A transaction that a producer has left open holds the source's records back: the copy waits at a lag of 0."""
+
+
+class PartitionStarved(Transient):
+    """Records wait, and several slices have ended without copying any of them, although nothing failed."""
 
 
 class SchemaIdUnknown(Transient):

@@ -19,12 +19,13 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
-    CREDENTIALS_REFUSED,
+    UNREADABLE,
     ClaimLost,
     FingerprintChanged,
     FreezeFailed,
     IllegalTransition,
     Interrupted,
+    JournalTampered,
     MigrationError,
     SameCluster,
     SparkJobCancelled,
@@ -34,7 +35,7 @@ from airflow_provider_kafka_migration.errors import (
     WaitsForOperator,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import one_task, open_freeze
+from airflow_provider_kafka_migration.freeze import frozen, one_task, open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.jobs import tail_health
@@ -63,10 +64,10 @@ from airflow_provider_kafka_migration.record.context import (
     Progress,
     forwarding_of,
 )
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
-from airflow_provider_kafka_migration.state import Resume, State, following, position
+from airflow_provider_kafka_migration.state import Resume, State, following, position, preceding
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
@@ -451,6 +452,7 @@ class Migration:
         done = self._already_done(row, context)
         if done is not None:
             return done
+        self._finish_given_up(row, context)
         self._enter(row, context.journal)
         result: PhaseResult = row.load()(context, **options)
         self._leave(row, result, context.journal)
@@ -483,7 +485,8 @@ class Migration:
         :param memory: what this method remembers from one call to the next, JSON-serializable.
         """
         row = self._row(phase)
-        job_phase, context = _job_phase(row), self._phase_context(row)
+        job_phase: JobPhase = row.load_job_phase()
+        context = self._phase_context(row)
         job_phase.follow(context, memory)
         return job_phase.read_progress(context.record, submitted_ref(context.record, submission))
 
@@ -492,8 +495,9 @@ class Migration:
         done = self._already_done(row, context)
         if done is not None:
             return done
+        self._finish_given_up(row, context)
         self._enter(row, context.journal)
-        job_phase, runner = _job_phase(row), self._job_runner(row)
+        job_phase, runner = row.load_job_phase(), self._job_runner(row)
         step: Step = job_phase.take_up(context, runner) or job_phase.prepare(context, **options)
         return self._next_job(row, step)
 
@@ -501,14 +505,14 @@ class Migration:
         context = self._phase_context(row)
         runner = self._job_runner(row)
         try:
-            _job_phase(row).wait_until_ended(context, runner, submission)
+            row.load_job_phase().wait_until_ended(context, runner, submission)
         except SparkJobCancelled:
             if not submission.found:
                 raise
             # Whoever has cleared the task has cancelled the job of the attempt before; this attempt wants one.
             return self._start_job(row)
         try:
-            step = _job_phase(row).finish(context, submitted_ref(context.record, submission))
+            step = row.load_job_phase().finish(context, submitted_ref(context.record, submission))
         except Transient:
             # The next attempt verifies the same job again.
             raise
@@ -571,11 +575,15 @@ class Migration:
             return self.context
         if row.id == "rollback":
             # Check before claiming: a refused rollback must not take the migration from its holder.
-            self._check_rollback(str(options.get("code", "")))
-            return self.journal_context
+            try:
+                self._check_rollback(str(options.get("code", "")))
+                return self.journal_context
+            except JournalTampered as error:
+                error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
+                raise
         try:
             return self.journal_context
-        except (Transient, *CREDENTIALS_REFUSED) as error:
+        except (Transient, *UNREADABLE) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
     def _check_rollback(self, code: str) -> None:
@@ -618,6 +626,11 @@ class Migration:
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 
+    def _finish_given_up(self, row: Phase, context: PhaseContext) -> None:
+        """Free producers whom a lift that did not come to its end has left stopped; a mirror does so by itself."""
+        if self.spec.kind == "migration" and not row.reads_only and not row.needs_journal_only:
+            frozen.finish_given_up(context)
+
     def _enter(self, row: Phase, journal: Journal) -> None:
         """Move the state machine to the phase's state; a failed migration re-enters the state that failed."""
         if row.state is None:
@@ -633,7 +646,9 @@ class Migration:
         raise IllegalTransition(
             f"{row.id} cannot start: the migration is in state {working}",
             where=Where(migration_id=self.spec.migration_id, phase=row.id),
-            next_step=f"run the earlier phases first (state {row.state} follows {_before(row.state)})",
+            next_step=AGAIN
+            if row.state is State.CUTOVER and working is State.TAIL
+            else f"run the earlier phases first (state {row.state} follows {preceding(row.state)})",
         )
 
     def _leave(self, row: Phase, result: PhaseResult, journal: Journal) -> None:
@@ -659,10 +674,10 @@ class Migration:
             generation=0 if claim is None else claim.generation,
             entries=len(journal.entries()),
             last=journal.tip,
-            resume=rolling_back.resume(journal, self.spec) or journal.resume(),
+            resume=rolling_back.resume(journal, self.spec) or lifted_resume(journal) or journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
-            validation=_reason_of(journal, steps.VALIDATED),
+            validation=getattr(journal.find_step(steps.VALIDATED), "reason", ""),
         )
 
     def tail_silence(self) -> str:
@@ -740,7 +755,7 @@ class FreezeWatch:
         if self._context is None:
             try:
                 self._context = self._reading.enter_context(self._migration.reading())
-            except (Transient, *CREDENTIALS_REFUSED) as error:
+            except (Transient, *UNREADABLE) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         try:
             return freeze_limit.check_limit(self._context.record)
@@ -777,26 +792,11 @@ class Watch(Protocol):
         """Close the connections."""
 
 
-def _job_phase(row: Phase) -> JobPhase:
-    found: JobPhase = row.load_job_phase()
-    return found
-
-
 def done_before(row: Phase, journal: Journal) -> PhaseResult | None:
     """Return a result if the migration is past the phase; None: run it."""
     if row.done_past is None or not journal.is_past(row.done_past):
         return None
     return PhaseResult(row.id, f"done before: the migration is in state {journal.working_state}", {}, already_done=True)
-
-
-def _reason_of(journal: Journal, step: str) -> str:
-    entry = journal.find_step(step)
-    return "" if entry is None else entry.reason
-
-
-def _before(state: State) -> State | None:
-    index = position(state)
-    return None if not index else list(State)[index - 1]
 
 
 __all__ = ["DrainWatch", "FreezeWatch", "Migration", "Status", "Watch", "answers"]

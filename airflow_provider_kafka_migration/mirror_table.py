@@ -46,7 +46,6 @@ FREEZE_LIMIT = Phase(
     fails_migration=False,
     needs_journal_only=True,
     keeps_trying=True,
-    for_ever=True,
 )
 
 FINISH = Phase(

@@ -25,8 +25,7 @@ class Place(Enum):
 
     #: It follows the row of the line above it, and the next row of the line follows it.
     LINE = auto()
-    #: It runs in parallel with the line: it follows the row of the line above it, and no row waits for it unless that
-    #: row joins it.
+    #: It runs in parallel with the line: it follows the row of the line above it, and no row waits for its end.
     ASIDE = auto()
     #: It is not a task: the approval above it runs it.
     INSIDE = auto()
@@ -46,7 +45,7 @@ class Phase:
     :param done_past: the phase is over, and is not run again, once the migration is beyond this state. Phases without
         it are idempotent and check journal and clusters themselves.
     :param after: id of the row that it follows, if that is not the row of the line above it.
-    :param joins: id of a row aside whose end it waits for as well.
+    :param joins: id of a row aside whose end in the journal it waits for. Its task goes on: it ends with the cutover.
     :param fails_migration: whether a failure of the phase fails the migration.
     :param needs_journal_only: the phase ends a freeze, so it must start even while clusters are unreachable; a cluster
         is opened only at its first use.
@@ -56,8 +55,8 @@ class Phase:
         a tail that has failed.
     :param event: notification that the task sends when it has succeeded.
     :param reports_trouble: the task notifies people about partitions that cannot be copied.
-    :param keeps_trying: Airflow retries the task for long, because producers are frozen until it succeeds.
     :param for_ever: Airflow retries the task without an end: it outlives the bad days of its clusters.
+    :param keeps_trying: the same, soon after each other, because producers are frozen until it succeeds.
     """
 
     id: str
@@ -76,8 +75,8 @@ class Phase:
     watches_tail: bool = False
     event: str = ""
     reports_trouble: bool = False
-    keeps_trying: bool = False
     for_ever: bool = False
+    keeps_trying: bool = False
 
     @property
     def group(self) -> str:
@@ -115,13 +114,19 @@ class Phase:
 
 
 ROLLBACK_DOC = """\
-Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics and
-data on the target stay; `rollback-report.json` lists them. Once the clients may switch, a rollback is refused. A freeze
-is lifted first, even if the target is down: {lifted}.
+Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics, data,
+ACLs, users and quotas on the target stay; `rollback-report.json` lists them, with the commands that remove them. Once
+the clients may switch, a rollback is refused. A freeze is lifted first, even if the target is down: {lifted}.
 
 It takes the migration over from the run that holds it, so use it when that run is dead or hangs. In a live run,
 answer `approve_cutover` with *Abort* instead.
 """
+
+#: Said of each step that is cleared alone only as long as producers are frozen.
+_LIFTED = (
+    "\n\n**Was the freeze lifted?** (The log says so.) Then clear `drain_ready` and everything below it (`tail`, too, "
+    "if it has ended): the cutover begins again with a new approval."
+)
 
 ROWS: tuple[Phase, ...] = (
     Phase(
@@ -183,8 +188,9 @@ ROWS: tuple[Phase, ...] = (
     ),
     Phase(
         "tail",
-        "Follows the source until the cutover sets its stop offsets, on Spark. It is *supposed* to run for long. A "
-        "failed cutover leaves it running.\n\n**Red?** Clear it; mirroring continues where it stopped.",
+        "Follows the source until the cutover sets its stop offsets, on Spark. It is *supposed* to run for long: it "
+        "waits at its stop for the end of the cutover, and goes on when a freeze is lifted.\n\n**Red?** Clear it; "
+        "mirroring continues where it stopped.",
         "tail:run",
         state=State.TAIL,
         place=Place.ASIDE,
@@ -214,7 +220,7 @@ ROWS: tuple[Phase, ...] = (
         "Runs alongside the cutover and lifts a freeze that lasts longer than "
         "`max_producer_freeze` when no other task does it. Purple (deferred) is normal.\n\n**Red?** It had to lift a "
         "freeze: {lifted}. Check the red task of the cutover, then clear `drain_ready` and "
-        "everything below (and `tail`, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it "
+        "everything below it (`tail`, too, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it "
         "cannot unfreeze them: the last line of its error names what a person has to do.",
         "freeze_limit:run",
         place=Place.ASIDE,
@@ -230,16 +236,16 @@ ROWS: tuple[Phase, ...] = (
         "Stops the producers and verifies that they no longer write. With `cutover.in_one_task` it runs "
         "the whole cutover, and the tasks below confirm.\n\n**Red?** The freeze is lifted, or did not begin: "
         "{lifted}. "
-        "The log names a producer that continued to write. Correct it, then clear `approve_cutover` and everything "
-        "below. Only with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen until `max_producer_freeze`: "
-        "stop the named consumer, and clear this task alone.",
+        "The log names a producer that continued to write. Correct it, then clear `drain_ready` and everything below "
+        "it (`tail`, too, if it has ended). Only with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen "
+        "until `max_producer_freeze`: stop the named consumer, and clear this task alone.",
         "freeze:run",
         state=State.CUTOVER,
         watches_tail=True,
     ),
     Phase(
         "cutover.sentinels",
-        "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",
+        "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once." + _LIFTED,
         "sentinels:run",
         state=State.CUTOVER,
         watches_tail=True,
@@ -247,21 +253,22 @@ ROWS: tuple[Phase, ...] = (
     Phase(
         "cutover.final_drain",
         "Sets the tail's stop offsets and waits for it.\n\n**Red?** Check `tail`; if it is red, "
-        "clear it, then this one.",
+        "clear it, then this one." + _LIFTED,
         "final_drain:run",
         state=State.CUTOVER,
         watches_tail=True,
     ),
     Phase(
         "cutover.snapshot_groups",
-        "Reads and translates the consumer groups' offsets.\n\n**Red?** Clear it.",
+        "Reads and translates the consumer groups' offsets.\n\n**Red?** Clear it." + _LIFTED,
         "groups:snapshot_groups",
         state=State.CUTOVER,
     ),
     Phase(
         "cutover.commit_groups",
         "Commits the offsets on the target, never backwards.\n\n**Red?** The log lists the groups "
-        "that could not be committed; usually a consumer already runs on the target. Stop it, then clear this task.",
+        "that could not be committed; usually a consumer already runs on the target. Stop it, then clear this task."
+        + _LIFTED,
         "groups:commit_groups",
         state=State.CUTOVER,
         joins="tail",
@@ -334,7 +341,7 @@ def upstream(row: Phase) -> tuple[str, ...]:
     """Return the ids of the rows that a task follows directly; none for the first task."""
     above = [other.id for other in ROWS[: ROWS.index(row)] if other.place is Place.LINE]
     follows = row.after or (above[-1] if above else "")
-    return tuple(name for name in (follows, row.joins) if name)
+    return (follows,) if follows else ()
 
 
 def _between(above: str | None, below: str | None) -> tuple[Phase, ...]:

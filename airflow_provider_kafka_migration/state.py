@@ -179,6 +179,12 @@ def following(state: State) -> State | None:
     return MIGRATION.following(state)
 
 
+def preceding(state: State) -> State | None:
+    """Return the state before this one on the forward path, or ``None`` at its start and for states off the path."""
+    index = position(state)
+    return FORWARD[index - 1] if index else None
+
+
 def allowed(source: State, to: State, *, failed_in: State | None = None, course: Course = MIGRATION) -> bool:
     """Return whether an entry ``source -> to`` may be written.
 

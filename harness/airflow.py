@@ -31,9 +31,9 @@ from harness.reaper import descendants
 _READY_SECONDS = 600.0
 _STOP_SECONDS = 20.0
 _MIGRATE_SECONDS = 300.0
-_REQUEST_SECONDS = 30.0
+_REQUEST_SECONDS = 120.0
 #: Longest wait for the executor to report that a parked task has ended (see :meth:`AirflowStandalone.answer`).
-_PARKED_SECONDS = 20.0
+_PARKED_SECONDS = 60.0
 _RUN_ENDS = frozenset({"success", "failed"})
 _TASK_ENDS = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from harness.compare import PartitionContent, Record, TopicPartitionKey, bounds, read, record_digest
 from harness.processes import HarnessError
 
-_JOIN_SECONDS = 30.0
+_JOIN_SECONDS = 120.0
 #: Maximum number of records in flight of a producer; librdkafka's own queue is larger.
 _MAX_WAITING = 10_000
 _TRANSACTION_RECORDS = 20

@@ -22,7 +22,7 @@ DATA_BUCKET = "migration"
 #: What a host must be able to read to run the server.
 FOLDER = Path(__file__).resolve().parent
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
 
 
 class S3Server:

@@ -65,7 +65,9 @@ class FreezeWebhook:
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="freeze-webhook", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="freeze-webhook", daemon=True
+        )
 
     def __enter__(self) -> FreezeWebhook:
         self.start()

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: pytest's exit code if ``PYTEST_ARGS`` select none of the tests of a part.
+NOTHING_SELECTED = 5
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def main(wanted: list[str]) -> int:
         print(f"== {name}: {PARTS[name].what}", flush=True)
         began = time.monotonic()
         status = subprocess.run(command_of(PARTS[name]), cwd=ROOT, check=False).returncode
+        if status == NOTHING_SELECTED and os.environ.get("PYTEST_ARGS"):
+            status = 0
         ended[name] = (status, time.monotonic() - began)
     for name, (status, seconds) in ended.items():
         print(f"{name}: {'passed' if status == 0 else f'FAILED ({status})'} after {seconds / 60:.1f} min")

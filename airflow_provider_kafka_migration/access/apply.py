@@ -12,6 +12,7 @@ from typing import Any
 from airflow_provider_kafka_migration.access import created_access, iam
 from airflow_provider_kafka_migration.access.mapping import (
     entity_text,
+    name_of,
     plan_acls,
     plan_group_configs,
     plan_quotas,
@@ -62,12 +63,22 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
     credentials = [item for plan in wanted for item in _credentials(context, plan)]
     context.journal.check_holds()
     created = []
+    # Users that exist, and were about to be created by a run that died before it could journal that.
+    died = created_access.creating_users(context.record)
+    for plan in plans:
+        if plan.action == "exists" and plan.name in died and plan.name not in done:
+            context.journal.step(steps.USER_CREATED, key=plan.name, details={"mechanisms": died[plan.name]})
+            created.append(plan.name)
+    mechanisms = {
+        plan.name: sorted(item.mechanism for item in credentials if item.name == plan.name) for plan in wanted
+    }
+    if wanted:
+        context.journal.step(steps.USERS_CREATING, details={"users": mechanisms})
     for name, error in sorted(context.target.admin.create_scram_credentials(credentials).items()) if wanted else ():
         if error is not None:
             _note(failures, "user", name, error)
             continue
-        mechanisms = sorted(item.mechanism for item in credentials if item.name == name)
-        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": mechanisms})
+        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": mechanisms[name]})
         created.append(name)
     left = [Left(name=plan.name, reason=plan.reason) for plan in plans if plan.action == "report"]
     return {"users_created": created, "users_left": left}
@@ -170,10 +181,14 @@ def run(context: PhaseContext) -> PhaseResult:
     quotas = quota_plans(record, context.source, context.target)
     refuse_quotas(record, quotas)
     context.journal.check_holds()
+    before = _made(record)
     details, failures = _acls(record, context.target, plans)
     users = create_users(context, failures)
     quota_parts = set_quotas(record, context.target, quotas, failures)
     configs = set_group_configs(record, context.source, context.target, failures)
+    made = _made(record)
+    users["users_created"] = sorted(made[1])
+    quota_parts["quotas_set"] = sorted({*quota_parts["quotas_set"], *(name_of(entity) for entity, _ in made[2])})
     result = AccessResult(
         migration_id=context.migration_id,
         policy=context.spec.acls.policy,
@@ -192,11 +207,19 @@ def run(context: PhaseContext) -> PhaseResult:
             what="access settings could not be set on the target",
             after="then clear topology_copy: it continues",
         )
-    return _finish(record, result)
+    return _finish(record, result, did=made != before or bool(result.group_configs_set))
 
 
-def _finish(record: MigrationRecord, result: AccessResult) -> PhaseResult:
-    did = [*result.created, *result.users_created, *result.quotas_set, *result.group_configs_set]
+def _made(record: MigrationRecord) -> tuple[Any, Any, Any]:
+    """What all runs have made on the target: ACLs, users, and quota values."""
+    return (
+        created_access.created_acls(record),
+        created_access.created_users(record),
+        created_access.set_by_us(record),
+    )
+
+
+def _finish(record: MigrationRecord, result: AccessResult, *, did: bool) -> PhaseResult:
     former = record.journal.find_step(steps.ACLS_COPIED)
     if former is not None and not did:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
@@ -263,9 +286,11 @@ def _acls(
     by_action: dict[str, list[Acl]] = {}
     for plan in plans:
         by_action.setdefault(plan.action, []).append(target_acl(plan))
+    # A run that was killed, or that failed, has created some of those that exist now.
+    ours = created_access.created_acls(record)
     details: dict[str, Any] = {
-        "created": [],
-        "existed": [str(acl) for acl in by_action.get("exists", [])],
+        "created": [str(acl) for acl in by_action.get("exists", []) if acl in ours],
+        "existed": [str(acl) for acl in by_action.get("exists", []) if acl not in ours],
         "deferred": [str(acl) for acl in by_action.get("deferred", [])],
         "target_only": [str(acl) for acl in by_action.get("target_only", [])],
         "left": [

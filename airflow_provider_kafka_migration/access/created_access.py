@@ -1,12 +1,13 @@
 """ACLs, users and quotas that the migration itself has created on the target, according to the journal.
 
-Only these may be removed again when the source loses them. ACLs and quotas are journaled before they are set: a crash
-in between leaves an intention, and its items did not exist before. Users are journaled after their creation.
+Only these may be removed again when the source loses them. All are journaled before they are set: a crash in between
+leaves an intention, and its items did not exist before. Users are journaled after their creation, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
@@ -20,11 +21,19 @@ _PER_ENTRY = 200
 QuotaKey = tuple[QuotaEntity, str]
 
 
+def _step(record: MigrationRecord, name: str, *, details: Mapping[str, Any], reason: str) -> None:
+    """Journal a change, unless the migration has ended: then its journal is closed, and things are only taken away."""
+    state = record.journal.tip_state
+    if state is None or not state.is_terminal:
+        record.journal.step(name, details=details, reason=reason)
+
+
 def create_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
     """Create bindings that the target does not have, journaled first; returns each binding's error, or ``None``."""
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
-        record.journal.step(
+        _step(
+            record,
             steps.ACLS_CREATING,
             details={"acls": [acl_row(acl) for acl in batch]},
             reason=f"{len(batch)} ACLs are created",
@@ -40,9 +49,8 @@ def remove_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -
         answers = target.admin.delete_acls(batch)
         done = [acl for acl in batch if answers[acl] is None]
         if done:
-            record.journal.step(
-                steps.ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
-            )
+            rows = [acl_row(acl) for acl in done]
+            _step(record, steps.ACLS_REMOVED, details={"acls": rows}, reason=f"{len(done)} ACLs removed")
         results |= answers
     return results
 
@@ -58,6 +66,18 @@ def created_acls(record: MigrationRecord) -> set[Acl]:
     return found
 
 
+def remove_users(record: MigrationRecord, target: Cluster, names: Iterable[str]) -> dict[str, ItemError | None]:
+    """Remove users that this migration has created. Idempotent."""
+    created = created_users(record)
+    wanted = [(name, mechanism) for name in sorted(names) for mechanism in created[name]]
+    answers = target.admin.delete_scram_credentials(wanted) if wanted else {}
+    state = record.journal.tip_state
+    for name, error in sorted(answers.items()):
+        if error is None and (state is None or not state.is_terminal):
+            record.journal.step(steps.USER_REMOVED, key=name)
+    return answers
+
+
 def created_users(record: MigrationRecord) -> dict[str, list[str]]:
     """SCRAM users on the target that this migration has created: name to mechanisms."""
     found: dict[str, list[str]] = {}
@@ -66,6 +86,14 @@ def created_users(record: MigrationRecord) -> dict[str, list[str]]:
             found[entry.step_key] = [str(name) for name in entry.details["mechanisms"]]
         elif entry.step == steps.USER_REMOVED and entry.step_key is not None:
             found.pop(entry.step_key, None)
+    return found
+
+
+def creating_users(record: MigrationRecord) -> dict[str, list[str]]:
+    """Users that the migration was about to create, with their mechanisms; whether it has is not known."""
+    found: dict[str, list[str]] = {}
+    for entry in record.journal.steps(steps.USERS_CREATING):
+        found |= {str(name): [str(item) for item in names] for name, names in entry.details["users"].items()}
     return found
 
 
@@ -89,9 +117,7 @@ def set_quotas(
         }
         for entity, values in changes.items()
     ]
-    record.journal.step(
-        steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set"
-    )
+    _step(record, steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set")
     return target.admin.alter_quotas(changes)
 
 

@@ -182,7 +182,7 @@ def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
     below = [name for name in sorted(rules.topics) if name.startswith(acl.resource_name)]
     own = [name for name in below if name in section.rename.topics]
     prefix = f"{section.rename.prefix}{acl.resource_name}"
-    if len(own) < len(below) or not below:
+    if len(own) < len(below):
         yield replace(acl, resource_name=prefix), "" if prefix == acl.resource_name else "prefix renamed"
     for name in own:
         target = section.target_name(name)
@@ -252,7 +252,12 @@ def refused_quotas(spec: MigrationSpec, plans: Iterable[QuotaPlan]) -> list[Quot
 
 def entity_text(plan: QuotaPlan) -> str:
     """``user alice, client-id (default)``."""
-    return ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in plan.entity)
+    return name_of(tuple(plan.entity))
+
+
+def name_of(entity: QuotaEntity) -> str:
+    """The same for an entity."""
+    return ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in entity)
 
 
 # -- plan access ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""The ACLs of the source, read so that an answer that is missing is never taken for ACLs that were removed.
+"""Access settings of the source, read so that an answer that is missing is never taken for something that was removed.
 
-An ACL counts as removed only if all brokers of the source agree, and an entirely empty list never proves a removal: a
-broker that has just started may return one, and a cluster whose authorizer was switched off has none to show.
+An ACL, a user or a quota counts as removed only if all brokers of the source agree, and an entirely empty list never
+proves a removal: a broker that has just started may return one, and a cluster whose authorizer was switched off has
+none to show.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.freeze import frozen
-from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -36,6 +37,24 @@ def of_all_brokers(record: MigrationRecord, source: Cluster) -> tuple[Acl, ...]:
     for broker in admin.facts().brokers:
         found |= set(admin.describe_acls(broker_id=broker).acls)
     return _without_freeze(record, found)
+
+
+def users_of_all_brokers(source: Cluster) -> set[str]:
+    """Return the SCRAM users that any source broker knows."""
+    admin = source.admin
+    listings = [admin.scram_users(broker_id=broker) or () for broker in admin.facts().brokers]
+    return {user.name for users in listings for user in users if user.credentials}
+
+
+def quotas_of_all_brokers(source: Cluster) -> dict[QuotaEntity, dict[str, set[float]]]:
+    """Return all values of quotas that any source broker knows."""
+    admin = source.admin
+    found: dict[QuotaEntity, dict[str, set[float]]] = {}
+    for broker in admin.facts().brokers:
+        for quota in admin.quotas(broker_id=broker) or ():
+            for key, value in quota.values.items():
+                found.setdefault(quota.entity, {}).setdefault(key, set()).add(value)
+    return found
 
 
 def _without_freeze(record: MigrationRecord, acls: Iterable[Acl]) -> tuple[Acl, ...]:

@@ -7,24 +7,34 @@ before, so all grants seen since the plan count, and the approval names those th
 A mirror goes on for years, and its source may be gone when it is promoted. So it journals what is held back whenever
 that changes, and a promotion gives what the last entry has: rights that were withdrawn meanwhile are not among it. A
 source that shows no ACL, or one broker that knows fewer than the others, withdraws nothing.
+
+A cutover that is abandoned before READY takes its grants back, because the copy goes on and a producer that is already
+on the target would write into it. The step that fails does so, the watch on the limit, the rollback, and in the end
+each pass of the tail.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_provider_kafka_migration.access import created_access, source_listing
-from airflow_provider_kafka_migration.access.mapping import make_plans, plan_acls, target_acl
+from airflow_provider_kafka_migration.access.mapping import grants_writing, make_plans, plan_acls, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan
-from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError, PhaseOver, TopologyRefused
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.admin import access
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.state import State
+
+log = logging.getLogger(__name__)
 
 _GONE = (
     "it is no longer on the source, as after producers are stopped by hand, and is still given on the target; "
@@ -114,7 +124,7 @@ def gone(record: MigrationRecord, source: Cluster, target: Cluster) -> list[str]
 
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
-    if not _outlives_the_source(record.spec) or record.journal.find_step(steps.WRITE_GRANTS) is not None:
+    if not _outlives_the_source(record.spec) or record.write_grants() is not None:
         return []
     plans = _plans(record, source, target)
     return [f"{acl}: {_GONE}" for acl in sorted(_known(record) - _deferred(plans) - _there(plans))]
@@ -158,26 +168,128 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
     """Create the bindings that topology_copy has held back. Idempotent; returns details for the journal.
 
     :raises TopologyRefused: some could not be created; the error lists all.
+    :raises PhaseOver: the cutover was abandoned meanwhile, and the bindings are removed again.
     """
     if not _is_held_back(record.spec):
         return {"granted": 0}
-    entry = record.journal.find_step(steps.WRITE_GRANTS)
+    entry = record.write_grants()
     if entry is not None:
         return dict(entry.details)
     plans = _plans(record, source, target)
     bindings = sorted(_deferred(plans) | _remembered(record, plans))
     record.journal.check_holds()
-    results = created_access.create_acls(record, target, bindings)
+    try:
+        results = created_access.create_acls(record, target, bindings)
+    finally:
+        _remove_if_abandoned(record, target, bindings)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
     if failures:
         raise TopologyRefused(
             f"{len(failures)} of {len(bindings)} write grants could not be created; the first: {failures[0]['acl']}",
             where=record.where("cutover", cluster="target"),
-            next_step="grant the migration's principal Alter on the target cluster; then approve the cutover again",
+            next_step=f"grant the migration's principal Alter on the target cluster; then {words.again(record.spec)}",
             details={"failures": failures},
         )
     details = {"granted": len(bindings), "acls": [str(acl) for acl in bindings]}
-    return dict(record.journal.step_once(steps.WRITE_GRANTS, details=details).details)
+    return dict(record.journal.step(steps.WRITE_GRANTS, details=details, only_in={State.CUTOVER}).details)
+
+
+def _remove_if_abandoned(record: MigrationRecord, target: Cluster, bindings: Sequence[Acl]) -> None:
+    """Remove grants that this process has created while somebody else abandoned the cutover.
+
+    That needs no claim: it undoes only what this process has just done.
+
+    :raises PhaseOver: the cutover was abandoned.
+    """
+    record.journal.refresh()
+    if record.journal.tip_state is State.CUTOVER or not bindings:
+        return
+    where = record.where("cutover", cluster="target")
+    errors = {acl: error for acl, error in target.admin.delete_acls(bindings).items() if error is not None}
+    rows = "; ".join(str(acl) for acl in sorted(errors))
+    raise PhaseOver(
+        "the cutover was abandoned while write grants were being created on the target",
+        where=where,
+        next_step=f"remove these ACLs on the target by hand: {rows}" if errors else "nothing: they are removed again",
+    )
+
+
+def take_back(record: MigrationRecord, target: Cluster) -> list[str]:
+    """Remove the grants of a cutover that was abandoned. Idempotent; returns those that were removed, for people.
+
+    The caller knows that the cutover is abandoned, and holds the migration, unless it has ended.
+
+    :raises TopologyRefused: some could not be removed; the error lists all.
+    :raises MigrationError: the target does not answer.
+    """
+    if not _is_held_back(record.spec) or record.spec.kind == "mirror":
+        return []
+    # Until the switch nothing else of the migration lets anybody write.
+    bindings = sorted(acl for acl in created_access.created_acls(record) if grants_writing(acl))
+    if not bindings and record.write_grants() is None:
+        return []
+    state = record.journal.tip_state
+    is_over = state is not None and state.is_terminal
+    if not is_over:
+        record.journal.check_holds()
+    results = created_access.remove_acls(record, target, bindings)
+    failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
+    if failures:
+        raise TopologyRefused(
+            f"{len(failures)} of {len(bindings)} write grants of an abandoned cutover are still on the target; the "
+            f"first: {failures[0]['acl']}",
+            where=record.where("cutover", cluster="target"),
+            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail "
+            "and the rollback try again",
+            details={"failures": failures},
+        )
+    acls = [str(acl) for acl in bindings]
+    reason = f"the cutover was abandoned: {len(acls)} write grants are removed"
+    if is_over:
+        return acls
+    record.journal.step(steps.WRITE_GRANTS_TAKEN_BACK, details={"acls": acls}, reason=reason)
+    return acls
+
+
+def passes(spec: MigrationSpec) -> tuple[Callable[[PhaseContext], object], ...]:
+    """What the tail repeats: a process that abandoned a cutover may have died before it took the grants back."""
+    return (_take_back_in_tail,) if _is_held_back(spec) and spec.kind != "mirror" else ()
+
+
+def _take_back_in_tail(context: PhaseContext) -> None:
+    record = context.record
+    context.journal.refresh()
+    attempt = record.freeze()
+    if context.journal.tip_state in (State.TAIL, State.DRAIN_READY) and (attempt is None or attempt.lifted):
+        take_back(record, context.target)
+
+
+def take_back_if_lifted(context: PhaseContext) -> list[str]:
+    """Remove the grants of a cutover whose freeze was lifted, as far as that can be done now; the tail does the rest.
+
+    Producers are free by then, so a target that does not answer is only named.
+    """
+    record = context.record
+    try:
+        attempt = record.freeze()
+        if attempt is None or attempt.ready or not (attempt.lifted or attempt.given_up):
+            return []
+        return take_back(record, context.target)
+    except MigrationError as error:
+        log.warning("The write grants of the lifted cutover are not taken back yet: %s", error)
+        return []
+
+
+@contextmanager
+def taken_back_if_lifted(context: PhaseContext) -> Iterator[None]:
+    """Around a step of the cutover: take its grants back when it fails and its freeze was lifted."""
+    try:
+        yield
+    except HANDS_OFF:
+        raise
+    except Exception:
+        take_back_if_lifted(context)
+        raise
 
 
 def grant_at_promotion(record: MigrationRecord, target: Cluster) -> dict[str, Any]:
@@ -189,7 +301,7 @@ def grant_at_promotion(record: MigrationRecord, target: Cluster) -> dict[str, An
     """
     if not _is_held_back(record.spec):
         return {"granted": 0, "failures": []}
-    entry = record.journal.find_step(steps.WRITE_GRANTS)
+    entry = record.write_grants()
     if entry is not None:
         return dict(entry.details)
     record.journal.check_holds()

@@ -261,12 +261,16 @@ def find_starts(context: PhaseContext, candidates: Mapping[TopicPartition, Candi
             ranges=flat_ranges(boundaries[key].below),
         )
         compared = _compare(context, record, candidate, boundaries[key], below, source_end, target_end)
-        if compared.difference:
+        if compared is not None and compared.difference:
             _leave(found, adopt, key, compared.difference, f"below the boundary the logs differ: {compared.difference}")
             continue
         found.below[key] = below
         found.starts[key] = start.model_copy(
-            update={"compared_records": compared.records, "below_digest": below.digest()}
+            update={
+                "compared_records": 0 if compared is None else compared.records,
+                "below_digest": below.digest(),
+                "note": "; ".join(filter(None, (start.note, _NOT_COMPARED if compared is None else ""))),
+            }
         )
     return found
 
@@ -327,6 +331,13 @@ def _without_boundary(
     return found
 
 
+#: The boundary itself stays proven by journal and logs.
+_NOT_COMPARED = (
+    "no record before the boundary was compared, whatever adopt.compare says: with schemas.ids translate the records "
+    "of both sides carry different schema ids"
+)
+
+
 def _why_not(
     candidate: Candidate, left: LeftBoundary, source: LogEnd | MigrationError, target: LogEnd | MigrationError
 ) -> str:
@@ -365,12 +376,12 @@ def _compare(
     below: BelowMap,
     source_end: LogEnd,
     target_end: LogEnd,
-) -> Compared:
+) -> Compared | None:
+    """Compare the records below a boundary; None: they cannot be compared."""
     adopt = context.spec.adopt
     assert adopt is not None
     if record.spec.schemas.ids == "translate":
-        # The records of both sides carry different schema ids; the boundary itself stays proven by journal and logs.
-        return Compared(0)
+        return None
     places = BelowTranslator(below)
 
     def place(offset: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.copy.resuming.agreement import chunks_of_cluster, read_source
@@ -132,11 +132,24 @@ def _compare_from(
     if not has_all_places:
         theirs = {offset: record for offset, record in theirs.items() if places[offset] is not None}
     reached = [place for place in places.values() if place is not None]
+    if has_all_places and (begin := _begin(source, from_offset, to_target)) is not None:
+        reached.append(begin)
     if not reached:
         return Compared(0)
     first = max(min(reached), target.log_start_offset)
     ours = _committed(target, first, timestamps)
-    return _judge(theirs, ours, places, target, from_offset, source)
+    return _judge(theirs, ours, places, target, source)
+
+
+def _begin(source: Side, from_offset: int, to_target: Callable[[int], int | None]) -> int | None:
+    """Return where the compared part begins on the target, though no record of the source shows it; None: not known.
+
+    It is not known either where the source has deleted records meanwhile: the target may still have them.
+    """
+    begin = to_target(from_offset)
+    if begin is None or source.wire.list_offsets([source.key], "earliest")[source.key] > from_offset:
+        return None
+    return begin
 
 
 def _judge(
@@ -144,7 +157,6 @@ def _judge(
     ours: dict[int, Record],
     places: dict[int, int | None],
     target: Side,
-    from_offset: int,
     source: Side,
 ) -> Compared:
     equal = 0
@@ -164,18 +176,11 @@ def _judge(
         if there._replace(offset=offset) != record:
             return Compared(equal, f"the target's record at {place} differs from the source's at {offset}")
         equal += 1
-    surplus = _surplus(ours, expected)
-    if surplus is not None and not source.may_lack and from_offset > source.log_start_offset:
+    # The compared part begins at or above the source's log start, which therefore explains nothing within it.
+    surplus = next((place for place in sorted(ours) if place not in expected), None)
+    if surplus is not None and not source.may_lack:
         return Compared(equal, f"the source has no record that the target has at {surplus}")
     return Compared(equal)
-
-
-def _surplus(ours: dict[int, Record], expected: Collection[int]) -> int | None:
-    """Return the first target record behind the first expected one that nothing on the source corresponds to."""
-    first = min(expected, default=None)
-    return next(
-        (place for place in sorted(ours) if first is not None and place > first and place not in expected), None
-    )
 
 
 def _committed(side: Side, from_offset: int, timestamps: Timestamps) -> dict[int, Record]:

@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations, read_offsets
+from airflow_provider_kafka_migration.jobs import tail_health, target_losses
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets, is_unsupported
 from airflow_provider_kafka_migration.pages import approval, schemas
 from airflow_provider_kafka_migration.record import handover, steps
@@ -49,7 +50,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     )
     others = left_out.read_left_out(record, context.source, record.plan())
     facts = {**facts, "schemas": _schema_facts(record)}
-    facts = {**facts, "overtaken_tombstones": record.overtaken()}
+    facts = {**facts, "overtaken_tombstones": record.overtaken(), "target_losses": target_losses.found(record)}
     if record.spec.is_way_back:
         facts = {**facts, "way_back": way_back.facts(record)}
     elif kind == "cutover":
@@ -213,14 +214,15 @@ def _listed(items: Sequence[object]) -> str:
 def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str, Any]:
     status = lags.check(record, source, target)
     previews = commit.preview(record, source, target)
-    changes = handover.of(record)
+    changes, former = handover.of(record), handover.former_freezes(record)
     return {
         "proof": _proof_so_far(record, status),
         "lag": lags.lag_by_topic(list(status.lags)),
         "total_lag": status.total,
         "partitions": len(status.lags),
         "max_lag": status.max_lag,
-        "tail": status.tail.text,
+        # One look cannot hear the tail, and after a lifted freeze it may have ended long ago.
+        "tail": status.tail.text or tail_health.silence(record),
         "tail_copies_all": status.tail.copies_all,
         "groups": [_group_line(item) for item in previews],
         "findings": waived_findings(record),
@@ -231,7 +233,9 @@ def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) ->
             lag=status.total,
             window_seconds=record.spec.cutover.freeze_stable_window.total_seconds(),
             handover_seconds=changes.frozen_seconds,
+            least_work_seconds=max((item.work_seconds for item in former), default=0.0),
         ),
+        "former_freezes": [item.as_dict() for item in former],
         "handover": changes.as_dict(),
         "cannot_fit": cannot_fit(record.spec, changes) or "",
     }
@@ -306,6 +310,7 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
         "left_alone": group.skipped_reason,
         "failures": [failure["what"] for failure in group.failures]
         + [f"{item.topic}-{item.partition} stays at {item.offset}: {item.reason}" for item in group.not_undone],
+        "uncommitted": [f"{item.topic}-{item.partition}" for item in group.uncommitted],
     }
 
 
@@ -335,13 +340,21 @@ STOP_SECONDS = 3.0
 
 
 def estimate_freeze_seconds(
-    *, partitions: int, group_count: int, lag: int, window_seconds: float, handover_seconds: float
+    *,
+    partitions: int,
+    group_count: int,
+    lag: int,
+    window_seconds: float,
+    handover_seconds: float,
+    least_work_seconds: float = 0.0,
 ) -> float:
     """Estimate how long producers will be frozen, in seconds, from measured rates (docs/cutover.md).
 
     The time counts from the moment they are asked to stop. It includes: stopping the producers; the window; sentinels
     and checks, by number of partitions; copying the rest; the tail's next poll of its stop; group commits; and the
     hand-overs between tasks (:mod:`~.record.handover`).
+
+    :param least_work_seconds: what a freeze of this migration that was lifted has taken, without its hand-overs.
     """
-    copy = lag / 20_000
-    return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + handover_seconds, 1)
+    work = STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + lag / 20_000 + group_count / 20
+    return round(max(work, least_work_seconds) + handover_seconds, 1)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from airflow_provider_kafka_migration.access import permissions
-from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas
+from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings, writing_principals
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
-from airflow_provider_kafka_migration.kafka.admin.access import with_implied
+from airflow_provider_kafka_migration.internal_topics import is_internal
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, with_implied
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
@@ -125,6 +126,37 @@ def check_remote_writers(context: PhaseContext, plan: Plan) -> Iterator[Finding]
         check_closed(target, acls, topics)
     except FreezeFailed as error:
         yield finding("W079", error.what, subject="topics without ACLs")
+
+
+#: Operations on a cluster that change nothing of others.
+_HARMLESS = frozenset({"IDEMPOTENT_WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"})
+
+
+def check_reach(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Name bindings that would reach topics, groups or settings of others on a target that the migration shares."""
+    wanted = [target_acl(acl) for acl in plan.acls if acl.action in ("create", "deferred")]
+    if not wanted or context.spec.acls.target_auth != "kafka" or not plan.target.authorizer:
+        return
+    admin = context.target.admin
+    own = {topic.target_name for topic in plan.topics}
+    topics = sorted(name for name in admin.describe_topics() if name not in own and not is_internal(name))
+    if not topics:
+        return
+    groups = sorted(set(admin.list_groups()) - {group.group for group in plan.groups})
+    wide = [str(acl) for acl in wanted if _reaches(acl, topics, groups)]
+    if wide:
+        seen = f"{some(wide)}; {len(topics)} topics of the target are not of this migration: {some(topics)}"
+        yield finding("W078", seen, acls=wide)
+
+
+def _reaches(acl: Acl, topics: Sequence[str], groups: Sequence[str]) -> bool:
+    """Whether a binding is about more than what is migrated."""
+    if acl.resource_type == "CLUSTER":
+        return acl.operation not in _HARMLESS
+    if acl.pattern_type == "LITERAL":
+        return acl.resource_name == "*"
+    others = {"TOPIC": topics, "GROUP": groups}.get(acl.resource_type, ())
+    return any(name.startswith(acl.resource_name) for name in others)
 
 
 def _cluster_permissions(

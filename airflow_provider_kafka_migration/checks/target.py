@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.signing import load_signing_key
 from airflow_provider_kafka_migration.storage import scratch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.bucket_rules import rules_for
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts, store_facts
 from airflow_provider_kafka_migration.topics.probe import ProbeResult, probe_target, record_outcomes
 
@@ -125,6 +126,18 @@ def check_transaction_timeouts(context: PhaseContext, plan: Plan) -> Iterator[Fi
         yield finding("W053", f"{name} is {target} on the target, {source} on the source")
 
 
+def check_offsets_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Report offsets of idle groups that the target would forget earlier than the source.
+
+    What the migration commits is of groups that nobody has joined there: it expires so long after the commit.
+    """
+    name = "offsets.retention.minutes"
+    source = context.source.admin.broker_configs(plan.source.brokers[0]).get(name)
+    target = context.target.admin.broker_configs(plan.target.brokers[0]).get(name)
+    if source and target and int(target) < int(source):
+        yield finding("W076", f"{name} is {target} on the target, {source} on the source", subject=name)
+
+
 def check_disk(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Check whether all replicas fit on the target's log dirs."""
     if plan.estimate is None or plan.estimate.copy_bytes < 0:
@@ -183,6 +196,7 @@ def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         yield from _one_store(context.record, role, store)
     facts = {role: store_facts(store) for role, store in stores.items()}
     yield from _object_lock(context.record, facts["evidence"])
+    yield from _bucket_rules(context.record)
     for role, store in stores.items():
         skew = facts[role].clock_skew_seconds
         if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
@@ -196,6 +210,15 @@ def _object_lock(record: MigrationRecord, facts: StoreFacts) -> Iterator[Finding
         yield finding(
             "W033", "no Object Lock" if facts.object_lock is False else why, subject=record.evidence_store.uri
         )
+
+
+def _bucket_rules(record: MigrationRecord) -> Iterator[Finding]:
+    acts, unread = rules_for(record.journal_store, record.migration_id)
+    subject = f"journal {record.journal_store.uri}"
+    if acts:
+        yield finding("W047", "; ".join(acts), subject=subject)
+    if unread:
+        yield finding("I048", "; ".join(unread), subject=subject)
 
 
 def _one_store(record: MigrationRecord, role: str, store: ObjectStore) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -16,13 +17,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from types import FrameType
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, ClassVar, NoReturn, get_type_hints
 
 import typer
-from rich.console import Console, RenderableType
+from rich import markdown
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal, Transient, WaitsForOperator
 from airflow_provider_kafka_migration.phase_table import TASKS
@@ -85,7 +87,9 @@ _TASKS = (
     r"this task\b|its red task\b|"
     rf"the step of the cutover that failed\b|them\b|it\b|this(?: one)?\b|{_PHASES}(?:, then this task)?)"
 )
-_CLEAR = re.compile(rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?")
+_CLEAR = re.compile(
+    rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?(?: \(tail, too, if it has ended\))?"
+)
 _CLEAR_WITH_TAKEOVER = re.compile(r"\bclear the task with takeover=true \(CLI: --takeover\)")
 #: Commands that ``resume`` continues; others are run again.
 _RESUMED = ("run", "resume")
@@ -110,6 +114,10 @@ _COMMANDS_OF_MIRROR = {"run": "run", "resume": "run", "status": "status"}
 _spoken_of: ContextVar[tuple[str, Mapping[str, str]] | None] = ContextVar("spoken_of", default=None)
 
 
+#: Path of the spec that was given to the current command; empty: none.
+_spec_path: ContextVar[str] = ContextVar("spec_path", default="")
+
+
 def speak_of_way_back() -> None:
     """Make all texts of the current command name the commands of ``way-back`` that do the same."""
     _spoken_of.set(("way-back", _COMMANDS_OF_WAY_BACK))
@@ -120,14 +128,32 @@ def speak_of_mirror() -> None:
     _spoken_of.set(("mirror", _COMMANDS_OF_MIRROR))
 
 
-def commands_in(text: str) -> str:
-    """Return a text with the commands that a person can type here."""
+def commands_in(text: str, *, markup: bool = False) -> str:
+    """Return a text with the commands that a person can type here: of the current group, with the path of the spec.
+
+    :param markup: the text is rich's markup.
+    """
     spoken_of = _spoken_of.get()
     if spoken_of is None:
-        return text
+        return _with_path(text, "", markup=markup)
     group, commands = spoken_of
     names = "|".join(commands)
-    return re.sub(rf"kafka-migration ({names})\b", lambda item: f"kafka-migration {group} {commands[item[1]]}", text)
+    text = re.sub(rf"kafka-migration ({names})\b", lambda item: f"kafka-migration {group} {commands[item[1]]}", text)
+    return _with_path(text, f"{group} ", markup=markup)
+
+
+#: Their FILE is not the spec of the current command.
+_OF_OTHER_FILES = ("way-back", "mirror", "sealing-key", "executor-package")
+
+
+def _with_path(text: str, group: str, *, markup: bool) -> str:
+    """Write the spec's path instead of FILE, except where a text explains FILE or names a command for another file."""
+    path = _spec_path.get()
+    if not path or "where FILE is" in text:
+        return text
+    shown = escape(shlex.quote(path)) if markup else shlex.quote(path)
+    others = "" if group else f"(?!(?:{'|'.join(_OF_OTHER_FILES)}) )"
+    return re.sub(rf"(kafka-migration {group}{others}(?:[a-z-]+ ){{1,2}})FILE\b", lambda item: item[1] + shown, text)
 
 
 def _once(text: str, again: str) -> str:
@@ -250,8 +276,10 @@ def listening() -> Iterator[Ending]:
 # -- frame ------------------------------------------------------------------------------------------------------------
 
 
-#: More columns than any table needs.
-_NO_LIMIT = 1_000_000
+#: Narrower terminals fold the lines of Markdown themselves: its tables need some room.
+_LEAST_COLUMNS = 60
+#: Longer cells of a table in a pipe are not padded for.
+_PADDED_TO = 60
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on stdout.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -388,7 +416,7 @@ def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Calla
             kwargs[name] = group(**{item.name: kwargs.pop(item.name) for item in fields(group) if item.name in kwargs})
         parting = _Parting()
         token = _parting.set(parting)
-        below = _spoken_of.set(None)
+        below, spec_path = _spoken_of.set(None), _spec_path.set(str(kwargs.get("file") or ""))
         try:
             with listening() as ending:
                 parting.ending = ending
@@ -408,8 +436,12 @@ def _answering(command: Callable[..., Answer], failed: ExitCode | None) -> Calla
                     print_unexpected(error, as_json=as_json, last=_last_words(parting))
                     raise typer.Exit(ExitCode.FAILED if failed is None else failed) from None
                 last = _last_words(parting)
+                answer.text = [
+                    commands_in(item, markup=True) if isinstance(item, str) else item for item in answer.text
+                ]
         finally:
             _parting.reset(token)
+            _spec_path.reset(spec_path)
             _spoken_of.reset(below)
         print_answer(answer, as_json=as_json, last=last)
         if answer.code:
@@ -476,7 +508,7 @@ def print_answer(answer: Answer, *, as_json: bool, last: Notice = _NOTHING) -> N
     else:
         out = console()
         for line in answer.text:
-            _print_whole(out, line)
+            print_whole(out, line)
     _print_last(last)
 
 
@@ -485,13 +517,57 @@ def _print_last(last: Notice) -> None:
         error_console().print(f"[bold yellow]{escape(line)}[/]" if number == 0 else f"  {escape(line)}")
 
 
-def _print_whole(out: Console, item: RenderableType) -> None:
-    """Print an item; tables in a pipe or a file are as wide as needed, so that nothing is cut."""
-    if isinstance(item, Table) and not out.is_terminal:
-        room = out.options.update(width=_NO_LIMIT, max_width=_NO_LIMIT)
-        width = Measurement.get(out, room, item).maximum
-        out = Console(file=out.file, width=max(width, 1), highlight=False)
-    out.print(item)
+class _WholeTable(markdown.TableElement):
+    """A table of Markdown whose long names are folded, or left whole in a pipe, instead of cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for item in super().__rich_console__(console, options):
+            if isinstance(item, Table) and not console.is_terminal:
+                yield from (Text(line, no_wrap=True, overflow="ignore") for line in ["", *_plain_lines(item), ""])
+                return
+            yield _folded(item) if isinstance(item, Table) else item
+
+
+class Markdown(markdown.Markdown):
+    """Markdown of which a console shows each word."""
+
+    elements: ClassVar = {**markdown.Markdown.elements, "table_open": _WholeTable}
+
+
+def print_whole(out: Console, item: RenderableType) -> None:
+    """Print an item of an answer. Nothing is cut, whatever the width of the terminal or pipe."""
+    if isinstance(item, Markdown):
+        # Rich crops what is nested, as lists are, if the text is not folded to a width.
+        out.print(item, soft_wrap=False, crop=False, width=max(out.width, _LEAST_COLUMNS))
+    elif isinstance(item, Table) and not out.is_terminal:
+        for line in _plain_lines(item):
+            out.print(Text(line))
+    else:
+        out.print(_folded(item) if isinstance(item, Table) else item)
+
+
+def _folded(table: Table) -> Table:
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
+def _plain_lines(table: Table) -> Iterator[str]:
+    """Yield the lines of a table for a pipe: as wide as needed, but one long name widens only its own row."""
+    heads = [[column.header for column in table.columns]] if table.show_header else []
+    rows = [
+        [_plain(cell) for cell in row] for row in [*heads, *zip(*(item.cells for item in table.columns), strict=True)]
+    ]
+    widths = [
+        max((len(cell) for cell in cells if len(cell) <= _PADDED_TO), default=0) for cells in zip(*rows, strict=True)
+    ]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _plain(cell: RenderableType) -> str:
+    text = Text.from_markup(cell) if isinstance(cell, str) else cell
+    return " ".join(str(text).splitlines())
 
 
 def print_json(data: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, FreezeFailed, MigrationError, Transient
+from airflow_provider_kafka_migration.errors import UNREADABLE, FreezeFailed, MigrationError, Transient
 from airflow_provider_kafka_migration.migration import Migration
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class FreezeGuard:
             try:
                 if not self._migration.run(self._phase).details.get("watch"):
                     return
-            except (Transient, *CREDENTIALS_REFUSED) as error:
+            except (Transient, *UNREADABLE) as error:
                 # Producers may be frozen, so the guard continues as long as the command runs.
                 log.warning("The limit of the freeze cannot be enforced now; retrying: %s", error)
             except FreezeFailed as error:

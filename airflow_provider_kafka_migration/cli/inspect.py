@@ -43,11 +43,12 @@ def verify_evidence(
         ),
     ],
     public_key: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--public-key",
-            metavar="FILE",
-            help="The key that must have signed it (64 hex digits, base64 or 32 bytes), kept outside the evidence.",
+            metavar="KEY",
+            help="The key that must have signed it, kept outside the evidence: 64 hex digits, base64, or the path of a "
+            "file that holds either of them or the 32 bytes.",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +61,8 @@ def verify_evidence(
     from airflow_provider_kafka_migration.documents.evidence import parse_public_key
     from airflow_provider_kafka_migration.evidence.verify import verify_evidence as verify
 
-    trusted = parse_public_key(_key(public_key), path=str(public_key)) if public_key is not None else None
+    key, path = ("", "") if public_key is None else _key(public_key)
+    trusted = parse_public_key(key, path=path) if key else None
     found = verify(read_document(place, storage), trusted)
     bundle = found.bundle
     text: list[Any] = [
@@ -69,19 +71,25 @@ def verify_evidence(
         f"key {found.fingerprint}" + (" (as expected)" if found.trusted else ""),
     ]
     if not found.trusted:
-        text.append("[yellow]integrity only[/]: use --public-key FILE to verify who signed it")
+        text.append("[yellow]integrity only[/]: use --public-key KEY to verify who signed it")
     text += [f"[yellow]warning[/]: {escape(item)}" for item in bundle.warnings]
     return Answer(data={"verified": True, **found.as_dict()}, text=text)
 
 
-def _key(path: Path) -> bytes:
+def _key(given: str) -> tuple[str | bytes, str]:
+    """Return a public key as it was given or as the file with this path has it, and the path."""
+    from airflow_provider_kafka_migration.documents.evidence import is_public_key
+
+    if is_public_key(given):
+        return given, ""
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return Path(given).read_bytes(), given
+    except (OSError, ValueError) as error:
         raise DocumentUnreadable(
-            f"the public key cannot be read: {error.strerror}",
-            where=Where(path=str(path)),
-            next_step="check the path",
+            f"--public-key is neither a key (64 hex digits or the base64 of 32 bytes) nor a file that can be read: "
+            f"{getattr(error, 'strerror', None) or error}",
+            where=Where(path=given),
+            next_step="give the public key itself, or the path of its file",
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,17 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markdown import Markdown
 from rich.markup import escape
-from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import (
     Answer,
     ExitCode,
     JsonOption,
+    Markdown,
     Stop,
     answering,
-    commands_in,
     error_console,
 )
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
@@ -34,6 +33,7 @@ from airflow_provider_kafka_migration.cli.session import (
 )
 from airflow_provider_kafka_migration.errors import IllegalTransition, Where
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_bytes
+from airflow_provider_kafka_migration.state import State
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
@@ -79,6 +79,11 @@ MasterOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Concurrent lanes, with --runner local.")]
+
+
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also show the figures of the copiers as they wrote them.")
+]
 
 
 @dataclass(frozen=True)
@@ -233,11 +238,21 @@ def _answer(spec: MigrationSpec, outcome: Outcome, status: Status) -> Answer:
         "waiting": None,
     }
     if outcome.waiting is None:
-        return Answer(data, [f"[green]{escape(spec.migration_id)} is {status.state}[/]"])
+        lines = [f"[green]{escape(spec.migration_id)} is {status.state}[/]"]
+        if status.state is State.FINALIZED:
+            data["evidence"] = f"{spec.storage.evidence_location}/{spec.migration_id}/evidence.json"
+            lines += _evidence_lines(spec, data["evidence"])
+        return Answer(data, lines)
     facts = outcome.waiting
     data["waiting"] = {"approval": facts.kind, "code": facts.code, "subject": facts.subject, "body": facts.body}
-    steps = [commands_in(line) for line in _next_steps(facts, way_back="way_back" in facts.facts)]
+    steps = _next_steps(facts, way_back="way_back" in facts.facts)
     return Answer(data, [Markdown(facts.body), "", *steps], code=ExitCode.WAITS)
+
+
+def _evidence_lines(spec: MigrationSpec, place: str) -> list[str]:
+    storage = f" --storage {shlex.quote(spec.storage.conn_id)}" if spec.storage.conn_id else ""
+    command = f"kafka-migration verify-evidence {shlex.quote(place)}{storage} --public-key KEY"
+    return [f"evidence: {escape(place)}", f"to verify it anywhere: {escape(command)}"]
 
 
 def _next_steps(facts: ApprovalFacts, *, way_back: bool) -> list[str]:
@@ -279,63 +294,20 @@ def resume(file: SpecArgument, *, course: Course, plane: DataPlane, json_output:
 
 
 @answering
-def status(file: SpecArgument) -> Answer:
-    """Show the state of a migration and whether producers are frozen, from its journal alone, without a claim.
+def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
+    """Show where a migration is, what it waits for and what to type next, from its journal alone, without a claim.
 
     Exit status 10 if it waits for an operator.
     """
-    return status_answer(load_spec(file), file)
+    return status_of(load_spec(file), file, verbose=verbose)
 
 
-def status_answer(spec: MigrationSpec, file: Path) -> Answer:
+def status_of(spec: MigrationSpec, file: Path, *, verbose: bool) -> Answer:
     """Return the state of a migration as a command's answer."""
+    from airflow_provider_kafka_migration.cli.status import status_answer
+
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
-        found = migration.status()
-        silence = migration.tail_silence()
-    waits = found.resume is not None and found.resume.waits
-    data = {**found.as_dict(str(file)), "tail_silence": silence}
-    text = [_status_table(found, str(file), silence)]
-    return Answer(data, text, code=ExitCode.WAITS if waits else ExitCode.OK)
-
-
-def _status_table(found: Status, file: str, silence: str) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    rows = {
-        "migration": found.migration_id,
-        "state": "not started" if found.state is None else str(found.state),
-        "failed in": str(found.working_state) if found.working_state is not found.state else "",
-        "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
-        "journal": f"{found.entries} entries" if found.entries else "",
-        "last": f"{found.last.at} {found.last.reason}" if found.last else "",
-        "next": found.resume.reason if found.resume else "kafka-migration run FILE starts it",
-    }
-    rows["validation"] = found.validation
-    for name, progress in found.progress.items():
-        rows[name] = ", ".join(f"{key} {value}" for key, value in progress.items() if isinstance(value, int | float))
-    for name, text in rows.items():
-        if text:
-            table.add_row(f"[bold]{name}[/]", escape(commands_in(text)))
-    for number, line in enumerate(found.freeze.lines(file) if found.freeze else ()):
-        table.add_row("[bold red]producers[/]" if number == 0 else "", escape(commands_in(line)))
-    for name, text in [*([("tail", silence)] if silence else []), *trouble_rows(found)]:
-        table.add_row(f"[bold red]{name}[/]", escape(text))
-    return table
-
-
-def trouble_rows(found: Status) -> list[tuple[str, str]]:
-    """Return the partitions that are not copied, with the reason and what to do; only some if there are many."""
-    rows = []
-    for name, progress in found.progress.items():
-        for item in progress.get("troubles") or ():
-            state = "FAILED" if item["state"] == "failed" else "stuck, retrying"
-            next_step = f". Next: {item['next_step']}" if item.get("next_step") else ""
-            rows.append(
-                (
-                    f"{name} {item['topic']}-{item['partition']}",
-                    f"{state} for {item['seconds']:.0f} s: [{item['code']}] {item['what']}{next_step}",
-                )
-            )
-    return rows
+        return status_answer(spec, file, migration, verbose=verbose)
 
 
 @answering
@@ -344,13 +316,19 @@ def rollback(
     reason: Annotated[str, typer.Option("--reason", help="Reason, for the journal and the report.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     takeover: TakeoverOption = False,
+    withdraw_access: Annotated[
+        bool,
+        typer.Option(
+            "--withdraw-access", help="Also remove ACLs, SCRAM users and quotas that the migration created there."
+        ),
+    ] = False,
     *,
     json_output: JsonOption = False,
 ) -> Answer:
     """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
-    Topics and data on the target stay; the report lists them. Exit status 1: the migration has ended, but something
-    could not be put back; run it again.
+    Topics, data, ACLs, users and quotas on the target stay; the report lists them. Exit status 1: the migration has
+    ended, but something could not be put back; run it again.
     """
     spec = load_spec(file).check_kind("migration", path=str(file))
     view = make_view(quiet=json_output)
@@ -359,7 +337,7 @@ def rollback(
         if not yes:
             _ask_for_the_code(migration)
         with view:
-            result = migration.run("rollback", reason=reason)
+            result = migration.run("rollback", reason=reason, withdraw_access=withdraw_access)
     return rollback_answer(spec, result)
 
 

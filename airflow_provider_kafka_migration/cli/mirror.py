@@ -12,14 +12,22 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering, speak_of_mirror
+from airflow_provider_kafka_migration.cli.frame import (
+    Answer,
+    ExitCode,
+    JsonOption,
+    Stop,
+    answering,
+    commands_in,
+    speak_of_mirror,
+)
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.migrate import (
     DataPlane,
     MigrationOpener,
     TakeoverOption,
+    VerboseOption,
     make_view,
-    trouble_rows,
 )
 from airflow_provider_kafka_migration.cli.mirrors.fail_back import fail_back
 from airflow_provider_kafka_migration.cli.mirrors.hand_over import hand_over
@@ -27,6 +35,7 @@ from airflow_provider_kafka_migration.cli.mirrors.import_properties import impor
 from airflow_provider_kafka_migration.cli.mirrors.verify import verify
 from airflow_provider_kafka_migration.cli.plan import plan
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
+from airflow_provider_kafka_migration.cli.status import Look, look, mirror_steps, raw_rows, screen, trouble_rows
 from airflow_provider_kafka_migration.cli.translate import translate_app
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
@@ -143,7 +152,7 @@ def _name(state: State | None) -> str:
 
 @mirror_app.command("status")
 @answering
-def status(file: SpecArgument) -> Answer:
+def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
     """Show a mirror's state, lag, groups, last comparison and last request, from its journal alone.
 
     Exit status 10 if it is paused.
@@ -165,6 +174,7 @@ def status(file: SpecArgument) -> Answer:
         request = requests.read(migration.journal_store, spec.migration_id)
         silence = migration.tail_silence() if found.state is State.TAIL else ""
         with migration.reading() as context:
+            seen = look(context, found)
             snapshot = Snapshot.of(context.journal_store, context.record.job_progress("tail"))
             tombstones = missed_tombstones.last_risk(context.record)
             kept = retention.last_problems(context.record)
@@ -182,6 +192,8 @@ def status(file: SpecArgument) -> Answer:
         "lag": copied.get("lag"),
         "verdicts": copied.get("verdicts"),
         "silence": silence,
+        **seen.as_dict(),
+        "next": [commands_in(line) for line in mirror_steps(found, seen)],
         "groups": groups,
         "group_sync": None if synced is None or not synced.problem else synced.model_dump(mode="json"),
         "groups_missing": [item.model_dump(mode="json") for item in missing],
@@ -192,12 +204,10 @@ def status(file: SpecArgument) -> Answer:
         "retention_problems": None if kept is None else kept.model_dump(mode="json"),
         "state_topics": {name: item.model_dump(mode="json") for name, item in state_topics.items()},
     }
-    lines = _status_lines(spec, found, request, data)
+    lines = _status_lines(spec, found, request, data, seen, str(file))
     if synced is not None and synced.problem:
         text = f"groups are NOT brought up to date since {synced.failing_since}: {synced.problem}"
         lines.append(f"[bold red]{escape(text)}[/]")
-    if found.freeze is not None:
-        lines += [escape(line) for line in found.freeze.lines(str(file))]
     for item in missing:
         since = f"gone from the source since {item.since}" if item.since else "not listed by the source"
         lines.append(escape(f"group {item.group}: {since}; kept on the target: {item.kept}"))
@@ -210,6 +220,7 @@ def status(file: SpecArgument) -> Answer:
     for name, report in state_topics.items():
         if report.problem:
             lines.append(escape(f"{report.at}: {name} of MirrorMaker 2: {report.problem}"))
+    lines += [screen(raw_rows(found))] if verbose else []
     paused = found.state is State.PAUSED
     return Answer(data, lines, code=ExitCode.WAITS if paused else ExitCode.OK)
 
@@ -248,10 +259,10 @@ def _groups(found: GroupFigures) -> dict[str, Any]:
     }
 
 
-def _lag_text(lag: dict[str, Any] | None) -> str:
+def _lag_text(lag: dict[str, Any] | None, seen: Look) -> str:
     if lag is None:
         return ""
-    text = f"{lag['total']} offsets, the largest {lag['largest']}, seen at {lag['at']}"
+    text = f"{lag['total']} offsets, the largest {lag['largest']}, seen at {lag['at']}, {seen.ago(lag['at'] or '')}"
     if lag["seconds"] is not None:
         text += f"; the oldest missing record is {lag['seconds']:.1f} s old"
     if lag["held_back"]:
@@ -303,31 +314,31 @@ def _verified_text(found: dict[str, Any] | None) -> str:
     return f"{what} at {found['finished_at']}: {', '.join(parts)}; {found['records']} equal records"
 
 
-def _status_lines(spec: MigrationSpec, found: Status, request: MirrorRequest, data: dict[str, Any]) -> list[Any]:
-    table = Table(box=None, show_header=False, pad_edge=False)
+def _status_lines(
+    spec: MigrationSpec, found: Status, request: MirrorRequest, data: dict[str, Any], seen: Look, file: str
+) -> list[Any]:
     flow = f"{spec.mirror.source_alias} -> {spec.mirror.target_alias}, naming {spec.mirror.naming}"
+    since = f", since {seen.since} ({seen.ago(seen.since)})" if seen.since else ""
     rows = {
         "mirror": f"{found.migration_id} ({flow})",
-        "state": _name(found.state),
+        "state": f"{_name(found.state)}{since}",
         "failed in": _name(found.working_state) if found.working_state is not found.state else "",
-        "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
-        "last": f"{found.last.at} {found.last.reason}" if found.last else "",
-        "lag": _lag_text(data["lag"]),
+        "silent": data["silence"],
+        "lag": _lag_text(data["lag"], seen),
         "partitions": ", ".join(f"{count} {name}" for name, count in sorted((data["verdicts"] or {}).items())),
         "groups": _groups_text(data["groups"]),
         "groups deleted": _deleted_text(data["groups_deleted"]),
         "heartbeat": _heartbeat_text(data["state_topics"]),
         "compared": _verified_text(data["verification"]),
-        "silent": data["silence"],
+        "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
+        "last": f"{seen.ago(found.last.at)}: {found.last.reason}" if found.last else "",
         "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
         "refused": request.refused,
     }
-    for name, text in rows.items():
-        if text:
-            table.add_row(f"[bold]{name}[/]", escape(text))
-    for name, text in trouble_rows(found):
-        table.add_row(f"[bold red]{name}[/]", escape(text))
-    return [table]
+    frozen = found.freeze.lines(file) if found.freeze is not None else []
+    alarms = [("PRODUCERS" if not number else "", line) for number, line in enumerate(frozen)]
+    steps = [("next" if not number else "", line) for number, line in enumerate(data["next"])]
+    return [screen([*alarms, *rows.items(), *steps, *trouble_rows(found)])]
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ class ProgressView:
         self._console = console
         self._quiet = quiet
         self._lock = threading.Lock()
-        self._printed: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
+        self._printed: dict[tuple[str, bool], float] = {}
+        self._tasks: dict[tuple[str, bool], TaskID] = {}
         self._bar = (
             Progress(
                 TextColumn("{task.description}"),
@@ -56,8 +56,8 @@ class ProgressView:
         with self._lock:
             if self._bar is not None:
                 self._update(progress)
-            elif time.monotonic() - self._printed.get(progress.phase, 0.0) >= _PLAIN_EVERY_SECONDS:
-                self._printed[progress.phase] = time.monotonic()
+            elif time.monotonic() - self._printed.get(progress.slot, 0.0) >= _PLAIN_EVERY_SECONDS:
+                self._printed[progress.slot] = time.monotonic()
                 self._console.print(escape(str(progress)))
 
     def done(self, result: PhaseResult) -> None:
@@ -74,9 +74,9 @@ class ProgressView:
 
     def _update(self, progress: PhaseProgress) -> None:
         assert self._bar is not None
-        task = self._tasks.get(progress.phase)
+        task = self._tasks.get(progress.slot)
         if task is None:
-            task = self._tasks[progress.phase] = self._bar.add_task(progress.phase, total=None, message="")
+            task = self._tasks[progress.slot] = self._bar.add_task(progress.phase, total=None, message="")
         done, total = progress.done, progress.total
         if progress.total_bytes > 0 and progress.done_bytes >= 0:
             done, total = progress.done_bytes, progress.total_bytes

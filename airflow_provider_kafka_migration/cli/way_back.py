@@ -20,10 +20,11 @@ from airflow_provider_kafka_migration.cli.migrate import (
     MigrationOpener,
     TakeoverOption,
     UntilOption,
+    VerboseOption,
     drive,
     make_view,
     rollback_answer,
-    status_answer,
+    status_of,
 )
 from airflow_provider_kafka_migration.cli.plan import write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
@@ -125,9 +126,9 @@ def resume(file: SpecArgument, *, course: Course, plane: DataPlane, json_output:
 
 @way_back_app.command("status")
 @answering
-def status(file: SpecArgument) -> Answer:
+def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
     """Show the state of the way back, from its journal alone. Exit status 10 if it waits for a person."""
-    return status_answer(_derived(file), file)
+    return status_of(_derived(file), file, verbose=verbose)
 
 
 @way_back_app.command("return")

@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.documents.copy import (
     ManifestPartition,
     SegmentEntry,
     SourceGapRecord,
+    TargetLossRecord,
     seal,
 )
 from airflow_provider_kafka_migration.errors import ObjectExists, SegmentTampered, TopicRecreated, Where
@@ -538,3 +539,37 @@ def joined(gaps: Iterable[Gap]) -> list[Gap]:
         else:
             found.append((first, until))
     return found
+
+
+# -- loss log ---------------------------------------------------------------------------------------------------------
+#
+# What the target has lost, in object storage, written ahead: before the copy continues at the lower log end.
+#
+# Create-only objects ``<migration_id>/target-losses/<topic>/<partition>/<to_offset:020d>-<from_offset:020d>.json``.
+# After the copy has filled the log again, nothing else shows the loss.
+
+
+_LOSSES = "target-losses"
+
+
+def write_loss(store: ObjectStore, document: TargetLossRecord) -> None:
+    """Record that the target's log end went back. Recording the same loss twice has no further effect.
+
+    :raises StorageUnavailable: the loss cannot be recorded, so the copy must not continue.
+    """
+    name = f"{document.to_target_offset:020d}-{document.from_target_offset:020d}.json"
+    prefix = f"{document.migration_id}/{_LOSSES}/{topic_key(document.topic)}/{document.partition}"
+    try:
+        store.put_new(f"{prefix}/{name}", document.canonical())
+    except ObjectExists:
+        return
+
+
+def read_losses(store: ObjectStore, migration_id: str) -> list[TargetLossRecord]:
+    """Return all losses of the target, ascending by partition and by when they were seen."""
+    found = []
+    for info in store.list(f"{migration_id}/{_LOSSES}/"):
+        data = store.get(info.key)
+        if data is not None:
+            found.append(TargetLossRecord.parse(data))
+    return sorted(found, key=lambda item: (item.topic, item.partition, item.seen_at, item.to_target_offset))

@@ -50,8 +50,26 @@ STOP_POLL_SECONDS = 0.5
 STALLED_SECONDS = 10.0
 #: Log an open transaction that holds records back for this long.
 OPEN_TRANSACTION_SECONDS = 2.0
+#: Partitions of which earlier slices have copied nothing have this part of a slice for themselves, if they need it.
+_FIRST_SHARE = 3
 #: Pause before the target's log is read again when its replicas are behind.
 _REPLICAS_SECONDS = 0.05
+
+
+def _in_order(lane: CopyLane) -> list[PartitionCopy]:
+    """Return the copies of a lane, those that waited longest first."""
+    copies = {spec.key: PartitionCopy(spec, lane.lane) for spec in lane.partitions}
+    first = [copies.pop(key) for key in lane.goes_first if key in copies]
+    for copy in first:
+        copy.goes_first = True
+    return [*first, *copies.values()]
+
+
+def _still_waits(copy: PartitionCopy) -> bool:
+    """Return whether a partition may still have something to copy in this slice that it has not begun with."""
+    if copy.progressed_at is not None or copy.state is CopyState.FAILED or copy.trouble is not None:
+        return False
+    return copy.read.had_backlog or copy.read.last_stable_offset < 0
 
 
 class Sink(RecoverySink, Protocol):
@@ -110,7 +128,9 @@ class Lane:
         self._lane = lane
         self._limits = limits
         self._source_wire = source
-        self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
+        self.copies = _in_order(lane)
+        #: until then, or until they have progressed, partitions that waited have the lane for themselves
+        self._others_begin = time.monotonic() + max(0.0, (limits.deadline - time.monotonic()) / _FIRST_SHARE)
         self._poller = SocketPoller()
         self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=limits.check)
         self.source = SourceReader(
@@ -226,6 +246,8 @@ class Lane:
         if self._all_are_settled():
             return 0.0  # the last partition has just ended: no answer and no time brings anything more
         due = [copy.due_at for copy in self._still_resuming()]
+        if self._others_begin > now:
+            due.append(self._others_begin)
         due += [self._limits.deadline, now + STOP_POLL_SECONDS, self.sink.next_due(now), self.source.next_due(now)]
         return max(0.0, min(due) - now)
 
@@ -250,6 +272,7 @@ class Lane:
             return
         self._next_check = now + STOP_POLL_SECONDS
         self._is_stopping = self._is_stopping or self._limits.stop()
+        self._watch.save_first_ends(now)
         for copy in self.copies:
             self._check_open_transactions(copy, now)
         for connection in self._connections():
@@ -260,12 +283,12 @@ class Lane:
         """Log once when, for a while, only an open transaction keeps the copier from reading on."""
         read = copy.read
         if not read.held_back or read.next_offset < read.last_stable_offset or self._limits.is_read(copy):
-            read.held_since = None
+            read.held_since, read.is_held_logged = None, False
             return
         if read.held_since is None:
             read.held_since = now
-        elif 0 < now - read.held_since >= OPEN_TRANSACTION_SECONDS:
-            read.held_since = float("inf")
+        elif not read.is_held_logged and now - read.held_since >= OPEN_TRANSACTION_SECONDS:
+            read.is_held_logged = True
             log.warning(
                 "%s-%s: an open transaction on the source holds back %s records (last stable offset %s, "
                 "high watermark %s)",
@@ -310,7 +333,17 @@ class Lane:
     def _still_resuming(self) -> list[PartitionCopy]:
         for copy in [copy for copy in self._resuming if copy.state is not CopyState.RESUMING]:
             del self._resuming[copy]
-        return [copy for copy in self._resuming if not self.sink.is_settling(copy)]
+        first = self._go_first()
+        return [copy for copy in self._resuming if not self.sink.is_settling(copy) and (not first or copy in first)]
+
+    def _go_first(self) -> set[PartitionCopy]:
+        """Return the partitions that waited longest and have not progressed yet, while the others let them begin."""
+        if time.monotonic() >= self._others_begin:
+            return set()
+        first = {copy for copy in self.copies if copy.goes_first and _still_waits(copy)}
+        if not first:
+            self._others_begin = 0.0
+        return first
 
     def _resume_due(self, now: float) -> None:
         due = [copy for copy in self._still_resuming() if copy.due_at <= now]

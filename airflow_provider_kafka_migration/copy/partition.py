@@ -86,6 +86,14 @@ class Sent(NamedTuple):
             yield OffsetRange(source_offset, base_offset + number, end - number)
 
 
+class NotedPosition(NamedTuple):
+    """A position at which nothing was under way: both offsets, and the next sequence of the copy there."""
+
+    source_offset: int
+    target_offset: int
+    next_sequence: int
+
+
 class ResumePoint(NamedTuple):
     """The position of a partition's copy, read from the target's log."""
 
@@ -100,6 +108,8 @@ class ResumePoint(NamedTuple):
     skips_holes: bool = False
     #: leader epoch of the source's batch at this place; -1: not known
     source_epoch: int = -1
+    #: an earlier slice has noted this position on the same topic, and the log end is below it now: records were lost
+    lost: NotedPosition | None = None
 
 
 def kept_bytes(step: CopyOp) -> int:
@@ -113,14 +123,6 @@ def advance_sequence(sequence: int, last_offset_delta: int) -> int:
     As in ``DefaultRecordBatch.incrementSequence``.
     """
     return (sequence + last_offset_delta + 1) % SEQUENCE_MODULUS
-
-
-class NotedPosition(NamedTuple):
-    """A position at which nothing was under way: both offsets, and the next sequence of the copy there."""
-
-    source_offset: int
-    target_offset: int
-    next_sequence: int
 
 
 @dataclass(eq=False)
@@ -139,13 +141,22 @@ class ReadState:
     before: tuple[int, int] | None = None
     #: the end of an earlier slice; None: the copy has noted nothing since its beginning
     noted: NotedPosition | None = None
+    #: id of the target topic on which it was noted; empty: unknown. Once the log end is read, of the present topic.
+    target_topic_id: str = ""
+    #: the noted position, if the target has lost records below it since
+    lost: NotedPosition | None = None
+    #: the source's log end when the copy first read the partition; -1: it has not yet
+    first_end_offset: int = -1
     #: bytes read and not decided yet
     undecided_bytes: int = 0
     #: of the source, as last seen; -1: not seen yet
     last_stable_offset: int = -1
     high_watermark: int = -1
-    #: since when only an open transaction blocks reading (monotonic clock)
+    #: since when only an open transaction blocks reading (monotonic clock), and whether a line says so
     held_since: float | None = None
+    is_held_logged: bool = False
+    #: the source's first answer in this slice had something to copy
+    had_backlog: bool = False
 
     @property
     def held_back(self) -> int:
@@ -380,6 +391,11 @@ class PartitionCopy:
     write: WriteState = field(init=False)
     figures: Figures = field(default_factory=Figures)
 
+    #: earlier slices have copied nothing of it: the others of the lane let it begin first
+    goes_first: bool = False
+    #: when the target has first confirmed something in this slice (monotonic clock)
+    progressed_at: float | None = None
+
     resume_at: float = 0.0
     retries: int = 0
     stuck_since: float | None = None
@@ -431,6 +447,41 @@ class PartitionCopy:
         is_at_start = self.read.next_offset == self.read.start_offset
         return self.write.next_sequence == 0 and not self.figures.records and is_at_start
 
+    def late_until(self, log_end_offset: int) -> int:
+        """Return up to where deleted records of the source are no loss, because its log started later than planned.
+
+        That is so before the first record is copied, for records that were there when the partition was first read.
+        Whatever was written later was to be copied. An adopted partition continues a copy that has begun before: there
+        it is so only where no record was.
+
+        :param log_end_offset: the source's present log end.
+        """
+        read = self.read
+        if not self.is_fresh:
+            return read.next_offset
+        if self.spec.adopted:
+            return max(self.spec.source_hole_end_offset, read.next_offset)
+        if read.lost is not None and self.had_copied(read.lost):
+            return read.next_offset
+        first_end = read.first_end_offset if read.first_end_offset >= 0 else log_end_offset
+        # What an earlier slice has passed over without records is settled.
+        passed = read.noted.source_offset if read.noted is not None and read.lost is None else -1
+        return max(first_end, passed, read.next_offset)
+
+    def had_copied(self, noted: NotedPosition) -> bool:
+        """Return whether records had been copied up to a noted position. Sequences count them."""
+        return noted.next_sequence != 0 or (
+            self.spec.verdict is Verdict.TRANSACTIONAL and noted.source_offset > self.spec.source_start_offset
+        )
+
+    def went_back(self, point: ResumePoint) -> tuple[int, int] | None:
+        """Return (from, to) if the target's log end at this point is below the one that was known; else None."""
+        if self.figures.resumed_offset >= 0:
+            known = self.write.confirmed_offset
+        else:
+            known = -1 if point.lost is None else point.lost.target_offset
+        return (known, point.target_end_offset) if known > point.target_end_offset else None
+
     def go_back_to(self, source_offset: int) -> None:
         """Continue to read from an offset, whatever was read before."""
         self.write.source_offset = self.read.next_offset = source_offset
@@ -449,9 +500,15 @@ class PartitionCopy:
 
     def resume(self, point: ResumePoint) -> None:
         """Continue from the position that the target's log gives."""
-        lost_from = self.write.confirmed_offset
-        if lost_from > point.target_end_offset and self.figures.resumed_offset >= 0:
-            self.figures.went_back.append((lost_from, point.target_end_offset))
+        back = self.went_back(point)
+        if back is not None:
+            self.figures.went_back.append(back)
+            if self.figures.resumed_offset >= 0:
+                # Seen within this slice, so the position is the one that was confirmed.
+                self.read.lost = NotedPosition(
+                    self.write.confirmed_source_offset, self.write.confirmed_offset, self.write.next_sequence
+                )
+        self.read.lost = point.lost or self.read.lost
         if self.figures.resumed_offset < 0:
             self.figures.resumed_offset = point.target_end_offset
             self.figures.resumed_source_offset = point.source_offset
@@ -470,10 +527,15 @@ class PartitionCopy:
         self.state = CopyState.FAILED
         self.reset(resume_at=0.0)
 
-    def note_progress(self) -> None:
-        """Forget earlier troubles: the partition has moved."""
+    def note_progress(self, *, has_begun: bool = True) -> None:
+        """Forget earlier troubles: the partition has moved.
+
+        :param has_begun: by more than the marker that the first hole after a resume begins with.
+        """
         self.retries = 0
         self.stuck_since = None
+        if has_begun and self.progressed_at is None:
+            self.progressed_at = time.monotonic()
 
     def confirm_append(self, now_ms: int = -1) -> Sent:
         """Confirm the oldest append: it was answered as expected.
@@ -492,7 +554,7 @@ class PartitionCopy:
         grown = self.write.end_fill(log_end_offset, now)
         self.figures.holes += grown
         if grown:
-            self.note_progress()
+            self.note_progress(has_begun=self.figures.holes > 1)
 
     @property
     def remaining_fill_seconds(self) -> float:

@@ -1,4 +1,8 @@
-"""Records when a lane's copiers were at the end of the source's logs, to detect lost tombstones and lost records.
+"""Records how far a lane's copiers were, and when, to detect lost tombstones and lost records.
+
+Two facts outlive a slice because no log has them: where the source's log ended when a partition was first read, and
+the last position with nothing under way. A partition without a record on the target looks new, but it may have been
+followed for months, or the target may have lost everything: these facts tell the cases apart.
 
 A broker keeps a tombstone for ``delete.retention.ms`` after its cleaner has first passed it, and the cleaner passes
 only what lies below the last stable offset. So a copy that has everything written before a moment ``caught_up_at``
@@ -18,18 +22,24 @@ works for copies that are never quite at the end.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.copy.partition import CopyState, NotedPosition, PartitionCopy
-from airflow_provider_kafka_migration.documents.copy import CopyJob, LaneReading, PartitionReading
+from airflow_provider_kafka_migration.copy.partition import (
+    SEQUENCE_MODULUS,
+    CopyState,
+    NotedPosition,
+    PartitionCopy,
+)
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, LaneReading, PartitionReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import OvertakenTombstones
 from airflow_provider_kafka_migration.errors import (
@@ -133,6 +143,10 @@ def _parse(data: bytes, key: str) -> OvertakenTombstones | None:
 #: A time from an earlier slice may lie this far in the future, because machines' clocks differ. Beyond that, one of the
 #: clocks is wrong.
 CLOCK_TOLERANCE_SECONDS = 60.0
+#: What is seen of a partition for the first time is stored this much later, for all of a lane that were seen by then.
+_FIRST_ENDS_SECONDS = 2.0
+#: Jobs that write to the target, and name positions there in their progress.
+_WRITING_JOBS = ("seed", "tail")
 
 
 class Answered(NamedTuple):
@@ -161,6 +175,45 @@ def first_missing(from_offset: int, batches: Sequence[AnyBatch], until_offset: i
             return expected
         expected = batch.next_offset
     return expected if expected < until_offset else None
+
+
+def forget_positions(store: ObjectStore, migration_id: str, partitions: Iterable[CopyPartition]) -> None:
+    """Forget what was noted of partitions whose target topics are created again: they are copied from the start.
+
+    No copier of these partitions may run.
+    """
+    specs = {spec.key: spec for spec in partitions}
+    for info in store.list(f"{migration_id}/reading/"):
+        data = store.get(info.key)
+        document = None if data is None else LaneReading.parse(data)
+        if document is not None and any(item.key in specs for item in document.partitions):
+            items = [_begun_again(item, specs[item.key]) if item.key in specs else item for item in document.partitions]
+            store.put(info.key, document.model_copy(update={"partitions": items}).canonical())
+
+
+def _begun_again(known: PartitionReading, spec: CopyPartition) -> PartitionReading:
+    """Return what is known of a partition that is copied from its start again, to an empty topic."""
+    return known.model_copy(
+        update={
+            "source_offset": -1,
+            "source_epoch": -1,
+            "noted_source_offset": spec.source_start_offset,
+            "noted_target_offset": spec.target_start_offset,
+            "noted_sequence": 0,
+            "first_end_offset": -1,
+            "target_topic_id": "",
+        }
+    )
+
+
+def _recall(copy: PartitionCopy, known: PartitionReading) -> None:
+    """Give a copy what earlier slices have noted of it."""
+    read = copy.read
+    if known.source_epoch >= 0:
+        read.before = (known.source_offset, known.source_epoch)
+    if known.noted_target_offset >= 0:
+        read.noted = NotedPosition(known.noted_source_offset, known.noted_target_offset, known.noted_sequence)
+    read.target_topic_id, read.first_end_offset = known.target_topic_id, known.first_end_offset
 
 
 class ReadWatch:
@@ -196,6 +249,8 @@ class ReadWatch:
         self._begun: set[PartitionCopy] = set()
         #: partitions of which an answer came in this slice
         self._answered: set[PartitionCopy] = set()
+        #: when what was seen for the first time has to be stored (monotonic clock); inf: nothing was
+        self._store_at = float("inf")
 
     # -- storage -----------------------------------------------------------------------------------------------------
 
@@ -211,14 +266,53 @@ class ReadWatch:
             for info in self._store.list(self._prefix):
                 if info.key != self._key:
                     self._take(self._read(info.key), wanted)
+        self._take_progress()
         for copy in self._copies:
             known = self._known.get(copy.key)
-            if known is not None and known.source_epoch >= 0:
-                copy.read.before = (known.source_offset, known.source_epoch)
-            if known is not None and known.noted_target_offset >= 0:
-                copy.read.noted = NotedPosition(
-                    known.noted_source_offset, known.noted_target_offset, known.noted_sequence
-                )
+            if known is not None:
+                _recall(copy, known)
+
+    def _take(self, document: LaneReading | None, wanted: set[tuple[str, int]]) -> None:
+        ids = {copy.key: copy.spec.topic_id for copy in self._copies} if document is not None else {}
+        for item in document.partitions if document is not None else ():
+            # What was noted of a topic says nothing about another one that got its name.
+            if item.key in wanted and (not item.topic_id or item.topic_id == ids[item.key]):
+                self._known.setdefault(item.key, item)
+
+    def _take_progress(self) -> None:
+        """Take positions from the progress documents for partitions of which no slice has noted one yet.
+
+        Earlier versions noted positions only in mirrors.
+        """
+        wanted = {
+            copy.key: copy
+            for copy in self._copies
+            if (copy.spec.verdict is Verdict.TRANSACTIONAL or not self._job.target_deletes)
+            and (copy.key not in self._known or self._known[copy.key].noted_target_offset < 0)
+        }
+        for name in _WRITING_JOBS if wanted and self._job.name in _WRITING_JOBS else ():
+            data = self._store.get(f"{self._job.migration_id}/progress/{name}.json")
+            for row in json.loads(data).get("partitions", ()) if data else ():
+                copy = wanted.get((row["topic"], row["partition"]))
+                if copy is not None and row.get("topic_id", "") in ("", copy.spec.topic_id):
+                    self._take_row(copy, row)
+
+    def _take_row(self, copy: PartitionCopy, row: Mapping[str, Any]) -> None:
+        """Take the position of a row of a progress document, if it is known and later than the one known so far."""
+        known = self._known.get(copy.key)
+        in_transactions = copy.spec.verdict is Verdict.TRANSACTIONAL
+        source_offset, target_offset, records = (
+            int(row.get(name, -1))
+            for name in ("source_offset", "target_offset", "records" if in_transactions else "total_records")
+        )
+        if records <= 0 or (known is not None and known.noted_target_offset >= target_offset):
+            return
+        self._change(
+            copy,
+            noted_source_offset=source_offset,
+            noted_target_offset=target_offset,
+            noted_sequence=0 if in_transactions else records % SEQUENCE_MODULUS,
+        )
 
     @property
     def _key(self) -> str:
@@ -232,11 +326,6 @@ class ReadWatch:
             log.warning("%s cannot be read, so it is unknown when the copy was at the end: %s", key, error)
             return None
 
-    def _take(self, document: LaneReading | None, wanted: set[tuple[str, int]]) -> None:
-        for item in document.partitions if document is not None else ():
-            if item.key in wanted:
-                self._known.setdefault(item.key, item)
-
     def save(self) -> None:
         """Store what is known at the end of a slice. If that fails, the stored times stay older but correct."""
         try:
@@ -244,12 +333,27 @@ class ReadWatch:
                 # Also partitions of which nothing is known: the next slice then need not search other lanes for them.
                 self._change(copy)
                 self._note_epoch(copy)
+                self._note_planned_end(copy)
                 self._note_position(copy)
                 if copy in self._begun:
                     self._advance(copy)
             self._put()
         except MigrationError as error:
             log.warning("Lane %s could not store when it was at the end of its logs: %s", self._lane, error)
+
+    def save_first_ends(self, now: float) -> None:
+        """Store where logs ended that were read for the first time, soon: a killed slice stores nothing at its end.
+
+        :param now: monotonic clock.
+        """
+        if now < self._store_at:
+            return
+        self._store_at = float("inf")
+        try:
+            self._put()
+        except MigrationError as error:
+            self._store_at = now + _FIRST_ENDS_SECONDS
+            log.warning("Lane %s could not store where its logs ended: %s", self._lane, error)
 
     def _put(self) -> None:
         document = LaneReading(
@@ -274,18 +378,28 @@ class ReadWatch:
             self._change(copy, source_offset=copy.write.source_offset, source_epoch=copy.read.leader_epoch)
 
     def _note_position(self, copy: PartitionCopy) -> None:
-        """Note a position at which nothing is under way, for a target that deletes its last records."""
-        write = copy.write
-        is_known = copy.state in (CopyState.RUNNING, CopyState.DONE) and copy.spec.verdict is not Verdict.TRANSACTIONAL
-        if self._job.target_deletes and is_known and not write.in_flight and not write.filling:
-            self._change(
-                copy,
-                noted_source_offset=write.confirmed_source_offset,
-                noted_target_offset=write.confirmed_offset,
-                noted_sequence=write.next_sequence,
-            )
+        """Note a position at which nothing is under way: after it, a log end below it shows that records were lost.
 
-    def _change(self, copy: PartitionCopy, **values: float) -> PartitionReading:
+        In a mirror, it also proves where the copy stands when the target has deleted its last records.
+        """
+        write, noted = copy.write, copy.read.noted
+        is_known = copy.state in (CopyState.RUNNING, CopyState.DONE)
+        if not is_known or write.in_flight or write.filling:
+            return
+        if copy.spec.verdict is Verdict.TRANSACTIONAL and not copy.figures.records:
+            return  # without a record, the log end of the others is not a position of the copy
+        if noted is not None and write.confirmed_offset < noted.target_offset and copy.is_fresh:
+            return  # what was lost is still to be judged
+        self._change(
+            copy,
+            noted_source_offset=write.confirmed_source_offset,
+            noted_target_offset=write.confirmed_offset,
+            noted_sequence=write.next_sequence,
+            topic_id=copy.spec.topic_id,
+            target_topic_id=copy.read.target_topic_id,
+        )
+
+    def _change(self, copy: PartitionCopy, **values: float | str) -> PartitionReading:
         known = self._known.get(copy.key) or PartitionReading(topic=copy.spec.topic, partition=copy.spec.partition)
         self._known[copy.key] = changed = known.model_copy(update=values)
         return changed
@@ -299,8 +413,10 @@ class ReadWatch:
         :raises StorageUnavailable: what must be recorded about it cannot be stored.
         """
         if copy not in self._answered:
-            self._forget_former_topic(copy)
+            self._forget_former_epoch(copy)
+            self._note_first_end(copy, answered.last_stable_offset)
             self._answered.add(copy)
+            copy.read.had_backlog = answered.last_stable_offset > copy.read.next_offset
         retention_ms = self._retention_ms(copy)
         if retention_ms is None:
             return
@@ -313,18 +429,37 @@ class ReadWatch:
             self._set_mark(copy, answered, retention_ms)
             self._advance(copy)
 
-    def _forget_former_topic(self, copy: PartitionCopy) -> None:
-        """Forget the stored epoch and position of a copy that starts again from the source: it has read nothing there.
+    def _forget_former_epoch(self, copy: PartitionCopy) -> None:
+        """Forget the stored epoch of a copy that starts again from the source: it has read nothing there.
 
-        Through S3 the epoch stays: what went into the archive was read, and the copy reads it from there.
+        Through S3 the epoch stays: what went into the archive was read, and the copy reads it from there. The position
+        stays until records are copied again: it shows what the target has lost.
         """
         known = self._known.get(copy.key)
         if known is None or self._job.via != "direct" or not copy.is_fresh:
             return
-        if known.source_epoch >= 0 or known.noted_target_offset > copy.spec.target_start_offset:
-            self._change(copy, source_offset=-1, source_epoch=-1, noted_target_offset=-1)
-            copy.read.before = copy.read.noted = None
+        # A position that was noted on a former target topic says nothing about the present one.
+        is_former = known.noted_target_offset > copy.spec.target_start_offset and copy.read.noted is None
+        if known.source_epoch >= 0 or is_former:
+            self._change(copy, source_offset=-1, source_epoch=-1)
+            if is_former:
+                self._known[copy.key] = _begun_again(self._known[copy.key], copy.spec)
+            copy.read.before = None
             self._put()
+
+    def _note_first_end(self, copy: PartitionCopy, log_end_offset: int) -> None:
+        """Note where the source's log ended when the partition was first read."""
+        if copy.read.first_end_offset < 0:
+            copy.read.first_end_offset = log_end_offset
+            self._change(copy, first_end_offset=log_end_offset, topic_id=copy.spec.topic_id)
+            self._store_at = min(self._store_at, time.monotonic() + _FIRST_ENDS_SECONDS)
+
+    def _note_planned_end(self, copy: PartitionCopy) -> None:
+        """Note the planned end of a partition that has it already, and so is not read: the log ended there."""
+        until = copy.spec.until_offset
+        is_known = copy.state in (CopyState.RUNNING, CopyState.DONE)
+        if is_known and until is not None and copy.write.source_offset >= until:
+            self._note_first_end(copy, until)
 
     def _retention_ms(self, copy: PartitionCopy) -> int | None:
         settings = self._job.tombstones

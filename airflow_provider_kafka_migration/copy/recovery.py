@@ -111,13 +111,11 @@ class RecoveryPolicy:
                 self._note_resuming(copy)
                 return
             error = unfinished or error
-        if (
-            isinstance(error, SourceGap)
-            and is_reading
-            and (self._job.on_source_gap == "record" or _is_late(copy, error))
-        ):
-            self._record_gap(copy, error)
-            return
+        if isinstance(error, SourceGap) and is_reading:
+            if self._job.on_source_gap == "record" or not _lost(copy, error):
+                self._record_gap(copy, error)
+                return
+            error = _named(copy, error)
         if isinstance(error, Terminal | SliceExpired):
             self._stop(copy, error)
             return
@@ -163,26 +161,45 @@ class RecoveryPolicy:
         The gap becomes a hole that results and evidence name.
         """
         log_start_offset = int(error.details["log_start_offset"])
-        gap = (copy.read.next_offset, self._source.gap_until(copy, log_start_offset))
+        until = self._source.gap_until(copy, log_start_offset)
         # A copier that wakes up late must not mark as a gap what others may have read before it was deleted.
         self._limits.check()
-        if _is_late(copy, error):
-            copy.read.start_offset = gap[1]
+        lost = _lost(copy, error)
+        if lost is None or until <= lost[0]:
+            copy.read.start_offset = until
         else:
             # Written ahead: a copier that resumes behind the gap can no longer see it.
+            gap = (lost[0], until)
             write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
             copy.figures.gaps.append(gap)
-        self._source.pass_gap(copy, gap[1], log_start_offset)
+        self._source.pass_gap(copy, until, log_start_offset)
 
 
-def _is_late(copy: PartitionCopy, error: SourceGap) -> bool:
-    """Return whether nothing is lost, because the source's log simply starts later than planned.
+def _lost(copy: PartitionCopy, error: SourceGap) -> tuple[int, int] | None:
+    """Return the deleted source offsets (from, until) that should have been copied; None: nothing is lost."""
+    until = int(error.details["log_start_offset"])
+    first = copy.late_until(int(error.details.get("log_end_offset", until)))
+    if copy.spec.adopted and copy.is_fresh:
+        # A hole at the boundary excuses only what lies within it.
+        first = until if until <= first else copy.read.next_offset
+    return (first, until) if first < until else None
 
-    That is so before the first record is copied. An adopted partition continues a copy that has begun before: there it
-    is so only where no record was.
-    """
-    log_start_offset = int(error.details["log_start_offset"])
-    return copy.is_fresh and (not copy.spec.adopted or log_start_offset <= copy.spec.source_hole_end_offset)
+
+def _named(copy: PartitionCopy, error: SourceGap) -> SourceGap:
+    """Return the error with what is lost: without what was deleted before the copy began, and by whom."""
+    lost = _lost(copy, error)
+    assert lost is not None
+    what = f"records {lost[0]}..{lost[1] - 1} were deleted on the source before they were copied"
+    before = copy.read.lost
+    if before is not None and copy.is_fresh and copy.had_copied(before):
+        what = (
+            f"records {lost[0]}..{lost[1] - 1} are on neither cluster: everything below source offset "
+            f"{before.source_offset} had been copied, but the target's log went back from {before.target_offset} to "
+            f"{copy.write.confirmed_offset}, and the source has deleted them since"
+        )
+    return SourceGap(
+        what, where=error.where, next_step=error.next_step, details={**error.details, "from_offset": lost[0]}
+    )
 
 
 def note_trouble(copy: PartitionCopy, error: MigrationError) -> float:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 
 from airflow_provider_kafka_migration.copy.append import Appender
 from airflow_provider_kafka_migration.copy.append_errors import TooLarge, UnexpectedEnd, UnexpectedOffset
+from airflow_provider_kafka_migration.copy.archive import write_loss
 from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, Trouble
@@ -20,7 +22,7 @@ from airflow_provider_kafka_migration.copy.resuming.in_transactions import Trans
 from airflow_provider_kafka_migration.copy.rewriting import LaneSchemaIds
 from airflow_provider_kafka_migration.copy.transactions import TransactionalAppender
 from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Chunk, CopyOp
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, TargetLossRecord
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
     ForeignData,
@@ -82,6 +84,7 @@ class TargetSink:
         self._job = job
         self._limits = limits
         self._target = target
+        self._map_store = map_store
         self._maps = LaneMaps(map_store, job.migration_id, limits.check, forgets=job.target_deletes)
         self._layout = OffsetLayout(job, self._maps)
         self._transformers: dict[PartitionCopy, BatchTransformer] = {}
@@ -179,16 +182,9 @@ class TargetSink:
 
         :raises MigrationError: the leader cannot be found or reached.
         """
+        self._record_loss(copy, point)
         copy.resume(point)
         self._writer(copy).attach([copy])
-        went_back = copy.figures.went_back
-        if went_back and went_back[-1][1] == point.target_end_offset:
-            log.warning(
-                "%s-%s: the target's log end went back from %s to %s (unclean election?); copying again from the "
-                "source",
-                *copy.key,
-                *went_back[-1],
-            )
         self._transformers[copy] = BatchTransformer(
             point.source_offset,
             self._job.timestamps,
@@ -197,6 +193,36 @@ class TargetSink:
             marker=self._marker(copy),
             rewriter=self._schema_ids.rewriter(copy),
             where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
+        )
+
+    def _record_loss(self, copy: PartitionCopy, point: ResumePoint) -> None:
+        """Record that the target has lost records, before the log grows again and hides it.
+
+        :raises StorageUnavailable: it cannot be recorded.
+        """
+        back = copy.went_back(point)
+        if back is None:
+            return
+        log.warning(
+            "%s-%s: the target's log end went back from %s to %s (unclean election, lost disk?); copying again from "
+            "the source",
+            *copy.key,
+            *back,
+        )
+        spec = copy.spec
+        write_loss(
+            self._map_store,
+            TargetLossRecord(
+                migration_id=self._job.migration_id,
+                topic=spec.topic,
+                topic_id=spec.topic_id,
+                target_topic=spec.target_topic,
+                partition=spec.partition,
+                from_target_offset=back[0],
+                to_target_offset=back[1],
+                source_offset=-1 if point.lost is None else point.lost.source_offset,
+                seen_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            ),
         )
 
     def _marker(self, copy: PartitionCopy) -> ProvenanceMarker | None:

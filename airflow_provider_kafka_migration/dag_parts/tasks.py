@@ -31,13 +31,10 @@ _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 
 #: Arguments that are lists of callables: the caller's are called in addition to ours.
 _LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
-#: Retries of ``cutover.freeze_limit``, at least a minute each: while it fails, producers stay frozen.
-FREEZE_LIMIT_RETRIES = 60
-#: Airflow retries for ten minutes or more, and sends a notification each time.
-_KEEPS_TRYING = {"retries": FREEZE_LIMIT_RETRIES, "retry_delay": timedelta(seconds=10)}
-
 #: Of a task that outlives its clusters' bad days. Each attempt has tried for long itself, so these are few.
 _FOR_EVER = {"retries": 1_000_000, "retry_delay": timedelta(seconds=30)}
+#: Of a task that lifts a freeze: while it fails, producers stay stopped.
+_KEEPS_TRYING = {**_FOR_EVER, "retry_delay": timedelta(seconds=10)}
 
 #: Operator classes by the phase that they name.
 _OPERATORS: Mapping[str, Any] = {
@@ -102,7 +99,7 @@ class TaskMaker:
         if row.reports_trouble:
             given["on_trouble"] = [self.notifier("trouble")]
         if row.keeps_trying:
-            given |= {**_KEEPS_TRYING, "on_retry_callback": [self.notifier("failed")]}
+            given |= {**_KEEPS_TRYING, "on_retry_callback": [self.notifier("failed", thins_out=True)]}
         if row.for_ever:
             given |= {**_FOR_EVER, "on_retry_callback": [self.notifier("failed")]}
         operator = self.operator_class(row)
@@ -132,8 +129,8 @@ class TaskMaker:
                 value = [*ours, *_as_list(value)]
             arguments[name] = value
 
-    def notifier(self, event: str) -> MigrationNotifier:
-        return MigrationNotifier(event=event, spec=self._spec)
+    def notifier(self, event: str, *, thins_out: bool = False) -> MigrationNotifier:
+        return MigrationNotifier(event=event, spec=self._spec, thins_out=thins_out)
 
     def check_task_args(self) -> None:
         unknown = sorted(set(self._task_args) - set(self.made))

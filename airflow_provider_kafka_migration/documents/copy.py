@@ -78,8 +78,10 @@ def _seconds(at: str) -> float:
 BACKUP_LANES = 1_000_000
 
 
-class CopyLane(Part):
+class CopyLane(GrownPart):
     """The partitions that one copier handles at a time, and the lane's transactional id for marker fencing."""
+
+    LATER_FIELDS = ("goes_first",)
 
     lane: int
     half: Literal["backup", "restore"] | None = Field(
@@ -87,6 +89,10 @@ class CopyLane(Part):
     )
     transactional_id: str
     partitions: list[CopyPartition]
+    goes_first: list[tuple[str, int]] = Field(
+        default_factory=list,
+        description="partitions of which earlier slices have copied nothing, longest wait first; never stored",
+    )
 
 
 class ProducerIds(Part):
@@ -278,10 +284,15 @@ class PartitionResult(Part):
     held_back: int = Field(
         0, description="source records above its last stable offset, held back by an open transaction"
     )
+    is_held: bool = Field(
+        False, description="at the end of the slice, only an open transaction kept it from reading on"
+    )
+    held_by: str = Field("", description="whose transaction that is; empty: the brokers do not say")
+    held_since_ms: int = Field(-1, description="the last timestamp that this producer has written; -1: unknown")
     resumed_offset: int = Field(-1, description="target log end when the slice took the partition over; -1: never")
     went_back: list[tuple[int, int]] = Field(
         default_factory=list,
-        description="(from, to): the target's log end went back (unclean election); the lost records were copied again",
+        description="(from, to): the target's log end went back (unclean election, lost disk)",
     )
     error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of the error that stopped it")
     trouble: dict[str, object] | None = Field(
@@ -296,6 +307,11 @@ class PartitionResult(Part):
         "numbers. -1: unknown (copied in transactions, or not taken over in this slice)",
     )
     total_holes: int = Field(-1, description="offsets filled by markers since the copy began, likewise")
+    begin_seconds: float = Field(
+        -1.0,
+        description="the longest time until a partition with a backlog has copied some of it; -1: none had one. In the "
+        "lane's first result only",
+    )
     source_throttled_seconds: float = Field(
         0.0, description="how long the source's quotas have throttled the lane; in the lane's first result only"
     )
@@ -326,6 +342,26 @@ class SourceGapRecord(Document):
     partition: int
     from_offset: int = Field(description="first source offset that was not read")
     until_offset: int = Field(description="the first offset that could be read: the log start at that time")
+
+
+# -- target loss ------------------------------------------------------------------------------------------------------
+#
+# The target's log end went back: what had been copied behind it was lost there.
+
+
+class TargetLossRecord(Document):
+    """``target-losses/<topic>/<partition>/<until>-<from>.json``, written before the copy continues at the lower end."""
+
+    version: int = 1
+    migration_id: str
+    topic: str = Field(description="on the source")
+    topic_id: str = Field(default="", description="of the source topic, hex; empty where the source has none")
+    target_topic: str
+    partition: int
+    from_target_offset: int = Field(description="the target's log end that copiers have seen before")
+    to_target_offset: int = Field(description="the log end that is there now")
+    source_offset: int = Field(-1, description="everything below it had been copied; -1: unknown")
+    seen_at: str
 
 
 # -- offset map -------------------------------------------------------------------------------------------------------
@@ -639,7 +675,14 @@ class PartitionReading(GrownPart):
     some time. Once the copy has passed it, the copy has everything that was written before that time.
     """
 
-    LATER_FIELDS = ("noted_source_offset", "noted_target_offset", "noted_sequence")
+    LATER_FIELDS = (
+        "noted_source_offset",
+        "noted_target_offset",
+        "noted_sequence",
+        "first_end_offset",
+        "topic_id",
+        "target_topic_id",
+    )
 
     topic: str
     partition: int
@@ -653,9 +696,16 @@ class PartitionReading(GrownPart):
     overtaken_from: int = -1
     source_offset: int = Field(-1, description="the safe position of the last slice; -1: unknown")
     source_epoch: int = Field(-1, description="leader epoch of the last source batch below it; -1: unknown")
-    noted_source_offset: int = Field(-1, description="position at the end of a slice, with nothing under way (mirrors)")
+    noted_source_offset: int = Field(-1, description="position at the end of a slice, with nothing under way")
     noted_target_offset: int = Field(-1, description="the target's log end there; -1: not noted")
-    noted_sequence: int = Field(0, description="the next sequence of the copy there")
+    noted_sequence: int = Field(
+        0, description="the next sequence of the copy there; where it is copied in transactions, always 0"
+    )
+    first_end_offset: int = Field(
+        -1, description="the source's log end when the copy first read the partition; -1: not noted"
+    )
+    topic_id: str = Field("", description="of the source topic that all of this is about; empty: unknown")
+    target_topic_id: str = Field("", description="of the target topic that the noted position is about; empty: unknown")
 
     @property
     def key(self) -> tuple[str, int]:

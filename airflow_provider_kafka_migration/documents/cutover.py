@@ -156,8 +156,17 @@ class CommittedOffset(Part):
     metadata: str = ""
 
 
-class GroupSnapshot(Part):
+class Uncommitted(Part):
+    """A partition of the source that a group reads and in which it has committed nothing."""
+
+    topic: str
+    partition: int
+
+
+class GroupSnapshot(GrownPart):
     """One group as it was on the source."""
+
+    LATER_FIELDS = ("uncommitted",)
 
     group: str
     type: str = Field(description="classic, consumer, simple, share, streams, unknown")
@@ -165,6 +174,11 @@ class GroupSnapshot(Part):
     members: list[str] = Field(default_factory=list, description="client id and host of the members")
     offsets: list[CommittedOffset] = Field(default_factory=list, description="topics of the migration only")
     other_topics: list[str] = Field(default_factory=list, description="committed topics outside the migration")
+    uncommitted: list[Uncommitted] = Field(
+        default_factory=list,
+        description="partitions of topics that members read, without a committed offset: on the target they begin "
+        "by auto.offset.reset",
+    )
     error: dict[str, Any] | None = None
 
 
@@ -203,7 +217,7 @@ class NotUndone(Part):
 class GroupResult(GrownPart):
     """The result for one group on the target. Partial failure is data."""
 
-    LATER_FIELDS = ("not_undone",)
+    LATER_FIELDS = ("not_undone", "uncommitted")
 
     group: str
     type: str
@@ -217,6 +231,9 @@ class GroupResult(GrownPart):
     not_undone: list[NotUndone] = Field(
         default_factory=list,
         description="offsets that were written before the cutover, that the source has no longer, and that stay",
+    )
+    uncommitted: list[Uncommitted] = Field(
+        default_factory=list, description="partitions in which members read, and nothing is committed on either side"
     )
 
     @property

@@ -118,6 +118,11 @@ def parse_public_key(text: str | bytes, *, path: str = "") -> bytes:
     return raw
 
 
+def is_public_key(text: str) -> bool:
+    """Return whether a text is a public key itself, and not the name of a file that holds one."""
+    return _key_bytes(text) is not None
+
+
 def _key_bytes(text: str) -> bytes | None:
     text = text.strip()
     if re.fullmatch(r"[0-9a-fA-F]{64}", text):

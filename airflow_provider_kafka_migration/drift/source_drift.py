@@ -258,9 +258,37 @@ def _quotas(
     }
     if gone and not any(source_quotas.values()):
         raise source_listing.none_at_all(record, "client quotas")
+    return _agreed(source, found, gone, present), present
+
+
+_Quotas = dict[QuotaEntity, dict[str, float | None]]
+
+
+def _agreed(
+    source: Cluster,
+    found: _Quotas,
+    gone: Mapping[tuple[QuotaEntity, str], float | None],
+    present: Mapping[QuotaEntity, Mapping[str, float]],
+) -> _Quotas:
+    """Leave out changes of values that the target has, unless all brokers of the source show the same.
+
+    A broker that lags behind shows what a quota was, or nothing.
+    """
+    replaces = any(key in present.get(entity, {}) for entity, values in found.items() for key in values)
+    known = source_listing.quotas_of_all_brokers(source) if gone or replaces else {}
+
+    def shown(entity: QuotaEntity, key: str) -> set[float]:
+        return known.get(entity, {}).get(key, set())
+
+    agreed: _Quotas = {}
+    for entity, values in found.items():
+        for key, value in values.items():
+            if key not in present.get(entity, {}) or shown(entity, key) == {value}:
+                agreed.setdefault(entity, {})[key] = value
     for (entity, key), before in gone.items():
-        found.setdefault(entity, {})[key] = before
-    return found, present
+        if not shown(entity, key):
+            agreed.setdefault(entity, {})[key] = before
+    return agreed
 
 
 def _entity(parts: list[tuple[str, str | None]]) -> QuotaEntity:
@@ -285,6 +313,9 @@ def _users(
     gone = sorted(name for name in created if name in before and name not in listed)
     if gone and not listed:
         raise source_listing.none_at_all(record, "SCRAM users")
+    if gone:
+        known = source_listing.users_of_all_brokers(source)
+        gone = [name for name in gone if name not in known]
     return new, gone, _named_users(before, now, {*new, *gone})
 
 

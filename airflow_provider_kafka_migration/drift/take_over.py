@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.documents.plan import ConfigChange, Plan, 
 from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
 from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, MigrationError
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -257,16 +258,12 @@ def _take_acls(
 def _remove_users(
     record: MigrationRecord, target: Cluster, names: Sequence[str], failures: list[dict[str, Any]]
 ) -> list[str]:
-    created = created_access.created_users(record)
-    wanted = [(name, mechanism) for name in names for mechanism in created[name]]
-    answers = target.admin.delete_scram_credentials(wanted) if wanted else {}
     lines = []
-    for name, error in sorted(answers.items()):
+    for name, error in sorted(created_access.remove_users(record, target, names).items()):
         if error is not None:
             failures.append(apply.failed_item("user", name, error))
-            continue
-        record.journal.step(steps.USER_REMOVED, key=name)
-        lines.append(f"user removed on the target: {name}")
+        else:
+            lines.append(f"user removed on the target: {name}")
     return lines
 
 
@@ -309,11 +306,12 @@ def _changed(record: MigrationRecord, lines: Sequence[str]) -> FreezeFailed:
     return FreezeFailed(
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
         where=record.where("cutover", cluster="source"),
-        next_step="the tail takes over changes within topology.refresh_interval (its log says if it cannot); then "
-        "approve again"
-        if follows
-        else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail; then "
-        "approve again",
+        next_step=(
+            "the tail takes over changes within topology.refresh_interval (its log says if it cannot)"
+            if follows
+            else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail"
+        )
+        + f"; then {words.again(record.spec)}",
         details={"changes": list(lines)},
     )
 

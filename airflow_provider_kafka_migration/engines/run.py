@@ -19,6 +19,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.job_end import JobEnd
+from airflow_provider_kafka_migration.engines import service
 from airflow_provider_kafka_migration.engines.base import (
     JobState,
     JobStatus,
@@ -428,13 +429,26 @@ def job_error(record: MigrationRecord, submission: Submission, status: JobStatus
 
 def _engine_error(record: MigrationRecord, submission: Submission, status: JobStatus) -> SparkJobFailed:
     lost = "it does not exist any more" if status.state is JobState.LOST else f"it is {status.state}"
-    reason = status.reason or (status.log_tail[-1] if status.log_tail else "") or lost
+    reason = status.reason or service.last_words(status.log_tail) or lost
+    was_killed = _KILLED.search(reason) is not None
     return SparkJobFailed(
         f"the {submission.name} job ended on {submission.engine} without saying why: {reason[:500]}",
         where=record.where(submission.name),
-        next_step="see the driver's log; then clear the task, or resume: it continues from the target's log ends",
+        next_step=f"{_LOOK_FOR_MEMORY if was_killed else ''}see the driver's log; then clear the task, or resume: it "
+        "continues from the target's log ends",
         details={"log": list(status.log_tail[-40:]), "job_id": submission.job_id},
     )
+
+
+#: The end of a driver that something outside of it has ended.
+_KILLED = re.compile(
+    rf"SIG(?:KILL|TERM|INT|HUP)\b|OOMKilled|OutOfMemory|(?:code|status)\D{{0,9}}(?:137|143)\b|{service.WITHOUT_AN_ERROR}"
+)
+_LOOK_FOR_MEMORY = (
+    "look for a lack of memory first (`dmesg -T | grep -i 'out of memory'` on the driver's machine; for a pod or "
+    "container, its last state, OOMKilled): then give the driver more memory, or run fewer lanes at a time; "
+    "else find who has ended the process; "
+)
 
 
 def _detailed(record: MigrationRecord, name: str, error: MigrationError) -> MigrationError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -46,6 +46,10 @@ _MANAGED_BY = "airflow-provider-kafka-migration"
 _DECIDED_BY_SERVICE = frozenset({"spark.master", "spark.submit.deployMode", "spark.submit.pyFiles"})
 #: Paths of the machine that submits.
 _OF_THIS_MACHINE = frozenset({"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"})
+#: A driver that was killed leaves no word of its own.
+WITHOUT_AN_ERROR = "with no error in its output"
+#: Lines that are never the reason of an end: log4j's of these levels, and Python's warnings.
+_NO_ERROR = re.compile(r"^\S+ \S+ (?:TRACE|DEBUG|INFO|WARN)\b|\w+Warning: |^\s*warnings\.warn\(|^WARNING: ")
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -177,6 +181,12 @@ def one_line(text: str, length: int = 300) -> str:
     """Shorten a foreign text to one line without control characters."""
     clean = " ".join(_CONTROL.sub(" ", text).split())
     return clean if len(clean) <= length else clean[: length - 3] + "..."
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return the last line of a driver's output that can be the reason of its end; empty if it has only said others."""
+    told = [line for line in lines if line.strip() and not _NO_ERROR.search(line)]
+    return told[-1][:500] if told else ""
 
 
 def log_tail(text: str) -> tuple[str, ...]:

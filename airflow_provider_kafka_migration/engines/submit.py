@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 #: ``spark-submit`` in cluster mode uploads the code and waits until the cluster has accepted the job.
 SUBMIT_SECONDS = 600.0
 _KEPT_LINES = 500
+#: A shell, and a JVM whose Python was killed, report a signal as this plus its number.
+_SIGNALED = 128
+#: Signals that come from outside: the kernel without memory, a supervisor, a person.
+_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 _OPTION = re.compile(r"[a-z][a-z-]*")
 #: Options that are set otherwise, or that could show a secret.
@@ -150,8 +155,7 @@ class SubmitEngine:
         lines = running.lines()
         if ended == 0:
             return JobStatus(JobState.SUCCEEDED, log_tail=lines[-service.TAIL_LINES :])
-        reason = f"spark-submit ended with status {ended}: {_last_words(lines)}"
-        return JobStatus(JobState.FAILED, reason, lines[-service.TAIL_LINES :])
+        return JobStatus(JobState.FAILED, _ended_text(ended, lines), lines[-service.TAIL_LINES :])
 
     def cancel(self, job_id: str) -> None:
         """End the driver with all its processes, or cancel the job on the cluster."""
@@ -203,7 +207,7 @@ class SubmitEngine:
         if found or (running.poll() == 0 and (found := cluster.id_in(lines))):
             return found
         raise SparkJobFailed(
-            f"spark-submit did not submit the job (status {running.poll()}): {_last_words(lines)}",
+            f"spark-submit did not submit the job (status {running.poll()}): {service.last_words(lines)}",
             where=Where(migration_id=job.migration_id, phase=job.name),
             next_step="see the task's log; then clear the task, or resume: it continues from the target's log ends",
             details={"log": list(lines[-service.TAIL_LINES :])},
@@ -286,9 +290,13 @@ class _Process:
             self._thread.join(timeout=10)
 
 
-def _last_words(lines: tuple[str, ...]) -> str:
-    told = [line for line in lines if line.strip()]
-    return told[-1][:500] if told else "no output"
+def _ended_text(status: int, lines: tuple[str, ...]) -> str:
+    """Say how ``spark-submit`` has ended: by a signal, which no line of its output explains, or by an error."""
+    number = -status if status < 0 else status - _SIGNALED
+    if number in _SIGNALS:
+        return f"spark-submit was killed by {signal.Signals(number).name}"
+    words = service.last_words(lines)
+    return f"spark-submit ended with status {status}" + (f": {words}" if words else f", {service.WITHOUT_AN_ERROR}")
 
 
 def _checked_options(options: Mapping[str, Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.groups import left_out
+from airflow_provider_kafka_migration.jobs import target_losses
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.kafka.admin.access import acl_row
 from airflow_provider_kafka_migration.planning import follow, leave_out
@@ -288,6 +289,13 @@ def not_copied(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
         )
         for item in record.overtaken()
     ]  # fmt: skip
+    found += [
+        _left(
+            "target_loss", f"{item['topic']}-{item['partition']}", item["what"],
+            offsets=[item["to_target_offset"], item["from_target_offset"]],
+        )
+        for item in target_losses.found(record)
+    ]  # fmt: skip
     found += _bypassed(record)
     found += [
         _left("source_drift", str(entry.details["what"]), str(entry.details["why"]))
@@ -328,6 +336,10 @@ def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
             _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", item.reason)
             for item in group.offsets
             if item.target_offset is None
+        ]
+        why = "the group read there on the source and had committed nothing: it begins by auto.offset.reset"
+        found += [
+            _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", why) for item in group.uncommitted
         ]
     return found
 

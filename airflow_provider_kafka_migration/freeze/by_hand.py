@@ -108,8 +108,10 @@ _MANUAL = f"the producers were stopped by hand: {words.TELL_OWNERS}."
 def _acl(acls: list[Acl]) -> str:
     if not acls:
         return (
-            "once the source answers, remove the DENY WRITE ACLs that the journal's last step freeze_acls lists "
-            "(kafka-acls.sh --bootstrap-server SOURCE --remove --deny-principal ... --operation Write --topic ...)."
+            "once the source answers, run the commands that the log of cutover.freeze (of a mirror: of mirror) has "
+            "under 'Producers are stopped'. Without that log: kafka-acls.sh --bootstrap-server SOURCE --list shows the "
+            "DENY WRITE ACLs of the migrated topics; those of the migration have the host * and the topic's whole name "
+            "(--remove --force --deny-principal ... --operation Write --topic ...)."
         )
     return f"once the source answers, run: {remove_commands(acls)}."
 

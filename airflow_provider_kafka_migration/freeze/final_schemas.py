@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.freeze.frozen import StepTimer
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -47,8 +48,8 @@ def _check_copied(context: PhaseContext) -> None:
         raise FreezeFailed(
             "the spec names schema registries, but no schemas were copied",
             where=context.where(PHASE),
-            next_step="clear the task schemas, then approve the cutover again; or take the section schemas out of the "
-            "spec again",
+            next_step="clear the task schemas, or take the section schemas out of the spec again; then "
+            f"{words.again(context.spec)}",
         )
 
 

@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.freeze.without_acls import check_closed, m
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import handover, steps, times
 from airflow_provider_kafka_migration.record.changes import Change, Changes, Standing, wait_for_open
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -74,6 +74,15 @@ def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     :raises ClaimLost: another owner has taken over; if the attempt has ended, producers are free.
     :raises StillFrozen: the attempt was given up, and what this call has done too late could not be taken back.
     """
+    done = _freeze(context, attempt)
+    acls = planned_acls(context.record, attempt.key)
+    how = by_hand.instructions(context.spec, method=attempt.method, deadline=attempt.deadline, acls=acls)
+    # While the journal can be read: these lines are what is left when it cannot.
+    log.warning("Producers are stopped (freeze %s). If the migration cannot free them: %s", attempt.number, how)
+    return done
+
+
+def _freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method == "webhook":
         receiver = webhook_receiver(context)
         with _stopping(context, attempt, "webhook", REQUEST_SECONDS) as change:
@@ -332,6 +341,8 @@ def _raise_failures(record: MigrationRecord, results: dict[Acl, ItemError | None
 # -- frozen -----------------------------------------------------------------------------------------------------------
 
 
+#: How long whoever gives a freeze up may take to lift it, before others finish it.
+GIVEN_UP_SECONDS = 60.0
 #: Failures that a person may fix while producers are still frozen, if enough time is left.
 _HEALABLE = (GroupsIncomplete,)
 
@@ -348,7 +359,7 @@ def verified_attempt(record: MigrationRecord, step: str) -> FreezeAttempt:
         error = FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
             where=record.where(PHASE),
-            next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
+            next_step=words.again(record.spec),
         )
         if attempt is not None and attempt.lifted:
             error.add_next_step(words.lifted(attempt.method))
@@ -365,9 +376,23 @@ def check_deadline(record: MigrationRecord, attempt: FreezeAttempt) -> None:
         f"producers have been frozen for longer than max_producer_freeze "
         f"({record.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
         where=record.where(words.phase_of(record.spec)),
-        next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
-        f"choose a quieter hour; then {words.again(record.spec)}",
+        next_step=f"{too_slow(record, attempt)}; then {words.again(record.spec)}",
         details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
+    )
+
+
+def too_slow(record: MigrationRecord, attempt: FreezeAttempt) -> str:
+    """Say what helps against a freeze that has lasted too long: what most of its time has gone into; one clause."""
+    found = handover.measure_freeze(record, attempt.key, actor=record.journal.actor)
+    if found is None or not found.is_mostly_handover or record.spec.cutover.in_one_task or attempt.request is not None:
+        return (
+            "find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or choose a "
+            "quieter hour"
+        )
+    return (
+        f"{times.words(found.handover_seconds)} of {times.words(found.frozen_seconds)} were hand-overs between tasks: "
+        "set cutover.in_one_task: true, which runs all steps in one task, or raise cutover.max_producer_freeze "
+        f"({words.IF_PARAMS})"
     )
 
 
@@ -593,6 +618,33 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         raise still_frozen(record, attempt, error, what=what) from error
     # Producers are free and that is journaled: a registry that cannot be reached delays neither.
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+
+
+def finish_given_up(context: PhaseContext) -> None:
+    """Finish the lift of a freeze that somebody has given up and not lifted: whoever runs does it. Idempotent.
+
+    Whoever gave it up has :data:`GIVEN_UP_SECONDS` to do it. A failure is logged; the next caller tries again.
+
+    :raises ClaimLost: another owner has taken over.
+    """
+    attempt, state = context.record.freeze(), context.journal.tip_state
+    if attempt is None or not attempt.is_open or not was_left(attempt, context.now()):
+        return
+    if state is None or state.is_terminal:
+        return
+    try:
+        lift(context, attempt, reason="it was given up before, but its end was not journaled")
+    except PhaseOver as error:
+        log.info("Freeze %s is not lifted: %s", attempt.number, error)
+    except StillFrozen as error:
+        log.error("%s", error)
+    else:
+        log.warning("Freeze %s, which was given up, is lifted: %s", attempt.number, words.lifted(attempt.method))
+
+
+def was_left(attempt: FreezeAttempt, now: datetime) -> bool:
+    """Whether an attempt was given up so long ago that nobody may be lifting it any more."""
+    return attempt.given_up_at is not None and (now - attempt.given_up_at).total_seconds() > GIVEN_UP_SECONDS
 
 
 def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None:

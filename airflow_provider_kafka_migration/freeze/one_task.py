@@ -5,15 +5,22 @@ Some executors start a pod or a container for each task; the hand-overs would ke
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
+from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.record import rolling_back
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
 POLL_SECONDS = 0.5
+#: The tail's task looks this often whether the cutover is over.
+TAIL_POLL_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
 
 
 def wait_for_tail(
@@ -41,3 +48,31 @@ def wait_for_tail(
             sleep(poll_seconds)
         context.journal.refresh()
     return PhaseResult(PHASE, "the tail has ended", {"ended": True})
+
+
+def tail_goes_on(
+    context: PhaseContext, *, poll_seconds: float = TAIL_POLL_SECONDS, sleep: Callable[[float], None] = time.sleep
+) -> bool:
+    """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
+
+    It has to after the lift of a freeze: nobody else would start a task again that has ended. While producers cannot
+    be freed, the wait continues, and finishes a lift that was given up.
+
+    :raises ClaimLost: another owner has taken the migration over.
+    """
+    journal = context.journal
+    while True:
+        try:
+            journal.refresh()
+            tip = journal.tip_state
+            attempt = context.record.freeze()
+            if tip is None or tip.is_terminal or journal.is_past(State.CUTOVER) or attempt is None or attempt.ready:
+                return False
+            # A rollback lifts the freeze, too: then this waits for its end.
+            if attempt.lifted and not rolling_back.has_begun(journal):
+                return True
+            journal.check_holds()
+            frozen.finish_given_up(context)
+        except Transient as error:
+            log.warning("The journal cannot be read; the tail waits for the end of the cutover: %s", error)
+        sleep(poll_seconds)

@@ -181,7 +181,7 @@ def bypassed(record: MigrationRecord, bypasses: list[Bypass]) -> FreezeFailed:
         f"{len(bypasses)} partitions were written to after the freeze; {first.topic}-{first.partition} got "
         f"offsets {first.from_offset} to {first.to_offset - 1} from {who}",
         where=record.where(words.phase_of(record.spec), cluster="source", topic=first.topic, partition=first.partition),
-        next_step=f"stop that producer, then {words.again(record.spec)} (or change cutover.on_bypass)",
+        next_step=f"stop that producer (or change cutover.on_bypass), then {words.again(record.spec)}",
         details={"bypasses": [item.model_dump(mode="json") for item in bypasses]},
     )
 

@@ -17,15 +17,19 @@ from airflow_provider_kafka_migration.errors import (
     DrainTimeout,
     FreezeFailed,
     Interrupted,
+    JournalTampered,
     MigrationError,
     StillFrozen,
     StorageUnavailable,
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
+from airflow_provider_kafka_migration.freeze.frozen import planned_acls
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.record.changes import Standing
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -72,6 +76,7 @@ class FreezePatience:
         #: the last attempt in the journal, and the same while it is open
         self._last: FreezeAttempt | None = None
         self._attempt: FreezeAttempt | None = None
+        self._acls: list[Acl] = []
         self._is_known = False
         self._tries = 0
 
@@ -90,6 +95,8 @@ class FreezePatience:
                 self._lift_patiently(error)
             except _NOT_AGAIN:
                 raise
+            except JournalTampered as error:
+                raise self._tampered(error) from error
             except Transient as error:
                 self._look()
                 if self._attempt is None and self._is_known:
@@ -109,7 +116,11 @@ class FreezePatience:
         except Transient as error:
             log.warning("The journal cannot be read, so it is not known whether producers are frozen: %s", error)
             return
+        self._see(context.record, attempt)
+
+    def _see(self, record: MigrationRecord, attempt: FreezeAttempt | None) -> None:
         self._last = attempt
+        self._acls = planned_acls(record, attempt.key) if attempt is not None else []
         self._attempt = attempt if attempt is not None and attempt.is_open else None
         self._is_known = True
 
@@ -152,8 +163,7 @@ class FreezePatience:
         raise FreezeFailed(
             f"freeze {self._attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {reason}",
             where=error.where,
-            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then begin the cutover "
-            "again with drain_ready and a new approval",
+            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then {words.again(self._spec)}",
             details={"attempt": self._attempt.number, "cause": error.as_dict(), **details},
         ) from error
 
@@ -204,7 +214,7 @@ class FreezePatience:
             "a step of the cutover failed for good, and the freeze is lifted now",
             where=error.where,
             next_step=f"{words.lifted(method)}. Find the failure before this one in the log and fix its cause; then "
-            "begin the cutover again with drain_ready and a new approval",
+            f"{words.again(self._spec)}",
             details={"cause": error.as_dict()},
         )
 
@@ -227,6 +237,19 @@ class FreezePatience:
             cause,
             method=attempt.method if attempt else self._spec.cutover.freeze,
             deadline=attempt.deadline if attempt else None,
-            acls=[],
+            acls=self._acls,
             held=attempt.held if attempt else False,
         )
+
+    def _tampered(self, error: JournalTampered) -> MigrationError:
+        """Return the error for a journal that cannot be trusted: if producers may be stopped, it says how to free them.
+
+        What this process has read before counts; then the last attempt is still known.
+        """
+        try:
+            record = self._open_context().record
+            self._see(record, record.freeze())
+            self._is_known = True
+        except MigrationError as problem:
+            log.warning("It is not known whether producers are frozen: %s", problem)
+        return error if self._is_known and self._attempt is None else self._unknown(error)

@@ -45,6 +45,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, MigrationError, Where
 from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.record.changes import UNANSWERED
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN
 from airflow_provider_kafka_migration.record.times import iso
 
 SIGNATURE_HEADER = "X-Kafka-Migration-Signature"
@@ -352,7 +353,7 @@ class FreezeWebhook:
             f'the freeze webhook refused to keep producers stopped without a deadline ("deadline": null): {reason}',
             where=self._where(migration_id),
             next_step="make the receiver accept a freeze without a deadline, in which it frees producers only at "
-            "`unfreeze`; then begin the cutover again with drain_ready and a new approval, or promote the mirror again",
+            f"`unfreeze`; then {AGAIN} (of a mirror: promote it again)",
             details={"deadline": None, **self._details(action, reason, attempts)},
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -37,7 +38,7 @@ def phase_of(spec: MigrationSpec) -> str:
 
 def again(spec: MigrationSpec) -> str:
     """Say how a person begins another freeze, once what has ended this one is corrected; one clause."""
-    return "promote again" if spec.kind == "mirror" else "approve the cutover again"
+    return "promote again" if spec.kind == "mirror" else AGAIN
 
 
 def lifted(method: str) -> str:

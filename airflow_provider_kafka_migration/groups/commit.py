@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.cutover import (
     GroupsResult,
     GroupsSnapshot,
     TranslatedOffset,
+    Uncommitted,
 )
 from airflow_provider_kafka_migration.errors import (
     HANDS_OFF,
@@ -61,8 +62,8 @@ def read_groups(record: MigrationRecord, source: Cluster) -> list[GroupSnapshot]
     names = sorted(listings)
     descriptions = admin.describe_groups(names, listings=listings) if names else {}
     offsets = read_offsets(admin, {name: listings[name] for name in names})
-    topics = {topic for topic, _ in record.partitions()}
-    return [_snapshot(record, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
+    places = record.partitions().keys()
+    return [_snapshot(record, listings[name], descriptions.get(name), offsets.get(name), places) for name in names]
 
 
 def _snapshot(
@@ -70,8 +71,9 @@ def _snapshot(
     listing: admin_groups.GroupListing,
     description: admin_groups.GroupDescription | None,
     offsets: admin_groups.GroupOffsets | None,
-    topics: set[str],
+    places: Collection[TopicPartition],
 ) -> GroupSnapshot:
+    topics = {topic for topic, _ in places}
     committed = offsets.offsets if offsets is not None else {}
     failure = _read_failure(record, listing, offsets, topics)
     return GroupSnapshot(
@@ -88,7 +90,29 @@ def _snapshot(
         ],
         other_topics=sorted({topic for topic, _ in committed} - topics),
         error=failure.as_dict() if failure else None,
+        uncommitted=[] if failure else _uncommitted(listing, description, committed, places),
     )
+
+
+#: Kinds whose members begin by ``auto.offset.reset`` where nothing is committed.
+_RESETTING = ("classic", "consumer")
+
+
+def _uncommitted(
+    listing: admin_groups.GroupListing,
+    description: admin_groups.GroupDescription | None,
+    committed: Offsets,
+    places: Collection[TopicPartition],
+) -> list[Uncommitted]:
+    """Return where members read without a commit: they have a position there, which a restart loses."""
+    if description is None or not description.members or listing.type not in _RESETTING:
+        return []
+    read = {topic for topic, _ in committed} | {topic for item in description.members for topic, _ in item.assigned}
+    return [
+        Uncommitted(topic=topic, partition=number)
+        for topic, number in sorted(places)
+        if topic in read and (topic, number) not in committed
+    ]
 
 
 def _read_failure(
@@ -196,6 +220,7 @@ def preview(record: MigrationRecord, source: Cluster, target: Cluster) -> list[G
             offsets=translator.translate(item),
             skipped_reason=_left_alone(item, states[item.group]),
             failures=[item.error] if item.error else [],
+            uncommitted=item.uncommitted,
         )
         for item in snapshots
     ]
@@ -257,6 +282,7 @@ def commit(
     *,
     before_each: Callable[[], None] = lambda: None,
     reads_again: bool = False,
+    refreshes: Callable[[str], bool] = lambda _group: False,
 ) -> list[GroupResult]:
     """Commit offsets that are missing or different on the target. Idempotent, forward only; failures are data.
 
@@ -266,10 +292,14 @@ def commit(
     :param before_each: called before each group that is written; it raises if groups must not be written any more.
     :param reads_again: read each group again directly before it is written, and skip it if it differs from what was
         read of all groups: writes take minutes, and clients may use the target meanwhile. For passes with a next one.
+    :param refreshes: whether a group's offsets are written again although they are right, so that they expire later.
     """
     groups = sorted(groups, key=lambda item: item.group)
     states = target_states(context.target, {item.group: item.type for item in groups})
-    planned = [_plan_group(context.record, group, translator, states[group.group], written) for group in groups]
+    planned = [
+        _plan_group(context.record, group, translator, states[group.group], written, refresh=refreshes(group.group))
+        for group in groups
+    ]
     changing = {item.group.group: item.wanted for item in planned if item.wanted}
     if written is not None and changing:
         written.about_to_write(changing, {name: states[name].offsets for name in changing})
@@ -303,8 +333,11 @@ def _plan_group(
     translator: GroupTranslator,
     there: TargetGroup,
     written: WriteLog | None,
+    *,
+    refresh: bool,
 ) -> _Planned:
     translated = translator.translate(group)
+    right = there.offsets.keys() if refresh else ()
     reason = _left_alone(group, there)
     failures = [group.error] if group.error else []
     if there.error is not None:
@@ -313,13 +346,14 @@ def _plan_group(
     if reason or failures:
         return _Planned(group, there, {}, translated, reason, failures)
     if written is None:
-        wanted, final = _decide(translated, there.offsets, there.offsets, ())
+        wanted, final = _decide(translated, there.offsets, there.offsets, right)
         return _Planned(group, there, wanted, final, "", [])
     reason = written.left_alone(group.group, there.offsets, there.errors)
     if reason:
         return _Planned(group, there, {}, translated, reason, [])
     floors = written.floors(group.group, there.offsets)
-    wanted, final = _decide(translated, there.offsets, floors, written.again(group.group, there.offsets))
+    again = {*written.again(group.group, there.offsets), *right}
+    wanted, final = _decide(translated, there.offsets, floors, again)
     return _Planned(group, there, wanted, final, "", [])
 
 
@@ -338,7 +372,13 @@ def _unread(
 
 def _commit_group(record: MigrationRecord, target: Cluster, planned: _Planned) -> GroupResult:
     group, there, wanted, final = planned.group, planned.there, planned.wanted, planned.offsets
-    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": there.state}
+    base: dict[str, Any] = {
+        "group": group.group,
+        "type": group.type,
+        "source_state": group.state,
+        "target_state": there.state,
+        "uncommitted": group.uncommitted,
+    }
     if planned.reason or planned.failures:
         return GroupResult(**base, offsets=final, skipped_reason=planned.reason, failures=planned.failures)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from airflow_provider_kafka_migration.documents.cutover import GroupResult, GroupSnapshot, GroupsResult, NotUndone
 from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError
-from airflow_provider_kafka_migration.groups import early
+from airflow_provider_kafka_migration.groups import early, uncommitted
 from airflow_provider_kafka_migration.groups.commit import GroupTranslator, commit, make_result, read_groups
 from airflow_provider_kafka_migration.groups.offsets import TargetGroup, target_states, write_offsets
 from airflow_provider_kafka_migration.groups.written import OwnWrites
@@ -52,7 +52,7 @@ def sync_groups(context: PhaseContext) -> GroupsResult:
     A group that the cutover's commit had to leave alone may have an offset from before it, which does not count.
     Writes ``results/groups.json``. Failures are in the result, not raised.
     """
-    snapshots = read_groups(context.record, context.source)
+    snapshots = uncommitted.since_cutover(context, read_groups(context.record, context.source))
     context.journal.check_holds()
     translator = GroupTranslator.final(context.record, context.target)
     written = own_writes(context, is_after_switch=True)

@@ -202,6 +202,7 @@ def sync_groups_once(
     own_writes: Callable[[], WriteLog | None],
     *,
     kept: KeptMaps | None = None,
+    refreshes: Callable[[str], bool] = lambda _group: False,
 ) -> GroupsResult | None:
     """Bring the groups on the target up to date; None: it is too late to write any. Failures are in the result.
 
@@ -214,7 +215,9 @@ def sync_groups_once(
     try:
         snapshots = read_groups(record, context.source)
         translator = HeldTranslator.live(record, context.target, kept)
-        results = commit(context, snapshots, translator, own_writes(), before_each=check, reads_again=True)
+        results = commit(
+            context, snapshots, translator, own_writes(), before_each=check, reads_again=True, refreshes=refreshes
+        )
     except TooLate:
         return None
     result = make_result(record, [_with_unasked(item, translator) for item in results], snapshots)

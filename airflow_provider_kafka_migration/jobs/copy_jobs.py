@@ -294,23 +294,47 @@ def read_progress(record: MigrationRecord, name: str) -> Progress | None:
     seconds = float(everything["seconds"])
     rate = done_bytes / seconds if seconds > 0 else 0.0
     left = max(total_bytes - done_bytes, 0)
+    # A tail has no end, and its share of what there was says nothing: people wait for its lag.
+    follows = name == "tail"
+    where = (
+        lag_text(snapshot) if follows else f"{document['partitions_done']} of {document['partitions_total']} partitions"
+    )
     return Progress(
         phase=name,
-        message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
-        f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}"
-        f"{_overtaken(document)}{_troubled(document)}",
+        message=f"{where}, {everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}"
+        f"{_overtaken(document)}{_went_back(document)}{_troubled(document)}",
         done=int(document["partitions_done"]),
         total=int(document["partitions_total"]),
         unit="partitions",
         done_bytes=done_bytes,
-        total_bytes=total_bytes,
+        total_bytes=-1 if follows else total_bytes,
         records_per_second=float(document["records_per_second"]),
         eta_seconds=left / rate if name == "seed" and rate > 0 else -1.0,
         failed=int(document.get("partitions_failed", 0)),
+        went_back=int(document.get("partitions_went_back", 0)),
         stuck=int(document.get("partitions_stuck", 0)),
         stuck_seconds=float(document.get("stuck_seconds", 0.0)),
         heartbeat=f"{document.get('run')} {document.get('seconds')} {document.get('at')}",
         snapshot=snapshot,
+    )
+
+
+def lag_text(snapshot: Snapshot) -> str:
+    """Return how far a copy that goes on is behind, and where it is worst, as its driver and lanes have reported it."""
+    lags = {key: item.lag for key, item in snapshot.standings.items()}
+    known = [lag for lag in lags.values() if lag >= 0]
+    unknown, late = len(lags) - len(known), [lag for lag in known if lag]
+    if not known:
+        return "the lag is not known yet"
+    if not late and not unknown:
+        return f"all {len(lags)} partitions are up to date"
+    if not late:
+        return f"{len(known)} of {len(lags)} partitions are up to date, the lag of the others is not known yet"
+    (topic, partition), largest = max(lags.items(), key=lambda item: item[1])
+    rest = f", that of {unknown} is not known yet" if unknown else ""
+    return (
+        f"lag {sum(late)} records in {len(late)} of {len(lags)} partitions, "
+        f"the largest {largest} at {topic}-{partition}{rest}"
     )
 
 
@@ -323,6 +347,11 @@ def _troubled(document: Mapping[str, Any]) -> str:
 def _overtaken(document: Mapping[str, Any]) -> str:
     found = int(document.get("partitions_overtaken", 0))
     return f", tombstones may have been removed before they were read in {_count(found)}" if found else ""
+
+
+def _went_back(document: Mapping[str, Any]) -> str:
+    found = int(document.get("partitions_went_back", 0))
+    return f", THE TARGET LOST RECORDS after they were copied in {_count(found)}" if found else ""
 
 
 def _count(partitions: int) -> str:

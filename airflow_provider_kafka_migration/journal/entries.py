@@ -395,6 +395,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+#: How long an entry that is missing or damaged is read again before the journal is called tampered with.
+READ_AGAIN_SECONDS = 10.0
+_PAUSE_SECONDS = 1.0
+
+
 class EntryLog:
     """The entries of one migration in a store, and the :class:`Ledger` of the entries known here.
 
@@ -433,8 +438,20 @@ class EntryLog:
             # A list may show entry N but not N-1 if both were written while it ran: so it only yields the last number.
             wanted = range(known, max(seqs) + 1) if seqs else range(0)
             for seq, data in zip(wanted, read_entries(self.store, self.migration_id, wanted), strict=True):
-                self._ledger.read(seq, data)
+                self._ledger.read(seq, self._read_again(seq, data))
             self._loaded = True
+
+    def _read_again(self, seq: int, data: bytes | None) -> bytes | None:
+        """Return the bytes of an entry, read again for a while if they are missing or damaged.
+
+        A store with several sites may list an object before all of them return it.
+        """
+        waited = 0.0
+        while waited < READ_AGAIN_SECONDS and _is_unreadable(self._ledger.judge(seq, data)):
+            self._sleep(_PAUSE_SECONDS)
+            waited += _PAUSE_SECONDS
+            data = self.store.get(entry_key(self.migration_id, seq))
+        return data
 
     def create(self, *, reason: str, actor: str, details: Mapping[str, Any]) -> None:
         """Write the first entry, unless another writer does.
@@ -532,6 +549,10 @@ class EntryLog:
                 "details": dict(draft.details),
             }
         )
+
+
+def _is_unreadable(judged: JournalEntry | Problem) -> bool:
+    return isinstance(judged, Problem) and judged.kind in ("missing", "altered")
 
 
 def tip_of(ledger: Ledger) -> JournalEntry:

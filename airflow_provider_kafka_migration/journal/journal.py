@@ -185,6 +185,11 @@ class Journal:
         """Generation of this object's own claim; 0 without one."""
         return self._claim.generation if self._claim else 0
 
+    @property
+    def actor(self) -> str:
+        """Who acts through this object; empty without a claim."""
+        return self._claim.owner.actor if self._claim else ""
+
     def is_past(self, state: State) -> bool:
         """Return whether the migration is past a state of the forward path, so that state's work is done."""
         working = self.working_state

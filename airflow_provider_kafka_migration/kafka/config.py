@@ -7,6 +7,8 @@ that names what to write instead; no key is dropped silently.
 from __future__ import annotations
 
 import difflib
+import ipaddress
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -78,6 +80,9 @@ _OAUTH = (
     "write sasl.oauthbearer.method oidc with sasl.oauthbearer.token.endpoint.url, .client.id and .client.secret; for "
     'MSK IAM write "msk": {"region": "..."}'
 )
+_MSK = 'write sasl.mechanism OAUTHBEARER and "msk": {"region": "..."}: tokens of IAM need nothing else'
+_HANDLER = ".callback.handler.class"
+_MSK_HANDLER = "IAMClientCallbackHandler"
 _METADATA = f"tokens of a cloud's metadata service are not supported: {_OAUTH}"
 _CIPHERS = "not supported: the defaults of Python's ssl are used; remove it, or restrict ciphers on the brokers"
 _CODE = "a connection is data and cannot contain code: remove it"
@@ -162,13 +167,32 @@ def problems_of_keys(values: Mapping[str, Any]) -> list[str]:
 
     The values of other keys are never quoted because they may be secrets.
     """
-    problems = [f"{key}: {_hint(key)}" for key in sorted(values) if not _is_known(key)]
+    of_msk = any(str(value).rpartition(".")[2] == _MSK_HANDLER for value in values.values())
+    problems = [
+        f"{key}: {_MSK if of_msk and key.endswith(_HANDLER) else _hint(key)}"
+        for key in sorted(values)
+        if not _is_known(key)
+    ]
     for key, allowed in _CHOICES.items():
         value = values.get(key)
         if value is not None and str(value).lower() not in allowed:
-            problems.append(f"{key} is {str(value)!r}: use one of {', '.join(allowed)}")
+            of_java = "; Java's empty value is none" if value == "" and "none" in allowed else ""
+            problems.append(f"{key} is {str(value)!r}: use one of {', '.join(allowed)}{of_java}")
     structured = [key for key in sorted(HONOURED_KEYS - {"msk"}) if isinstance(values.get(key), Mapping | list)]
     return problems + [f"{key} is not text: write its value as a string" for key in structured]
+
+
+#: Values that people write, with those that are meant.
+_MEANT = {"AWS_MSK_IAM": _MSK, "TLS": "write SSL", "SASL_TLS": "write SASL_SSL", "KERBEROS": "write GSSAPI"}
+
+
+def _one_of(value: str, allowed: tuple[str, ...]) -> str:
+    """Return what to write instead of a value: the one that is meant, if that is clear, or all."""
+    plain = re.sub(r"\W|_", "", value)
+    near = [item for item in allowed if re.sub(r"\W|_", "", item) == plain]
+    if value in _MEANT or near:
+        return _MEANT.get(value) or f"write {near[0]}"
+    return f"use one of {', '.join(allowed)}"
 
 
 def _is_known(key: str) -> bool:
@@ -239,7 +263,7 @@ class ClientConfig:
         problems += [bootstrap_problem] if bootstrap_problem else []
         protocol = str(values.get("security.protocol", "PLAINTEXT")).upper()
         if protocol not in PROTOCOLS:
-            problems.append(f"security.protocol is {protocol!r}: use one of {', '.join(PROTOCOLS)}")
+            problems.append(f"security.protocol is {protocol!r}: {_one_of(protocol, PROTOCOLS)}")
         mechanism = values.get("sasl.mechanism", values.get("sasl.mechanisms"))
         mechanism = str(mechanism).upper() if mechanism else None
         tokens, region, oauth_problems = _oauth(protocol, mechanism, values, bootstrap)
@@ -399,11 +423,54 @@ def _bootstrap(values: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], 
         return (), "bootstrap.servers is missing: write host:port,host:port"
     servers = []
     for part in str(text).split(","):
-        host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            return (), f"bootstrap.servers has {part.strip()!r}: write host:port"
-        servers.append((host.split("//")[-1].strip("[]"), int(port)))
+        found = _ADDRESS.fullmatch(part.strip())
+        host = "" if found is None else found["bare"] or found["v6"]
+        if found is None or not _is_host(host) or not 0 < int(found["port"]) < 65536:
+            return (), f"bootstrap.servers {_why_no_address(part.strip())}"
+        servers.append((host, int(found["port"])))
     return tuple(servers), None
+
+
+#: ``host:port``, with a protocol or listener before it or not. Brackets or not around an address of IPv6.
+_ADDRESS = re.compile(
+    r"(?:(?!https?:)[a-z][\w+.-]*://)?(?:\[(?P<v6>[^\[\]]+)\]|(?P<bare>[\w.:%-]+)):(?P<port>\d{1,5})",
+    re.IGNORECASE,
+)
+#: What people write instead of an address, with what to write. Nothing is quoted that could be a secret.
+_NO_ADDRESSES = (
+    (r"\$|<|>", "has a placeholder that nobody has replaced: write host:port"),
+    (r"@", "has a user or password before an '@': write only host:port, and sasl.username and sasl.password"),
+    (
+        r"[\"'{}\u2018-\u201f]|^\[(?![^\]]*:[^\]]*\]:)",
+        "has quotation marks or brackets around addresses: write host:port,host:port",
+    ),
+    (r";", "separates addresses by ';': write commas, host:port,host:port"),
+    (r"\|", "separates addresses by '|': write commas, host:port,host:port"),
+    (r"\S\s+\S", "separates addresses by spaces or line breaks: write commas, host:port,host:port"),
+    (r"^$", "has nothing between two commas, or after the last one: write host:port,host:port"),
+    (r"^https?://", "begins with the address of a web service: write the brokers' host:port, without http"),
+    (r":\d+/", "has a path behind the port: write only host:port"),
+)
+
+
+def _why_no_address(part: str) -> str:
+    for pattern, why in _NO_ADDRESSES:
+        if re.search(pattern, part):
+            return why
+    if re.fullmatch(r"[\w.-]+:?", part):
+        return f"has {part!r} without a port: write host:port, for instance {part.rstrip(':')}:9092"
+    return f"has {part!r}: write host:port"
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is a name or an address; only one of IPv6 has colons."""
+    if ":" not in host:
+        return True
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _msk_region(msk: Any, bootstrap: tuple[tuple[str, int], ...]) -> str | None:
@@ -459,7 +526,7 @@ def _sasl_problems(protocol: str, mechanism: str | None, values: Mapping[str, An
     if mechanism is None:
         return ["sasl.mechanism is missing: use one of " + ", ".join(MECHANISMS)]
     if mechanism not in MECHANISMS:
-        return [f"sasl.mechanism is {mechanism!r}: use one of {', '.join(MECHANISMS)}"]
+        return [f"sasl.mechanism is {mechanism!r}: {_one_of(mechanism, MECHANISMS)}"]
     kerberos = sorted(key for key in values if key in KERBEROS_KEYS)
     if kerberos and mechanism != "GSSAPI":
         return [f"{kerberos[0]} is given, but sasl.mechanism is not GSSAPI"]

@@ -21,7 +21,8 @@ from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
 from airflow_provider_kafka_migration.documents.base import Document, Part
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.documents.copy import PartitionResult
+from airflow_provider_kafka_migration.errors import MigrationError, PartitionStarved, TransactionHolds, Where
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -420,3 +421,45 @@ class TroubleLines:
             return True
         at, told = self._told[key]
         return now - at >= (NEWS_SECONDS if count > told else REPEAT_SECONDS)
+
+
+# -- open transactions ------------------------------------------------------------------------------------------------
+
+
+#: So many slices in a row without a record are no accident of one of them.
+STARVED_SLICES = 3
+
+
+def starved_error(result: PartitionResult, slices: int, migration_id: str) -> dict[str, Any]:
+    """Return the error (``MigrationError.as_dict()``) of a partition that several slices have copied nothing of."""
+    waiting = f"{result.lag} offsets wait" if result.lag > 0 else "the source has not answered before they ended"
+    return PartitionStarved(
+        f"{slices} slices have ended without copying anything of this partition, although nothing failed: {waiting}",
+        where=Where(
+            migration_id=migration_id, topic=result.topic, partition=result.partition, offset=result.source_offset
+        ),
+        next_step="none at first: it goes first in the next slices, and they get longer. If it lasts, the machines "
+        "that copy are too slow or too far from the clusters, or a limit is too low: give executors more processor "
+        "time, raise slice_seconds of the seed or the tail, and check the rates and quotas of the copy",
+        details={"slices": slices, "lag": result.lag},
+    ).as_dict()
+
+
+#: Brokers end transactions that are older than ``transaction.max.timeout.ms``, by default 15 minutes: whatever is open
+#: for longer hangs, or holds consumers back for so long that people should know.
+HELD_TROUBLE_SECONDS = 900.0
+
+
+def held_back_error(result: PartitionResult, migration_id: str) -> dict[str, Any]:
+    """Return the error (``MigrationError.as_dict()``) of a partition that is held back for too long."""
+    who, offset = result.held_by or "a producer that the brokers do not name", result.source_offset
+    return TransactionHolds(
+        f"an open transaction of {who} holds back everything from source offset {offset} on: {result.held_back} "
+        "offsets, which no lag counts",
+        where=Where(
+            migration_id=migration_id, cluster="source", topic=result.topic, partition=result.partition, offset=offset
+        ),
+        next_step="let the application end its transaction; if it is gone, abort it on the source "
+        f"(kafka-transactions.sh abort --topic {result.topic} --partition {result.partition} --start-offset {offset})",
+        details={"held_by": result.held_by, "held_back": result.held_back},
+    ).as_dict()

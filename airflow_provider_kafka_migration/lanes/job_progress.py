@@ -33,14 +33,19 @@ from airflow_provider_kafka_migration.journal.entries import utc_now
 from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
 from airflow_provider_kafka_migration.lanes.figures import (
+    HELD_TROUBLE_SECONDS,
     MAX_NAMED,
+    STARVED_SLICES,
     EarlierRuns,
     State,
     Trouble,
     TroubleLines,
+    held_back_error,
     in_order,
     is_same_topic,
+    starved_error,
 )
+from airflow_provider_kafka_migration.lanes.slice_begin import next_slice_seconds
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -91,6 +96,12 @@ class _Standing:
     #: what prevents copying it, and since when (monotonic clock)
     trouble: dict[str, object] | None = None
     stuck_since: float | None = None
+    #: slices in a row that have copied nothing although something waits, and since when (monotonic clock)
+    starved_slices: int = 0
+    starved_since: float = 0.0
+    #: the position at which an open transaction holds it back, and since when (seconds since 1970)
+    held_at: int = -1
+    held_since: float = 0.0
     #: since when all slices have ended with the answer that its topic does not exist (monotonic clock)
     missing_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
@@ -148,6 +159,10 @@ class JobProgress:
         self._refreshed_at = time.monotonic()
         self._latency = LatencyHistogram()
         self._throttled = {"source": 0.0, "target": 0.0}
+        #: lanes that read all of their partitions all the time, from the source
+        self._followers = {lane.lane for lane in job.lanes if self.follows and "restore" not in (lane.half, job.name)}
+        #: what the last slice of a lane that had something to copy took to begin with it
+        self._begin_seconds: dict[int, float] = {}
         self._read_earlier_ends()
         self._earlier = EarlierRuns.read(store, job.migration_id, job.name)
         #: number of the last slice that was merged, by lane
@@ -163,6 +178,9 @@ class JobProgress:
                 standing = self._standing.get((*key, False))
                 if standing is not None and is_same_topic(item, ids[key]):
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
+                    if name == self.job.name:
+                        # People have to hear of it, however often the driver is restarted.
+                        standing.went_back = tuple((int(end), int(to)) for end, to in item.get("went_back", ()))
 
     @property
     def follows(self) -> bool:
@@ -184,7 +202,7 @@ class JobProgress:
                 return
             for lane in self.job.lanes:
                 seconds = now - running_since.get(lane.lane, now)
-                if seconds >= 2 * self.job.slice_seconds + OVERDUE_SECONDS:
+                if seconds >= self.job.slice_seconds + self.slice_seconds([lane.lane]) + OVERDUE_SECONDS:
                     self._note_overdue(lane, seconds)
             self._lines.tell(self.troubles())
             self._try_to_write_progress()
@@ -203,7 +221,7 @@ class JobProgress:
     def _note_overdue(self, lane: CopyLane, seconds: float) -> None:
         error = Transient(
             f"the slice of lane {lane.lane} has not ended after {seconds:.0f} s; it should end after "
-            f"{self.job.slice_seconds} s",
+            f"{self.slice_seconds([lane.lane])} s",
             where=Where(migration_id=self.job.migration_id, phase=self.job.name),
             next_step="check the process that runs it (on Spark: its executor, and whether one is free); "
             "killing it does no harm, because the next slice continues from the target's log end",
@@ -266,6 +284,7 @@ class JobProgress:
         }
         log.info("The job now has %d partitions, it had %d", len(standing), len(self._standing))
         self.job, self._standing = job, standing
+        self._followers |= {lane.lane for lane in job.lanes if lane.half != "restore"}
         self._left.clear()
 
     def remaining_lanes(self) -> list[CopyLane]:
@@ -316,6 +335,8 @@ class JobProgress:
         for result in results:
             lane = str(result.lane)
             self._slices[lane] = max(self._slices.get(lane, 0), result.slice_number)
+            if result.begin_seconds >= 0:
+                self._begin_seconds[result.lane] = result.begin_seconds
             self._throttled["source"] += result.source_throttled_seconds
             self._throttled["target"] += result.target_throttled_seconds
             self._latency.merge(result.latency)
@@ -323,7 +344,7 @@ class JobProgress:
             if standing is None:
                 continue
             standing.went_back += self._went_back(standing, result)
-            standing.result = result
+            former, standing.result = standing.result, result
             standing.records += result.records
             standing.copied_bytes += result.copied_bytes
             standing.source_bytes += result.source_bytes
@@ -338,6 +359,7 @@ class JobProgress:
                 standing.mirrored_ms = result.mirrored_ms
             standing.done = result.done
             self._judge(standing, result)
+            self._judge_progress(standing, former, result)
             self._changed(result.lane)
         self._look_for_end()
         self._lines.tell(self.troubles())
@@ -355,7 +377,8 @@ class JobProgress:
     def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
         """Return where the target's log end went back: within the slice, and since the previous slice."""
         since: tuple[tuple[int, int], ...] = ()
-        if 0 <= now.resumed_offset < standing.end_offset:
+        is_told = bool(now.went_back) and now.went_back[0][1] == now.resumed_offset
+        if 0 <= now.resumed_offset < standing.end_offset and not is_told:
             since = ((standing.end_offset, now.resumed_offset),)
         if now.resumed_offset >= 0:
             standing.end_offset = now.target_offset
@@ -365,6 +388,7 @@ class JobProgress:
         error = result.error or result.trouble
         if error is None:
             standing.is_well()
+            self._judge_held(standing, result)
             return
         now = time.monotonic()
         if result.records or result.holes:
@@ -379,6 +403,60 @@ class JobProgress:
         # A partition that waits for a schema waits for as long as it takes.
         exhausted = exhausted and error["code"] != SchemaIdUnknown.code
         standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
+
+    def _judge_held(self, standing: _Standing, result: PartitionResult) -> None:
+        """Take an open transaction that holds a partition back for too long for trouble: no lag shows it."""
+        now = utc_now().timestamp()
+        if not result.is_held or result.done:
+            standing.held_at = -1
+            return
+        if standing.held_at != result.source_offset:
+            standing.held_at, standing.held_since = result.source_offset, now
+        since = standing.held_since
+        if result.held_since_ms >= 0:
+            # It may have been open for long when this driver began. Clocks differ, and records may bear any time: what
+            # was seen here counts at least.
+            since = min(since, result.held_since_ms / 1000)
+        if now - since >= HELD_TROUBLE_SECONDS:
+            standing.trouble = held_back_error(result, self.job.migration_id)
+            standing.stuck_since = time.monotonic() - (now - since)
+
+    def _judge_progress(self, standing: _Standing, former: PartitionResult | None, result: PartitionResult) -> None:
+        """Take a partition for stuck if slices copy nothing of it, though records wait and nothing fails."""
+        now = time.monotonic()
+        seconds = self.slice_seconds([result.lane])
+        # The first marker after a take-over is written alone: a slice that gets no further has not really begun.
+        offsets = result.holes if former is None else max(result.holes, result.source_offset - former.source_offset)
+        has_moved = result.records > 0 or offsets > 1
+        # Before its first answer, nothing is known of the source; in a seed, a partition may wait for its turn.
+        waits = result.lag > 0 or (result.lag < 0 and result.resumed_offset >= 0 and result.lane in self._followers)
+        if standing.trouble is not None or result.done or has_moved or not waits:
+            standing.starved_slices = 0
+            return
+        if not standing.starved_slices:
+            standing.starved_since = now - seconds
+        standing.starved_slices += 1
+        if standing.starved_slices >= STARVED_SLICES and now - standing.starved_since >= (STARVED_SLICES - 1) * seconds:
+            standing.trouble = starved_error(result, standing.starved_slices, self.job.migration_id)
+            standing.stuck_since = standing.starved_since
+
+    def slice_seconds(self, lanes: Iterable[int]) -> int:
+        """Return how long the next slice of these lanes is: longer than wanted where it takes long to begin."""
+        begin = max((self._begin_seconds.get(lane, -1.0) for lane in lanes), default=-1.0)
+        return next_slice_seconds(self.job.slice_seconds, begin)
+
+    def waiting(self, lanes: Iterable[int]) -> list[tuple[str, int]]:
+        """Return the partitions of these lanes that the last slices have copied nothing of, longest wait first."""
+        wanted = set(lanes)
+        with self._lock:
+            found = [
+                (standing.starved_since, (spec.topic, spec.partition))
+                for lane in self.job.lanes
+                if lane.lane in wanted
+                for spec in lane.partitions
+                if (standing := self._standing.get((*spec.key, lane.half == "backup"))) and standing.starved_slices
+            ]
+        return [key for _, key in sorted(found)]
 
     def _topic_gone(
         self, standing: _Standing, result: PartitionResult, error: dict[str, Any], now: float
@@ -441,6 +519,7 @@ class JobProgress:
             "partitions_done": sum(item.done for item in own),
             "partitions_failed": sum(self._failure(key) is not None for key in keys),
             "partitions_stuck": len(stuck),
+            "partitions_went_back": sum(bool(item.went_back) for item in own),
             "partitions_overtaken": len({key[:2] for key, item in self._standing.items() if item.overtaken}),
             "stuck_seconds": round(max(stuck, default=0.0), 1),
             "troubles": [item.as_dict() for item in troubles[:MAX_NAMED]],
@@ -644,5 +723,8 @@ class LocalRunner:
         now = time.monotonic()
         for lane in coordinator.remaining_lanes():
             if lane.lane not in busy and rests.get(lane.lane, 0.0) <= now:
-                future = pool.submit(_slice_or_failure, coordinator.job, lane, self._clients, self._stop)
+                job = coordinator.job.model_copy(update={"slice_seconds": coordinator.slice_seconds([lane.lane])})
+                first = coordinator.waiting([lane.lane])
+                lane = lane.model_copy(update={"goes_first": first}) if first else lane
+                future = pool.submit(_slice_or_failure, job, lane, self._clients, self._stop)
                 running[future] = lane.lane

@@ -25,6 +25,8 @@ from airflow_provider_kafka_migration.kafka.clock import Deadline
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes.assignment import RateWatch
 from airflow_provider_kafka_migration.lanes.figures import SUMS, FiguresWriter
+from airflow_provider_kafka_migration.lanes.open_transactions import with_holders
+from airflow_provider_kafka_migration.lanes.slice_begin import begin_seconds
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -347,6 +349,7 @@ def run_slice(
     lease = keeper.acquire(asked_to_stop)
     if lease is None:
         return []
+    began = time.monotonic()
     stops = StopOffsets(job, store)
     rates = RateWatch(job, store)
     figures = ("source_bytes",) if lane.half == "backup" else SUMS
@@ -372,13 +375,14 @@ def run_slice(
         rates.poll()
         limits = SliceLimits(lease.deadline, stops.until, should_stop, lambda: rates.bytes_per_second)
         archive = clients.store(job.archive_location) if job.via == "s3" else None
+        # A restore gets no access to the source, which may be unreachable from here or no longer exist.
+        source = None if job.name == "restore" else wire("source")
         is_backup = job.name == "backup"
         assert archive is not None or not is_backup
         copier = Lane(
             job,
             lane,
-            # A restore gets no access to the source, which may be unreachable from here or no longer exist.
-            source=None if job.name == "restore" else wire("source"),
+            source=source,
             target=None if is_backup else wire("target"),
             map_store=archive if is_backup and archive is not None else store,
             archive_store=archive,
@@ -388,4 +392,10 @@ def run_slice(
             opened.enter_context(LaneProver(job, lane, clients, store, lease.deadline))
         with writer.watching(copier.copies):
             results = copier.run()
+        begin = begin_seconds(
+            copier.copies, follows=source is not None and job.stop_key is not None, began=began, now=time.monotonic()
+        )
+        results = [item.model_copy(update={"begin_seconds": begin}) for item in results[:1]] + results[1:]
+        if source is not None:
+            results = with_holders(results, copier.copies, source)
     return [result.model_copy(update={"slice_number": lease.generation}) for result in results]

@@ -228,6 +228,7 @@ _OF_DOCUMENT = (
     "partitions_done",
     "partitions_failed",
     "partitions_stuck",
+    "partitions_went_back",
     "stuck_seconds",
     "source_throttled_seconds",
     "target_throttled_seconds",

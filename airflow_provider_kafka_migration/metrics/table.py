@@ -167,6 +167,14 @@ ALL: tuple[Metric, ...] = (
         "It exceeds two minutes.",
     ),
     Metric(
+        "partitions_went_back",
+        "gauge",
+        "partitions",
+        "migration",
+        "Partitions of which the target has lost records after they were copied.",
+        "It is above 0.",
+    ),
+    Metric(
         "heartbeat_age_seconds",
         "gauge",
         "seconds",

@@ -13,7 +13,8 @@ from typing import Any
 
 import javaproperties
 
-from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, SpecInvalid, Where
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 
 #: Properties that select or describe what a flow copies, with the spec's key.
 COVERED: Mapping[str, str] = {
@@ -40,6 +41,7 @@ COVERED: Mapping[str, str] = {
     "emit.heartbeats.enabled": "mirror.state_topics.heartbeats",
     "emit.heartbeats.interval.seconds": "mirror.state_topics.heartbeats_interval",
     "heartbeats.replication.enabled": "mirror.state_topics.heartbeats",
+    "source.cluster.alias": "mirror.naming",
     "replication.policy.internal.topic.separator.enabled": "mirror.state_topics.internal_separator",
 }
 
@@ -78,6 +80,7 @@ NOT_NEEDED: Mapping[str, str] = {
     "key.converter": "batches are copied as the bytes they are",
     "value.converter": "batches are copied as the bytes they are",
     "header.converter": "batches are copied as the bytes they are",
+    "target.cluster.alias": "state topics on the source are named after the cluster of the flow",
     "name": "a flow is named after its two clusters",
     "connector.class": "there is no Connect cluster",
     "group.id": "the copiers join no group",
@@ -100,12 +103,13 @@ NO_EQUIVALENT: Mapping[str, str] = {
     "consumer.isolation.level": "only committed records are copied: read_uncommitted would copy aborted ones",
 }
 
+_HOST_NAME = "ssl.endpoint.identification.algorithm"
 #: Keys of Java's clients with those of librdkafka, for connections.
 _CONNECTION = {
     "bootstrap.servers": "bootstrap.servers",
     "security.protocol": "security.protocol",
     "sasl.mechanism": "sasl.mechanism",
-    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
+    _HOST_NAME: _HOST_NAME,
     "ssl.key.password": "ssl.key.password",
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
     "sasl.oauthbearer.token.endpoint.url": "sasl.oauthbearer.token.endpoint.url",
@@ -129,6 +133,7 @@ _FROM_PROVIDER = "comes from a config provider of MirrorMaker 2: put a reference
 _PROVIDER = re.compile(r"\$\{[^}]*\}")
 #: What MirrorMaker 2 writes into state topics, by the names of its properties and of the spec's keys.
 _EMITTED = ("checkpoints", "heartbeats")
+_ALIASES = ("source.cluster.alias", "target.cluster.alias")
 _FLOW = re.compile(r"^(.+)->(.+?)\.(.+)$")
 
 
@@ -155,12 +160,14 @@ class ImportedFlow:
     """One flow: its spec without the sections that a MirrorMaker 2 does not know, and what a person has to look at.
 
     :param notes: property to why it is not in the spec; only those that were set.
+    :param to_correct: key of the spec to what a person has to write there: otherwise topics would get other names.
     """
 
     source_alias: str
     target_alias: str
     spec: dict[str, Any]
     notes: dict[str, str] = field(default_factory=dict)
+    to_correct: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -238,6 +245,10 @@ class _SortedOut:
     def _sort(self, key: str, value: str) -> None:
         if key == "clusters":
             return
+        # Also beside a cluster whose alias is `source`: MirrorMaker 2 reads it as a setting of all flows.
+        if key in _ALIASES:
+            self._common[key] = value
+            return
         if match := _FLOW.match(key):
             self._flows.setdefault((match[1].strip(), match[2].strip()), {})[match[3]] = value
             return
@@ -259,6 +270,7 @@ class _SortedOut:
             if former in values:
                 values.setdefault(now, values[former])
         flow = ImportedFlow(source, target, _spec(source, target, self._aliases, values), notes)
+        _name_topics(flow, values)
         for key, value in sorted(values.items()):
             self._note(flow, key, value)
         return flow
@@ -301,7 +313,8 @@ class _SortedOut:
         keys, notes = dict[str, str](), dict[str, str]()
         for key, value in sorted(self._of_cluster(alias).items()):
             if key in _CONNECTION:
-                keys[_CONNECTION[key]] = value
+                # Java's clients check no host name if this is empty.
+                keys[_CONNECTION[key]] = value or ("none" if key == _HOST_NAME else "")
             elif key == "sasl.jaas.config":
                 found = _jaas(value)
                 keys.update(found)
@@ -320,8 +333,10 @@ class _SortedOut:
             if _PROVIDER.search(value):
                 notes[key] = _FROM_PROVIDER
                 del keys[key]
-        if "bootstrap.servers" not in keys:
-            notes["bootstrap.servers"] = "is missing"
+        try:
+            ClientConfig.from_librdkafka(keys, alias)
+        except ConnectionInvalid as error:
+            notes["to correct"] = "; ".join(error.details["problems"])
         return keys, notes
 
     def _of_cluster(self, alias: str) -> dict[str, str]:
@@ -381,6 +396,36 @@ def _spec(source: str, target: str, aliases: Iterable[str], values: Mapping[str,
     return spec
 
 
+def _name_topics(flow: ImportedFlow, values: Mapping[str, str]) -> None:
+    """Give a flow the naming that MirrorMaker 2's own policy has with these properties.
+
+    That policy puts ``source.cluster.alias``, which is the flow's source unless it is set, and the separator in front
+    of each name. Both are empty where topics were to keep their names before there was a policy for it.
+    """
+    mirror = flow.spec["mirror"]
+    alias = values.get("source.cluster.alias", flow.source_alias)
+    separator = values.get("replication.policy.separator", ".")
+    if mirror["naming"] != "default" or (alias == flow.source_alias and separator):
+        return
+    if not alias and not separator:
+        mirror["naming"] = "identity"
+        for name in ("source.cluster.alias", "replication.policy.separator"):
+            flow.notes[name] = (
+                "empty, as MirrorMaker 2 needs it so that topics keep their names: mirror.naming: identity"
+            )
+        return
+    named = f"MirrorMaker 2 names topics {alias}{separator}TOPIC here"
+    if separator and alias:
+        what = f"{named} (source.cluster.alias): name the cluster {alias} in this file, in clusters and in the flow"
+        flow.to_correct["mirror.source_alias"] = what
+        return
+    mirror["naming"] = "custom"
+    flow.to_correct["mirror.naming"] = (
+        f"{named}, which no naming of a mirror does: write a class for mirror.naming: custom; `default` or `identity` "
+        "would begin a second copy of each topic under another name"
+    )
+
+
 def _identifier(alias: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", alias)
 
@@ -393,7 +438,7 @@ def _mirror(source: str, target: str, aliases: Iterable[str], values: Mapping[st
         yield "known_aliases", others
     policy = values.get("replication.policy.class", "DefaultReplicationPolicy").rpartition(".")[2]
     yield "naming", _POLICIES.get(policy, "custom")
-    if "replication.policy.separator" in values:
+    if values.get("replication.policy.separator"):
         yield "separator", values["replication.policy.separator"]
     if values.get("consumer.auto.offset.reset", "").lower() == "latest":
         yield "start", "latest"

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.documents.mirror import GroupSyncReport
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.groups.sync import PeriodicSync, TooLate, never, sync_groups_once
 from airflow_provider_kafka_migration.groups.written import OwnWrites
-from airflow_provider_kafka_migration.mirrors import group_deletions
+from airflow_provider_kafka_migration.mirrors import group_deletions, group_refresh
 from airflow_provider_kafka_migration.offset_map.recent import KeptMaps
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -44,7 +44,12 @@ def sync_once(
     if is_over() or not is_mirroring(context):
         return None
     check = partial(_check, context, is_over)
-    return sync_groups_once(context, keys.GROUPS, check, partial(_own_writes, context, check), kept=kept)
+    refreshes = group_refresh.due(context)
+    written = partial(_own_writes, context, check)
+    result = sync_groups_once(context, keys.GROUPS, check, written, kept=kept, refreshes=refreshes)
+    if result is not None:
+        group_refresh.note(context, refreshes, result)
+    return result
 
 
 def sync_and_delete(

@@ -35,6 +35,10 @@ SUBJECTS = {
 SILENT_SUBJECT = "Kafka {kind} {migration_id}: nothing has been heard from the tail"
 
 
+#: The attempts of an endless task that people are told about.
+_TOLD = (1, 5, 20)
+_TOLD_EACH = 100
+
 #: Texts that were passed to a notifier unchanged.
 _warned: set[str] = set()
 
@@ -48,24 +52,31 @@ class MigrationNotifier(BaseNotifier):
 
     :param event: drain_ready, approval_wanted, trouble, failed or finalized.
     :param spec: the migration; None takes it from the Params of the run.
+    :param thins_out: of a task that is retried without an end, tell the attempts 1, 5, 20, and each hundredth.
     """
 
     template_fields = ()
 
-    def __init__(self, *, event: str, spec: SpecSource = None, **kwargs: Any) -> None:
+    def __init__(self, *, event: str, spec: SpecSource = None, thins_out: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.event = event
+        self.thins_out = thins_out
         self.spec = plain_spec(spec)
 
     def __eq__(self, other: object) -> bool:
         """Compare by content, so that two parses of a DAG yield equal DAGs."""
-        return isinstance(other, MigrationNotifier) and (self.event, self.spec) == (other.event, other.spec)
+        return isinstance(other, MigrationNotifier) and self._content() == other._content()
+
+    def _content(self) -> tuple[Any, ...]:
+        return self.event, self.spec, self.thins_out
 
     def __hash__(self) -> int:
         return hash(self.event)
 
     def notify(self, context: Context) -> None:
         """Run the spec's notifier for this event."""
+        if self.thins_out and not _is_told(_attempt(context)):
+            return
         try:
             spec = self._spec_of(context)
             if spec.notifications.notifier and self.event in spec.notifications.events:
@@ -78,6 +89,18 @@ class MigrationNotifier(BaseNotifier):
         if self.spec is None and isinstance(task, MigrationTask):
             return task.told_spec(context)
         return run_spec(self.spec, context, recorded=True, kind=None)
+
+
+def _attempt(context: Context) -> int:
+    """Return which attempt of the task this is since it was started or cleared; the first is 1."""
+    instance: Any = context.get("ti")
+    retries = getattr(context.get("task"), "retries", 0)
+    # Clearing a task adds its retries to the tries that it has had.
+    return int(getattr(instance, "try_number", 1)) - max(int(getattr(instance, "max_tries", retries)) - retries, 0)
+
+
+def _is_told(attempt: int) -> bool:
+    return attempt in _TOLD or attempt % _TOLD_EACH == 0
 
 
 def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> BaseNotifier:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError, Transient
+from airflow_provider_kafka_migration.errors import UNREADABLE, MigrationError, Transient
 from airflow_provider_kafka_migration.operators.migration import MigrationOperator
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.task import plain_spec
@@ -87,7 +87,7 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
                     if result.details.get("watch"):
                         return None, bool(result.details.get("nothing_to_lift"))
                     return self.pointers(migration, result), False
-            except (Transient, *CREDENTIALS_REFUSED) as error:
+            except (Transient, *UNREADABLE) as error:
                 if time.monotonic() >= until:
                     if nothing_to_lift and self._is_nothing_to_lift(context, error):
                         self.log.error(
@@ -115,7 +115,7 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
             if is_journal_unreachable(error):
                 watch.see(None)
             watch.check()
-        except (Transient, *CREDENTIALS_REFUSED) as away:
+        except (Transient, *UNREADABLE) as away:
             self.log.warning("The journal cannot be read: %s", away)
         finally:
             watch.close()
@@ -127,6 +127,6 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         :raises MigrationError: the trigger's error, if another check cannot help.
         """
         error = event_error(event)
-        if error is not None and not isinstance(error, (Transient, *CREDENTIALS_REFUSED)):
+        if error is not None and not isinstance(error, (Transient, *UNREADABLE)):
             raise error
         return self._watch(context, nothing_to_lift=bool(event.get("nothing_to_lift")))

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.operators.approval import MigrationApprova
 from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
-from airflow_provider_kafka_migration.provider.params import WAY_BACK, recorded_run_spec
+from airflow_provider_kafka_migration.provider.params import WAY_BACK, WITHDRAW_ACCESS, recorded_run_spec
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -53,10 +53,14 @@ class MigrationOperator(MigrationTask, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase; XCom gets only pointers."""
         with self.open_migration(context) as migration:
+            self.prepare(context, migration)
             result = migration.run(self.phase, **self.options)
             self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
             self.announce(context, migration)
             return self.pointers(migration, result)
+
+    def prepare(self, context: Context, migration: Migration) -> None:
+        """Check or wait for what the phase itself does not know of; does nothing by default."""
 
     def announce(self, context: Context, migration: Migration) -> None:
         """Announce that the phase is done; does nothing by default."""
@@ -182,17 +186,29 @@ class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
     """Follows the source from the target's end, until it reaches the stop offsets that the cutover sets.
 
-    It runs alongside ``drain_ready`` and the approval, so the executor needs two slots. A failed cutover leaves it
-    running. It reports to OpenLineage which topics it read and wrote.
+    It runs alongside ``drain_ready``, the approval and the cutover, so the executor needs two slots. It waits at its
+    stop for the end of the cutover, and goes on if the freeze is lifted. It reports to OpenLineage which topics it read
+    and wrote.
 
     .. seealso:: docs/operators.md
     """
 
     phase = "tail"
 
+    def _goes_on(self, migration: Migration) -> bool:
+        """Wait for the end of the cutover, unless the DAG has tasks that wait for the end of this one."""
+        from airflow_provider_kafka_migration.freeze.one_task import tail_goes_on
+
+        return not self.downstream_task_ids and tail_goes_on(migration.context)
+
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
 CUTOVER_ALIAS = "kafka-migration-cutover"
+
+#: The task that keeps the limit of a freeze when the tasks of the cutover have died.
+_WATCH = "cutover.freeze_limit"
+#: States of a task that does nothing any more.
+_ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 
 #: In these states a cleared guard has nothing new to announce: DAGs that wait for the event already got it.
 _SWITCHED = frozenset({State.VALIDATING, State.FINALIZED, State.ROLLED_BACK})
@@ -230,11 +246,31 @@ class KafkaMigrationFreezeOperator(_EndsCutover):
 
     phase = "cutover.freeze"
 
+    def prepare(self, context: Context, migration: Migration) -> None:
+        """Check that the task which watches the freeze's limit runs, before a freeze begins.
+
+        :raises FreezeFailed: it has ended, for instance because it had to lift the freeze before.
+        """
+        migration.context.journal.refresh()
+        attempt = migration.context.record.freeze()
+        if attempt is not None and not attempt.lifted:
+            return
+        if _WATCH not in getattr(context.get("dag"), "task_ids", ()):
+            return
+        run = context["ti"]
+        states = run.get_task_states(dag_id=run.dag_id, task_ids=[_WATCH], run_ids=[run.run_id])
+        state = states.get(run.run_id, {}).get(_WATCH)
+        if state in _ENDED:
+            from airflow_provider_kafka_migration.phases.freeze import unwatched
+
+            raise unwatched(migration.context, _WATCH, state)
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase, or all steps of the cutover."""
         if not self.migration_spec(context).cutover.in_one_task:
             return super().execute(context)
         with self.open_migration(context) as migration:
+            self.prepare(context, migration)
             result = migration.run_cutover(lambda step: self.log.info("%s", step.summary))
             self._say_ready(context, migration)
             return self.pointers(migration, result)
@@ -270,10 +306,19 @@ class KafkaMigrationSnapshotGroupsOperator(MigrationOperator):
 class KafkaMigrationCommitGroupsOperator(MigrationOperator):
     """Commits the translated offsets: only where the group is empty on the target, never backwards.
 
+    It waits until the tail has journaled that it has reached its stop.
+
     .. seealso:: docs/operators.md
     """
 
     phase = "cutover.commit_groups"
+
+    def prepare(self, context: Context, migration: Migration) -> None:
+        """Wait for the tail.
+
+        :raises FreezeFailed: the tail did not end within the freeze's limit; the freeze is lifted.
+        """
+        migration.wait_for_tail()
 
 
 class KafkaMigrationFloorGuardOperator(_EndsCutover):
@@ -336,6 +381,11 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
         if self.spec is None and not context["params"].get(WAY_BACK):
             return recorded_run_spec(context["params"])
         return super().migration_spec(context)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the phase; the run's Params say whether access on the target is withdrawn."""
+        self.options.setdefault(WITHDRAW_ACCESS, bool(context["params"].get(WITHDRAW_ACCESS)))
+        return super().execute(context)
 
     def told_spec(self, context: Context) -> MigrationSpec:
         """Return the same spec: the run's Params alone are not a spec."""

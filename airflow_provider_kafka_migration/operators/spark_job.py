@@ -127,7 +127,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             self._starts(migration)
             if self.deferrable and self.may_defer and runner.engine.detached:
                 return self._advance(context, migration, runner, migration.start_job(self.phase, **options), {})
-            return self._done(migration, migration.run(self.phase, **options))
+            result = migration.run(self.phase, **options)
+            while self._goes_on(migration):
+                result = migration.run(self.phase, **options)
+            return self._done(migration, result)
 
     def resume(
         self, context: Context, event: dict[str, Any], *, submission: dict[str, Any], memory: dict[str, Any]
@@ -164,8 +167,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     ) -> dict[str, Any]:
         from airflow_provider_kafka_migration.record.context import PhaseResult
 
-        if isinstance(step, PhaseResult):
-            return self._done(migration, step)
+        while isinstance(step, PhaseResult):
+            if not self._goes_on(migration):
+                return self._done(migration, step)
+            step = migration.start_job(self.phase, **self.phase_options(context))
         self._show_links(runner, step)
         self._wake(context, migration, runner, step, memory)
         self._wait(context, runner, step, memory)
@@ -271,6 +276,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def phase_options(self, _context: Context) -> dict[str, Any]:
         """Return the arguments of the phase; none by default."""
         return {}
+
+    def _goes_on(self, _migration: Migration) -> bool:
+        """Return whether the phase has to run again although it has ended; it never has by default."""
+        return False
 
     def _starts(self, migration: Migration) -> None:
         """Hook for subclasses, called before the phase runs."""

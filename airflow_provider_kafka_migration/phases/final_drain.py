@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     ObjectExists,
     leave_out_of_way_back,
 )
-from airflow_provider_kafka_migration.freeze import frozen, stand_still
+from airflow_provider_kafka_migration.freeze import frozen, stand_still, words
 from airflow_provider_kafka_migration.freeze.final_schemas import FinalSchemas
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import keys, steps
@@ -202,8 +202,8 @@ def _too_late(record: MigrationRecord, late: list[Drained], timeout: float) -> D
         f"{len(late)} partitions are not drained after {timeout:g} s; the largest lag is {worst.lag} at "
         f"{partition_name(worst.key)}",
         where=record.where(PHASE, topic=worst.key[0], partition=worst.key[1]),
-        next_step="check in the log of the tail's task that the tail runs. The freeze is lifted: wait for drain_ready, "
-        "then approve the cutover again",
+        next_step="check in the log of the tail's task that the tail runs. The freeze is lifted: "
+        f"{words.again(record.spec)}",
         details={"partitions": [item.as_dict() for item in late]},
     )
 

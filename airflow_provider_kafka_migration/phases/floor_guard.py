@@ -117,7 +117,7 @@ def run(context: PhaseContext) -> PhaseResult:
     attempt = frozen.verified_attempt(record, steps.FLOOR_GUARD)
     if attempt.ready:
         return _already_ready(context, attempt)
-    with frozen.frozen_step(context, steps.FLOOR_GUARD) as attempt:
+    with write_grants.taken_back_if_lifted(context), frozen.frozen_step(context, steps.FLOOR_GUARD) as attempt:
         if record.cutover_step(attempt, steps.COMMIT_GROUPS) is None:
             raise FreezeFailed(
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"

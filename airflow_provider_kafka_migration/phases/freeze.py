@@ -71,9 +71,19 @@ def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFaile
     return FreezeFailed(
         f"freeze {attempt.number} was given up earlier, but not journaled as lifted; it is lifted now",
         where=context.where(PHASE),
-        next_step="clear drain_ready and what follows it: the cutover starts again with a new approval; "
-        f"{words.lifted(attempt.method)}",
+        next_step=f"{words.again(context.spec)}; {words.lifted(attempt.method)}",
     )
+
+
+def unwatched(context: PhaseContext, task_id: str, state: str) -> FreezeFailed:
+    """Return the error of a freeze that must not begin, because the task that would end it in time has ended."""
+    error = FreezeFailed(
+        f"no freeze is begun: the task {task_id}, which lifts a freeze that lasts too long, has ended ({state})",
+        where=context.where(PHASE),
+        next_step=words.again(context.spec),
+    )
+    error.add_next_step(words.not_begun(context.spec.cutover.freeze))
+    return error
 
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
@@ -90,7 +100,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         raise FreezeFailed(
             f"{check.why_not_small(status)}: {status.summary()}",
             where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
-            next_step="wait until drain_ready is green again, then approve again",
+            next_step=words.again(context.spec),
         )
     # Last, because this may change access on the target: a cutover that is refused for anything else changes nothing.
     take_over.check_before_freeze(context)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.errors import (
-    CREDENTIALS_REFUSED,
+    UNREADABLE,
     FreezeFailed,
+    JournalTampered,
     MigrationError,
     PhaseOver,
     StillFrozen,
@@ -54,7 +56,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     """
     try:
         record.journal.refresh()
-    except (Transient, *CREDENTIALS_REFUSED) as error:
+    except (Transient, *UNREADABLE) as error:
         return without_journal(record.freeze(), record.now(), error)
     attempt = record.freeze()
     if _is_over(record):
@@ -64,7 +66,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
     left = frozen.seconds_left(record, attempt)
-    if left > 0:
+    if left > 0 and not _overdue(record, attempt):
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
     return {"ready": _overdue(record, attempt), "summary": summary}
@@ -100,7 +102,10 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises StillFrozen: the producers could not be freed; the error says what a person has to do. The next call tries
         again.
     """
-    context.journal.refresh()
+    try:
+        context.journal.refresh()
+    except JournalTampered as error:
+        raise _tampered(context, error) from error
     if _is_over(context.record):
         return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
     attempt = context.record.freeze()
@@ -120,11 +125,13 @@ def run(context: PhaseContext) -> PhaseResult:
         # READY_FOR_CLIENT_SWITCH was journaled in this very moment: from then on the source is never unfrozen.
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     details = frozen.lift(context, attempt, reason=REASON)
+    if taken_back := write_grants.take_back_if_lifted(context):
+        details["write_grants_taken_back"] = taken_back
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed; then clear "
-        "drain_ready and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
+        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed, or, "
+        f"if none did: {frozen.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
         details={"attempt": attempt.number, **details},
     )
 
@@ -150,6 +157,11 @@ def _ready_text(attempt: FreezeAttempt) -> str:
     return _READY_TEXT if attempt.request is None else _PROMOTED_TEXT
 
 
+def by_hand_without_journal(spec: MigrationSpec) -> str:
+    """Return how people free producers if nothing is known about a freeze but how it would stop them."""
+    return by_hand.instructions(spec, method=spec.cutover.freeze, deadline=None, acls=[])
+
+
 def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
     """Return the error of a watch that cannot open the journal, and so knows neither of a freeze nor of its end."""
     error = by_hand.still_frozen(
@@ -162,6 +174,15 @@ def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFroz
     )
     error.details[_NOT_OPENED] = True
     return error
+
+
+def _tampered(context: PhaseContext, cause: JournalTampered) -> MigrationError:
+    """Return the error of a journal that cannot be trusted any more, by what was read of it before."""
+    attempt = context.record.freeze()
+    if attempt is None or not attempt.is_open:
+        return cause
+    what = "the journal cannot be trusted, so the migration must not free producers by itself"
+    return frozen.still_frozen(context.record, attempt, cause, what=what)
 
 
 def is_journal_unreachable(error: MigrationError) -> bool:
@@ -179,7 +200,8 @@ def _overdue(record: MigrationRecord, attempt: FreezeAttempt) -> bool:
 
 
 def _is_late(attempt: FreezeAttempt, now: datetime) -> bool:
-    return (now - attempt.deadline).total_seconds() > LATE_SECONDS
+    """Whether a freeze should have ended: by its limit, or because it was given up and not lifted."""
+    return (now - attempt.deadline).total_seconds() > LATE_SECONDS or frozen.was_left(attempt, now)
 
 
 def _result(summary: str, *, watch: bool, nothing_to_lift: bool = False) -> PhaseResult:

@@ -6,13 +6,15 @@ a way back is a rollback, too; its report is also in signed evidence, with the j
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from typing import Any
 
 from pydantic import Field
 
+from airflow_provider_kafka_migration.access import left as access_left
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
@@ -42,8 +44,11 @@ PHASE = "rollback"
 _REGISTRY_PARTS: dict[Role, str] = {"source": "source registry", "target": "target registry"}
 _TOPICS = "topics"
 _TAIL = "tail"
+_GRANTS = "write grants"
+_QUOTAS = "quotas"
+_ACCESS = "access"
 #: Parts that only list what stays: there is nothing in them that could be put back.
-INVENTORIES = ("inventory", "schemas inventory", "groups inventory")
+INVENTORIES = ("inventory", "schemas inventory", "groups inventory", "access inventory")
 _TOPICS_AGAIN = (
     "then run the rollback again (after a *keep*: `kafka-migration way-back keep FILE`): it tries these topics again, "
     "unless somebody has changed their settings in the meantime"
@@ -54,7 +59,7 @@ _RUN_AGAIN = "run the rollback again once the registry answers: it puts back wha
 class RollbackReport(Document):
     """``<migration_id>/rollback-report.json`` in the evidence store."""
 
-    LATER_FIELDS = ("groups_left", "groups_of_others", "deny_acls_left")
+    LATER_FIELDS = ("groups_left", "groups_of_others", "deny_acls_left", "acls_left", "users_left", "quotas_left")
 
     version: int = 1
     migration_id: str
@@ -82,6 +87,18 @@ class RollbackReport(Document):
         default_factory=list,
         description="DENY ACLs of the first migration's freeze that keep of a way back leaves on the old cluster: "
         "resource type, name, pattern, principal, host, operation, permission",
+    )
+    acls_left: list[list[str]] = Field(
+        default_factory=list,
+        description="ACLs that the migration has created on the target: resource type, name, pattern, principal, host, "
+        "operation, permission",
+    )
+    users_left: list[dict[str, Any]] = Field(
+        default_factory=list, description="SCRAM users that the migration has created on the target"
+    )
+    quotas_left: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="client quotas that the migration has set and the target did not have; overwritten ones are undone",
     )
     clean_up: list[str] = Field(description="commands that would remove all this; they are not run")
 
@@ -126,7 +143,7 @@ def _instead(state: State) -> str:
     return "the migration has ended; start a new one with another migration_id"
 
 
-def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResult:
+def run(context: PhaseContext, *, reason: str = "", code: str = "", withdraw_access: bool = False) -> PhaseResult:
     """Undo what the migration has set, report what it leaves on the target, and end the migration.
 
     Producers come first: while they are still frozen, nothing else is undone and the migration does not end, since
@@ -136,6 +153,7 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     schema registries, the settings of topics, and the stop of the tail.
 
     :param code: the code of *keep*, for a way back that nobody has decided to end before.
+    :param withdraw_access: also remove the ACLs, SCRAM users and quotas that the migration has created on the target.
     :raises IllegalTransition: it is too late to roll back.
     :raises ApprovalRefused: a way back ends by *keep*, which needs its code.
     :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do. Run it again.
@@ -143,7 +161,7 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     record = context.record
     state = check_allowed(record, code)
     if state is None:
-        return _again(context)
+        return _again(context, withdraw_access=withdraw_access)
     context.journal.check_holds()
     if state is State.CUTOVER:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
@@ -166,6 +184,7 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
         "tail": stopped,
         "schemas": _restore_registries(context, problems),
         _TOPICS: _attempt(_TOPICS, problems, lambda: _restore_topics(context)),
+        **_restore_access(context, problems, {_GRANTS, _QUOTAS, *([_ACCESS] if withdraw_access else ())}),
     }
     # Topics that were adopted are not the migration's: never advise to delete them.
     created = {str(name) for entry in context.journal.steps(steps.TOPIC_CREATED) for name in entry.details["topics"]}
@@ -177,6 +196,9 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     if offsets is None:
         what = problems[-1]["what"]
         offsets = _attempt(INVENTORIES[2], problems, lambda: unread_left(record, what)) or LeftOffsets([], [])
+    access = _attempt(INVENTORIES[3], problems, lambda: access_left.read_left(record, context.target))
+    if access is None:
+        access = access_left.known_left(record)
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -189,19 +211,24 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
         groups_left=offsets.own,
         groups_of_others=offsets.others,
         deny_acls_left=[] if released is None else [acl_row(acl) for acl in guard.left_by_first(record)],
+        acls_left=access.acl_rows,
+        users_left=access.user_rows,
+        quotas_left=access.quota_rows,
         # What a way back has brought to the old cluster stays there, next to its records.
         clean_up=(early.clean_up(offsets.own) if released is None else [])
         + [
             f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}"
             for item in left
             if record.spec.adopt is None or item["topic"] in created
-        ],
+        ]
+        + access.commands,
     )
     key = context.key(keys.ROLLBACK_REPORT)
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f", {len(subjects)} subjects on the target registry" if subjects else ""
     summary += f", {len(offsets.own)} offsets of groups on the target" if offsets.own and released is None else ""
+    summary += _access_text(access)
     summary += _told(problems)
     lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
@@ -230,6 +257,27 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "") -> PhaseResu
     return PhaseResult(PHASE, summary, details)
 
 
+def _restore_access(context: PhaseContext, problems: list[dict[str, Any]], parts: Collection[str]) -> dict[str, Any]:
+    """Undo what the migration has changed of the target's access settings, and return what was done, by part.
+
+    :param parts: grants of writing; quotas that it has overwritten; all access that it has created.
+    """
+    record = context.record
+    undo: dict[str, Callable[[], Any]] = {
+        _GRANTS: lambda: write_grants.take_back(record, context.target),
+        _QUOTAS: lambda: access_left.restore_quotas(record, context.target),
+        _ACCESS: lambda: access_left.withdraw(record, context.target),
+    }
+    found = {part: _attempt(part, problems, act) for part, act in undo.items() if part in parts}
+    return {part: done for part, done in found.items() if done}
+
+
+def _access_text(left: access_left.AccessLeft) -> str:
+    counts = {"ACLs": len(left.acls), "users": len(left.users or {}), "quotas": len(left.quotas or {})}
+    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    return f"; {told} of the migration stay on the target" if told else ""
+
+
 def _sign(context: PhaseContext) -> tuple[dict[str, Any], str]:
     """Publish signed evidence that the old cluster is released: (details for the journal, words for the summary).
 
@@ -255,12 +303,12 @@ def _told(problems: list[dict[str, Any]]) -> str:
     return told + (f"; {unlisted} lists of what stays are not complete" if unlisted else "")
 
 
-def _again(context: PhaseContext) -> PhaseResult:
+def _again(context: PhaseContext, *, withdraw_access: bool) -> PhaseResult:
     """Try again what could not be put back, without the journal, which is closed once a migration has ended.
 
     Producers come first, if the outcome of a request to stop them is not known: then they are freed once more. The rest
-    is what both registries are to get back, topics that still have what the copy has set, and the tail's stop.
-    What could not be listed is in the report, as that; nobody has to do anything about it.
+    is what both registries are to get back, topics that still have what the copy has set, the tail's stop, and access
+    on the target. What could not be listed is in the report, as that; nobody has to do anything about it.
     """
     freed = _free_again(context)
     entry = context.journal.find_step(steps.ROLLED_BACK)
@@ -275,13 +323,16 @@ def _again(context: PhaseContext) -> PhaseResult:
         role: _attempt(_REGISTRY_PARTS[role], problems, partial(_restore_after_end, context, role))
         for role in _REGISTRY_PARTS
     }
+    parts = {str(item.get("part")) for item in former} | ({_ACCESS} if withdraw_access else set())
+    access = _restore_access(context, problems, parts)
     summary = "the migration is rolled back already"
     summary += f"; {words.lifted(freed)}" if freed else ""
     done = {f"{role}_registry": count for role, count in restored.items() if count}
     summary += f"; modes and levels put back now: {sum(done.values())}" if done else ""
     summary += f"; topics with their own settings now: {len(topics)}" if topics else ""
     summary += _told(problems)
-    now = {**done, **({_TOPICS: len(topics)} if topics else {})}
+    summary += f"; taken back on the target now: {', '.join(access)}" if access else ""
+    now = {**done, **({_TOPICS: len(topics)} if topics else {}), **access}
     details |= {"problems": problems, **({"restored_now": now} if now else {})}
     return PhaseResult(PHASE, summary, details, already_done=not now and not freed)
 

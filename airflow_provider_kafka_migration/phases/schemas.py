@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from airflow_provider_kafka_migration.documents.schemas import SchemasResult
 from airflow_provider_kafka_migration.errors import Terminal
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.schemas.complete import synchronize_completely
 from airflow_provider_kafka_migration.schemas.open import open_pair
@@ -24,7 +25,7 @@ def run(context: PhaseContext) -> PhaseResult:
     """
     section = context.spec.schemas
     if not section.configured:
-        return PhaseResult(PHASE, "no schema registry is configured", {}, already_done=True)
+        return PhaseResult(PHASE, "no schema registry is configured", {})
     plan = context.record.schema_plan()
     if plan is None:
         raise Terminal(
@@ -34,12 +35,13 @@ def run(context: PhaseContext) -> PhaseResult:
             next_step="before anything was copied, clear plan; later, take the section schemas out of the spec again",
         )
     if plan.id_mode == "topic":
-        return PhaseResult(PHASE, f"the schemas move with the topic {section.topic}", {}, already_done=True)
+        return PhaseResult(PHASE, f"the schemas move with the topic {section.topic}", {})
     context.journal.check_holds()
+    former = context.journal.find_step(steps.SCHEMAS_COPIED)
     with open_pair(context) as pair:
         result = synchronize_completely(context, pair, reason="schemas")
     changed = result.registered or result.deleted or result.configs
-    return PhaseResult(PHASE, _summary(result), _details(result), already_done=not changed)
+    return PhaseResult(PHASE, _summary(result), _details(result), already_done=former is not None and not changed)
 
 
 def _summary(result: SchemasResult) -> str:

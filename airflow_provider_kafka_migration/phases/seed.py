@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.groups.early import EarlyGroupSync
-from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs, target_losses
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.mirrors.group_sync import GroupSync
 from airflow_provider_kafka_migration.mirrors.mirror_maker_state import Checkpoints, HeartbeatPasses
@@ -155,6 +155,7 @@ def _details(record: MigrationRecord, target: Cluster, job: CopyJob, progress: d
         "verdicts": verdicts,
         "gaps": record.gaps(),
         "overtaken_tombstones": record.overtaken(),
+        "target_losses": target_losses.found(record),
         "via": job.via,
     }
     if job.via == "s3":

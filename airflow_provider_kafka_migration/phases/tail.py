@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
-from airflow_provider_kafka_migration.freeze import tail_stop
+from airflow_provider_kafka_migration.freeze import frozen, tail_stop
 from airflow_provider_kafka_migration.groups.early import EarlyGroupSync
-from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs, target_losses
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids, tail_job
 from airflow_provider_kafka_migration.record import steps
@@ -120,6 +120,7 @@ def _journal_done(
         **figures,
         "gaps": record.gaps(),
         "overtaken_tombstones": record.overtaken(),
+        "target_losses": target_losses.found(record),
     }
     record.journal.step(steps.TAIL_DONE, details=details)
     return details
@@ -132,12 +133,12 @@ def _is_over(record: MigrationRecord) -> bool:
 
 @contextmanager
 def _beside(context: PhaseContext) -> Iterator[None]:
-    with tail_job.beside(context), OldGroupSync(context), EarlyGroupSync(context):
+    with tail_job.beside(context, frozen.finish_given_up), OldGroupSync(context), EarlyGroupSync(context):
         yield
 
 
 def _follow(context: PhaseContext, memory: dict[str, Any]) -> None:
-    tail_job.follow(context, memory)
+    tail_job.follow(context, memory, frozen.finish_given_up)
     OldGroupSync(context).once(memory)
     EarlyGroupSync(context).once(memory)
 

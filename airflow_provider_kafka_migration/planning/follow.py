@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, halves
 from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -394,7 +395,7 @@ def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
             f"{partition_name(left[0])}",
             where=record.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="the tail adds them within topology.refresh_interval (its log says if it cannot); then "
-            "approve again",
+            f"{words.again(record.spec)}",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
@@ -407,7 +408,8 @@ def _refuse_grown(record: MigrationRecord, news: News) -> None:
             f"{len(left)} partitions that migrated topics have gained since the plan are not copied "
             f"(topology.follow_new: false); the first is {partition_name(left[0])}",
             where=record.where("cutover", topic=left[0][0], partition=left[0][1]),
-            next_step="set topology.follow_new: true and clear tail, so that they are added; then approve again",
+            next_step="set topology.follow_new: true and clear tail, so that they are added; then "
+            f"{words.again(record.spec)}",
             details={"partitions": [partition_name(key) for key in left]},
         )
 

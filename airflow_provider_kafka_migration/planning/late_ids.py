@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.schemas import IdParts, SchemaTopics, TopicIds
 from airflow_provider_kafka_migration.errors import SchemaIdsAppeared, SchemaIdsUnsampled
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.planning.schemas import ids_of_topics
@@ -100,9 +101,9 @@ def _appeared(context: PhaseContext, missed: Mapping[str, str]) -> SchemaIdsAppe
         f"ids are translated, but {len(lines)} topics were copied with the source's ids: {_shown(lines)}",
         where=context.where("cutover", topic=first),
         next_step="delete these topics on the target, then clear tail (or kafka-migration resume FILE): it samples "
-        "them again, creates them, and copies them from the source's log start with translated ids; then approve the "
-        "cutover again. To decide by hand instead (schemas.by_topic), roll back, delete the target topics (clean_up in "
-        "rollback-report.json), and start a new migration with another migration_id",
+        "them again, creates them, and copies them from the source's log start with translated ids; then "
+        f"{words.again(context.spec)}. To decide by hand instead (schemas.by_topic), roll back, delete the target "
+        "topics (clean_up in rollback-report.json), and start a new migration with another migration_id",
         details={"topics": dict(sorted(missed.items())[:100])},
     )
 
@@ -113,8 +114,8 @@ def _unsampled(context: PhaseContext, unread: Mapping[str, str]) -> SchemaIdsUns
         f"ids are translated, and {len(lines)} topics, in whose keys or values no ids were looked for so far, "
         f"could not be sampled again: {_shown(lines)}",
         where=context.where("cutover", topic=min(unread)),
-        next_step="correct what keeps the source or its registry from answering, then approve the cutover again; no "
-        "producer was stopped",
+        next_step="no producer was stopped: correct what keeps the source or its registry from answering, then "
+        f"{words.again(context.spec)}",
         details={"topics": dict(sorted(unread.items())[:100])},
     )
 

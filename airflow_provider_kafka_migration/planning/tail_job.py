@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.jobs import copy_jobs
+from airflow_provider_kafka_migration.jobs import copy_jobs, target_losses
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
@@ -30,7 +31,7 @@ def beside(context: PhaseContext, *before: Pass) -> Iterator[None]:
     :param before: passes that run before those for changes of the source.
     """
     with (
-        Follower(context, take_over.follow, *before),
+        Follower(context, take_over.follow, target_losses.note, *write_grants.passes(context.spec), *before),
         SchemaFollower(context),
         MapWriter(context.record, context.target),
         copy_jobs.beside(context),
@@ -41,7 +42,7 @@ def beside(context: PhaseContext, *before: Pass) -> Iterator[None]:
 def follow(context: PhaseContext, memory: dict[str, Any], *before: Pass) -> None:
     """Run the same once, for a task that wakes up now and then."""
     producer_ids.renew_if_due(context.record, context.target, memory)
-    Follower(context, take_over.follow, *before).once()
+    Follower(context, take_over.follow, target_losses.note, *write_grants.passes(context.spec), *before).once()
     SchemaFollower(context).once(memory)
     update_map(context.record, context.target)
 

@@ -99,6 +99,12 @@ class OpenSparkSubmitHook(SparkSubmitHook):
         return process.pid if process is not None and process.poll() is None else None
 
     @property
+    def exit_status(self) -> int | None:
+        """Exit status of ``spark-submit``; None while it runs."""
+        process = self._submit_sp
+        return None if process is None else process.poll()
+
+    @property
     def last_lines(self) -> Iterable[str]:
         """The last lines of its output, oldest first."""
         return tuple(self._last_submit_log_lines)

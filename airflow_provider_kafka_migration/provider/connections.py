@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+_WARNINGS_ONLY = logging.getLogger(f"{__name__}.aws")
+_WARNINGS_ONLY.setLevel(logging.WARNING)
 
 ConnectionGetter = Callable[[str], "Connection"]
 
@@ -340,8 +342,15 @@ def _keys_of(wrapper: Any) -> S3Keys:
 def _aws_wrapper(connection: Connection) -> Any:
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
 
+    class Quiet(AwsConnectionWrapper):
+        """Says nothing of where it found credentials: it would several times a task, before anything that matters."""
+
+        @property
+        def log(self) -> Any:
+            return _WARNINGS_ONLY
+
     _extra(connection)
-    return AwsConnectionWrapper(connection)
+    return Quiet(connection)
 
 
 def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, Any]:

@@ -32,6 +32,8 @@ MORE = "more"
 WAY_BACK = "way_back"
 #: Param that lets this run take the migration over from another one.
 TAKEOVER = "takeover"
+#: Of the DAG that rolls back.
+WITHDRAW_ACCESS = "withdraw_access"
 #: Params of a comparison: patterns of topic names, and the number of last offsets of each partition.
 COMPARED_TOPICS, COMPARED_LAST = "compared_topics", "compared_last"
 

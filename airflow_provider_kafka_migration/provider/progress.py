@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it.
+#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it. What runs
+#: beside a copy has keys of its own: ``progress.schemas``.
 STORE_KEY = "progress"
 #: A line that repeats the last one is written only this often: some tasks wait for days.
 UNCHANGED_SECONDS = 60.0
@@ -36,10 +37,11 @@ def interval_seconds() -> float:
 
 
 class ProgressSink:
-    """Accepts progress at any rate, and shows it at most every ``every_seconds``.
+    """Accepts progress at any rate, and shows that of each slot at most every ``every_seconds``.
 
     :param store: the task state store, or None if there is none (tests, CLI).
     :param write: receives the lines.
+    :param copies: the task copies: the figures of its copy are its progress, and nothing else is.
     """
 
     def __init__(
@@ -48,15 +50,18 @@ class ProgressSink:
         write: Callable[[str], None],
         *,
         every_seconds: float,
+        copies: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._write = write
         self._every_seconds = every_seconds
         self._clock = clock
-        self._shown_at: float | None = None
-        self._text = ""
-        self._written_at = 0.0
+        self._copies = copies
+        #: by slot: when its progress was shown
+        self._shown_at: dict[tuple[str, bool], float] = {}
+        #: by slot: its last line, and when that was written
+        self._written: dict[tuple[str, bool], tuple[str, float]] = {}
         self._lock = threading.Lock()
         self._names: Mapping[str, str] = {}
 
@@ -69,14 +74,15 @@ class ProgressSink:
         """Show this progress, unless progress was shown just before."""
         progress = replace(progress, phase=self._names.get(progress.phase, progress.phase))
         with self._lock:
-            now = self._clock()
-            if self._shown_at is not None and now - self._shown_at < self._every_seconds:
+            now, slot = self._clock(), progress.slot
+            if slot in self._shown_at and now - self._shown_at[slot] < self._every_seconds:
                 return
-            self._shown_at = now
+            self._shown_at[slot] = now
             text = line(progress)
-            news = text != self._text or now - self._written_at >= UNCHANGED_SECONDS
+            last_text, written_at = self._written.get(slot, ("", now))
+            news = text != last_text or now - written_at >= UNCHANGED_SECONDS
             if news:
-                self._text, self._written_at = text, now
+                self._written[slot] = text, now
         if news:
             self._write(text)
         self._save(progress)
@@ -85,7 +91,8 @@ class ProgressSink:
         if self._store is None:
             return
         try:
-            self._store.set(STORE_KEY, progress.figures())
+            beside = self._copies and not progress.heartbeat
+            self._store.set(f"{STORE_KEY}.{progress.phase}" if beside else STORE_KEY, progress.figures())
         except Exception as error:  # an unreachable state store must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
 
@@ -173,8 +180,8 @@ def call_all(callbacks: Sequence[Callback], context: Context, text: str) -> None
 
 
 class TroubleNotices:
-    """Processes the progress of a copy. It notifies once for each partition that fails, once each time some are stuck,
-    and once each time the tail's driver is silent although its task waits for it.
+    """Processes the progress of a copy. It notifies once for each partition that fails or whose records the target has
+    lost, once each time some are stuck, and once each time the tail's driver is silent although its task waits for it.
 
     :param notify: called with a line for people.
     :param gauge: writes a metric with its tags.
@@ -194,7 +201,7 @@ class TroubleNotices:
         self._migration_id = migration_id
         self._notify = notify
         self._gauge = gauge or write_gauge
-        self._failed = 0
+        self._failed = self._went_back = 0
         self._told_stuck = self._told_silent = False
         self._clock = clock
         self._heartbeat, self._heard_at = "", clock()
@@ -203,6 +210,7 @@ class TroubleNotices:
         """Return what was notified, for the task's next part on another machine; JSON-serializable."""
         return {
             "failed": self._failed,
+            "went_back": self._went_back,
             "stuck": self._told_stuck,
             "silent": self._told_silent,
             "heartbeat": self._heartbeat,
@@ -214,6 +222,7 @@ class TroubleNotices:
         if not memory:
             return
         self._failed, self._told_stuck = int(memory["failed"]), bool(memory["stuck"])
+        self._went_back = int(memory.get("went_back", 0))
         self._told_silent, self._heartbeat = bool(memory["silent"]), str(memory["heartbeat"])
         self._heard_at = self._clock() - max(time.time() - float(memory["heard_at"]), 0.0)
 
@@ -222,11 +231,11 @@ class TroubleNotices:
         if progress.failed < 0:
             return
         tags = {"migration_id": self._migration_id, "phase": progress.phase}
-        has_news = progress.failed > self._failed
+        has_news = progress.failed > self._failed or progress.went_back > self._went_back
         is_long = progress.stuck > 0 and progress.stuck_seconds >= STUCK_NOTICE_SECONDS
         has_news = has_news or (is_long and not self._told_stuck)
         # A new driver counts from 0, so a partition that fails again is reported again.
-        self._failed = progress.failed
+        self._failed, self._went_back = progress.failed, max(progress.went_back, 0)
         self._told_stuck = progress.stuck > 0 and (self._told_stuck or is_long)
         if has_news:
             self._notify(progress.message)

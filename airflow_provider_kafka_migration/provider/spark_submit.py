@@ -69,10 +69,10 @@ class HookProcess:
             self._error = error
 
     def poll(self) -> int | None:
-        """Return 0 after a success, 1 after a failure, None while it runs."""
+        """Return 0 after a success, the exit status of ``spark-submit`` or 1 after a failure, None while it runs."""
         if self._thread.is_alive():
             return None
-        return 0 if self._error is None else 1
+        return 0 if self._error is None else self._submitting.exit_status or 1
 
     def lines(self) -> tuple[str, ...]:
         """Return the last lines of its output; without any, the hook's own error."""

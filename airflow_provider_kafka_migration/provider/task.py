@@ -76,6 +76,10 @@ def run_owner(context: Context) -> str:
     return f"{task_instance.dag_id}/{task_instance.run_id}"
 
 
+#: Tasks that copy: other work goes on beside the copy.
+_COPIES = ("seed", "tail", "mirror")
+
+
 class MigrationTask:
     """Mixin for all operators and sensors of a migration. It makes no decisions: :class:`Migration` does.
 
@@ -174,7 +178,8 @@ class MigrationTask:
 
     def progress_sink(self, context: Context) -> ProgressSink:
         """Return a sink that shows progress in the task's log and in its state store."""
-        return ProgressSink(context.get("task_state_store"), log.info, every_seconds=interval_seconds())
+        store, copies = context.get("task_state_store"), self.phase in _COPIES
+        return ProgressSink(store, log.info, every_seconds=interval_seconds(), copies=copies)
 
     def pointers(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
         """Return what goes into XCom: the location of the facts, never the facts themselves."""

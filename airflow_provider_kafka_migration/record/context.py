@@ -119,10 +119,17 @@ class Progress:
     failed: int = -1
     stuck: int = -1
     stuck_seconds: float = -1.0
+    #: partitions of which the target has lost records after they were copied
+    went_back: int = -1
     #: changes each time the job's driver writes
     heartbeat: str = ""
     #: all that is known about a copy job, for metrics: not for people, and too large to be stored
     snapshot: Snapshot | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def slot(self) -> tuple[str, bool]:
+        """Where this is shown: what runs beside a copy, under the same name or another, must not hide its figures."""
+        return self.phase, bool(self.heartbeat)
 
     def __str__(self) -> str:
         parts = [f"{self.phase}: {self.message}"]

@@ -109,6 +109,18 @@ _ALL = (
     Code("B032", "storage overwrites what must be new", "use a store that honours If-None-Match on PutObject"),
     Code("W033", "the evidence bucket has no Object Lock", "use a bucket with Object Lock, or accept it"),
     Code("W034", "the clocks differ", "synchronise the clock of this machine (NTP)"),
+    Code(
+        "W047",
+        "the bucket removes, archives or locks what the journal's prefix has",
+        "exclude the prefix of storage.journal from the rule, or use another bucket: a migration whose journal has "
+        "lost an entry cannot go on, also not to free stopped producers",
+    ),
+    Code(
+        "I048",
+        "the bucket's rules for the journal could not be checked",
+        "check by hand that no lifecycle rule deletes or archives objects below storage.journal; to have it checked, "
+        "grant s3:GetLifecycleConfiguration and s3:GetBucketObjectLockConfiguration",
+    ),
     Code("B040", "the evidence cannot be signed", "set evidence.signing_key to a reference to an Ed25519 seed"),
     Code(
         "B041",
@@ -211,7 +223,18 @@ _ALL = (
         "include it (groups.include, groups.exclude), or accept that its consumers start by auto.offset.reset",
     ),
     Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
+    Code(
+        "W076",
+        "the target forgets offsets of idle groups earlier",
+        "raise offsets.retention.minutes on the target's brokers, or start each consumer there within that time",
+    ),
     # -- access
+    Code(
+        "W078",
+        "ACLs reach beyond the migrated topics on a target that others use",
+        "leave the principals out (acls.exclude_principals) and grant narrower ones by hand, or accept that they get "
+        "the same rights over what others have there",
+    ),
     Code(
         "W079",
         "others may write to the remote topics",

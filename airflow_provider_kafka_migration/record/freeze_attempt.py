@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.times import parse_iso
-from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.state import Resume, ResumeAction, State
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
@@ -103,6 +103,19 @@ def _attempt(journal: Journal, key: str, requested: JournalEntry) -> FreezeAttem
     )
 
 
+def lifted_resume(journal: Journal) -> Resume | None:
+    """Return what to do with a migration whose freeze was lifted, as long as no new cutover is approved; else None."""
+    attempt = latest(journal)
+    if attempt is None or not attempt.lifted or attempt.request is not None or journal.working_state is not State.TAIL:
+        return None
+    return Resume(
+        ResumeAction.REENTER,
+        State.TAIL,
+        f"freeze {attempt.number} was lifted and the copy goes on. In Airflow, {AGAIN}; on the command line, run "
+        "`kafka-migration resume FILE`",
+    )
+
+
 def _last_step(request: int | None, key: str) -> tuple[str, str | None]:
     return (steps.READY, key) if request is None else (steps.PROMOTED, None)
 
@@ -127,6 +140,13 @@ def _given_up(journal: Journal, key: str, requested: JournalEntry) -> JournalEnt
     )
 
 
+#: The one set of tasks with which a cutover begins again, whether its freeze was lifted or never began. The watch on
+#: the limit and the approval are in it; the command line says ``resume`` instead.
+AGAIN = (
+    "clear drain_ready and everything below it (tail, too, if it has ended): the cutover begins again with a new "
+    "approval"
+)
+
 READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
 
 
@@ -149,6 +169,6 @@ def boundary_ends(record: MigrationRecord, boundary: Boundary) -> dict[TopicPart
         raise FreezeFailed(
             f"{len(missing)} partitions appeared after the freeze; the first is {partition_name(missing[0])}",
             where=record.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
-            next_step="stop whoever creates topics or partitions on the source; then approve the cutover again",
+            next_step=f"stop whoever creates topics or partitions on the source; then {AGAIN}",
         )
     return {key: boundary.ends[partition_name(key)] for key in partitions}

@@ -2,7 +2,8 @@
 
 Between two steps of the cutover a scheduler has to notice the end of a task, an executor has to start the next one (a
 pod, a container, a fork), and the new task has to import its code and open the journal. While producers are frozen
-this happens five times. So it is measured where it costs nothing: between the phases before the cutover.
+this happens five times. So it is measured where it costs nothing: between the phases before the cutover. A freeze that
+was lifted has measured it where it counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
 from airflow_provider_kafka_migration.phase_table import CUTOVER
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import FORWARD, State
@@ -77,9 +79,85 @@ class Handover:
 
 
 def of(record: MigrationRecord) -> Handover:
-    """Measure the changes of this migration from its journal."""
+    """Measure the changes of this migration from its journal: in lifted freezes, else before the cutover."""
     changes = 0 if record.spec.cutover.in_one_task else CHANGES
-    return Handover(measure(record.journal.entries()), changes)
+    in_freezes = tuple(seconds for item in former_freezes(record) for seconds in item.handovers)
+    return Handover(in_freezes or measure(record.journal.entries()), changes)
+
+
+@dataclass(frozen=True)
+class FormerFreeze:
+    """What a freeze has taken so far, or until it was lifted.
+
+    :param handovers: seconds from the end of a task to the first act of the next one, in order.
+    """
+
+    number: int
+    frozen_seconds: float
+    handovers: tuple[float, ...]
+
+    @property
+    def handover_seconds(self) -> float:
+        """How much of it was hand-over between tasks."""
+        return min(sum(self.handovers), self.frozen_seconds)
+
+    @property
+    def work_seconds(self) -> float:
+        """How much of it was not."""
+        return self.frozen_seconds - self.handover_seconds
+
+    @property
+    def is_mostly_handover(self) -> bool:
+        """Whether the tasks have waited for each other for longer than they have worked."""
+        return self.handover_seconds > self.work_seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures for the facts of an approval."""
+        return {
+            "number": self.number,
+            "frozen_seconds": round(self.frozen_seconds, 1),
+            "handover_seconds": round(self.handover_seconds, 1),
+        }
+
+
+def former_freezes(record: MigrationRecord) -> list[FormerFreeze]:
+    """Return all freezes of this migration that were lifted, in order."""
+    found = [measure_freeze(record, entry.step_key or "", until=entry) for entry in record.freezes_lifted()]
+    return [item for item in found if item is not None]
+
+
+def measure_freeze(
+    record: MigrationRecord, key: str, *, until: JournalEntry | None = None, actor: str = ""
+) -> FormerFreeze | None:
+    """Measure a freeze by its steps in the journal; None: it has not begun.
+
+    :param until: its lift; None: now, in a step that has not journaled anything yet.
+    :param actor: who is in that step.
+    """
+    journal = record.journal
+    asked = journal.find_step(steps.FREEZE_REQUESTED, key)
+    if asked is None:
+        return None
+    end = parse_iso(until.at) if until is not None else record.now()
+    acts = [asked, *journal.steps(steps.FREEZE_VERIFIED, key)]
+    acts += [entry for entry in journal.steps(steps.CUTOVER_STEP) if (entry.step_key or "").startswith(f"{key}/")]
+    gaps = [
+        _seconds(before.at, str(entry.details.get("started_at", entry.at)))
+        for before, entry in itertools.pairwise(acts)
+        if before.actor != entry.actor
+    ]
+    last = acts[-1]
+    ended_by = until.actor if until is not None else actor
+    if gaps and last.actor != ended_by:
+        # The task that ended it had to begin, too; how much of the rest it has worked is not known.
+        gaps.append(min((end - parse_iso(last.at)).total_seconds(), statistics.median(gaps)))
+    frozen_seconds = (end - parse_iso(str(asked.details["requested_at"]))).total_seconds()
+    handovers = tuple(seconds for seconds in gaps if 0 <= seconds <= LONGEST_SECONDS)
+    return FormerFreeze(int(key), max(frozen_seconds, 0.0), handovers)
+
+
+def _seconds(before: str, after: str) -> float:
+    return (parse_iso(after) - parse_iso(before)).total_seconds()
 
 
 def measure(entries: Sequence[JournalEntry]) -> tuple[float, ...]:

@@ -249,7 +249,13 @@ class MigrationRecord:
 
     def are_writes_granted(self) -> bool:
         """Whether write access on the target is no longer held back until the client switch."""
-        return self.spec.acls.write_grants == "at_once" or self.journal.find_step(steps.WRITE_GRANTS) is not None
+        return self.spec.acls.write_grants == "at_once" or self.write_grants() is not None
+
+    def write_grants(self) -> JournalEntry | None:
+        """Return the step that gave write access on the target; ``None``: none did, or it was taken back."""
+        given = self.journal.find_step(steps.WRITE_GRANTS)
+        taken_back = self.journal.find_step(steps.WRITE_GRANTS_TAKEN_BACK)
+        return given if given is None or taken_back is None or given.seq > taken_back.seq else None
 
     def is_retention_restored(self) -> bool:
         """Whether configs that delete data are back on the target; from then on records may be missing there."""
@@ -474,7 +480,10 @@ class MigrationRecord:
     def has_tail_ended(self) -> bool:
         """Whether the tail has journaled its end since the last freeze request. A lifted freeze makes that end void."""
         done, asked = self.journal.find_step(steps.TAIL_DONE), self.journal.find_step(steps.FREEZE_REQUESTED)
-        return done is not None and (asked is None or done.seq > asked.seq)
+        if done is None or asked is None:
+            return done is not None
+        lifted = self.journal.find_step(steps.FREEZE_LIFTED, asked.step_key)
+        return done.seq > asked.seq and lifted is None
 
     # ---- cutover
 

@@ -39,6 +39,7 @@ TOPOLOGY_COPIED: Final = "topology_copied"
 ACLS_CREATING: Final = "acls_creating"
 ACLS_REMOVED: Final = "acls_removed"
 QUOTAS_SETTING: Final = "quotas_setting"
+USERS_CREATING: Final = "users_creating"
 #: [user]
 USER_CREATED: Final = "user_created"
 #: [user]
@@ -77,6 +78,8 @@ PRODUCER_IDS: Final = "producer_ids"
 SEED_DONE: Final = "seed_done"
 RESTORED: Final = "restored"
 TAIL_DONE: Final = "tail_done"
+#: The target's log end went back below what had been copied [topic-partition/log end-when it was seen].
+TARGET_LOST_RECORDS: Final = "target_lost_records"
 #: The token of a job that is about to be submitted to a Spark engine [name of the job document].
 SPARK_JOB_SUBMITTING: Final = "spark_job_submitting"
 #: The engine's id of that job [name of the job document].
@@ -107,6 +110,8 @@ DRIFT_FOLLOWED: Final = "source_drift_followed"
 #: Changes of the source that can only be named, each once.
 DRIFT_NAMED: Final = "source_drift_named"
 #: Write grants that the tail has seen held back since the plan, each binding once.
+#: Of a mirror: offsets of idle groups were written again, so that they expire later.
+GROUPS_REFRESHED: Final = "groups_refreshed"
 WRITE_GRANTS_SEEN: Final = "write_grants_seen"
 #: [time]
 DRAIN_READY: Final = "drain_ready"
@@ -174,6 +179,8 @@ OLD_CLUSTER_RELEASED: Final = "old_cluster_released"
 CLIENT_SWITCH_ACKNOWLEDGED: Final = "client_switch_acknowledged"
 #: Once it exists, ``plan_acls`` no longer defers anything.
 WRITE_GRANTS: Final = "write_grants"
+#: The cutover that gave them was abandoned.
+WRITE_GRANTS_TAKEN_BACK: Final = "write_grants_taken_back"
 PRODUCER_VISIBLE_RESTORED: Final = "producer_visible_restored"
 #: All content is proven equal; journaled before anything may be deleted on the target.
 CONTENT_PASSED: Final = "content_passed"

@@ -46,12 +46,16 @@ class Unit:
     :param number: of the slice, for people.
     :param left: the unfinished partitions; None: all that the job document has when the slice begins.
     :param pause: seconds to wait before it.
+    :param seconds: how long the slice is; 0: as the job document says.
+    :param first: partitions that go first, longest wait first.
     """
 
     lanes: tuple[int, ...]
     number: int
     left: tuple[tuple[str, int], ...] | None
     pause: float
+    seconds: int = 0
+    first: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         named = ", ".join(str(lane) for lane in self.lanes[:_MOST_NAMED])
@@ -160,7 +164,14 @@ class SliceLoop:
         now = time.monotonic()
         pause = min(self._rests.get(lane, 0.0) for lane in lanes) - now
         number = 1 + max(self._slices.get(lane, 0) for lane in lanes)
-        return Unit(tuple(sorted(lanes)), number, None if left is None else tuple(left), max(pause, 0.0))
+        return Unit(
+            tuple(sorted(lanes)),
+            number,
+            None if left is None else tuple(left),
+            max(pause, 0.0),
+            seconds=self._coordinator.slice_seconds(lanes),
+            first=tuple(self._coordinator.waiting(lanes)),
+        )
 
     def _ended(self, unit: Unit, future: Future[SliceOutcome]) -> None:
         outcome = self._outcome(unit, future)
@@ -192,7 +203,9 @@ class SliceLoop:
     def _slice(self, unit: Unit) -> SliceOutcome:
         if self._cancelled.wait(unit.pause):
             return SliceOutcome()
-        function = make_copy_slice(self._pointer, unit.lanes, self._run_lane, unit.left)
+        function = make_copy_slice(
+            self._pointer, unit.lanes, self._run_lane, unit.left, seconds=unit.seconds, first=unit.first
+        )
         what = f"{self._job.name} of {self._job.migration_id}: {unit}"
         with spark_errors(what):
             rows = self._runner.run(

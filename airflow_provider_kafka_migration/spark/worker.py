@@ -258,23 +258,35 @@ def make_copy_slice(
     lanes: Sequence[int],
     run: RunLane = run_lane,
     left: Sequence[tuple[str, int]] | None = None,
+    *,
+    seconds: int = 0,
+    first: Sequence[tuple[str, int]] = (),
 ) -> TaskFunction:
     """Return a task that drives lanes for one slice; its rows have :data:`~.rows.RESULT_COLUMNS`.
 
     :param left: partitions that are not finished yet; None: all partitions of the lanes.
+    :param seconds: length of the slice; 0: as the job document says.
+    :param first: partitions that go first, longest wait first.
     """
     numbers = sorted(lanes)
+    order = list(first)
     wanted = None if left is None else frozenset(left)
     pointer = pointer.refreshed()
 
     def copy_slice(_number: int) -> Iterator[ResultRow]:
-        return drive_lanes(pointer, numbers, run, wanted)
+        return drive_lanes(pointer, numbers, run, wanted, seconds=seconds, first=order)
 
     return copy_slice
 
 
 def drive_lanes(
-    pointer: JobPointer, lanes: list[int], run: RunLane, wanted: frozenset[tuple[str, int]] | None = None
+    pointer: JobPointer,
+    lanes: list[int],
+    run: RunLane,
+    wanted: frozenset[tuple[str, int]] | None = None,
+    *,
+    seconds: int = 0,
+    first: Sequence[tuple[str, int]] = (),
 ) -> Iterator[ResultRow]:
     """Drive some lanes in parallel, each in a thread; yield the rows of a lane as soon as it has ended its slice.
 
@@ -291,7 +303,9 @@ def drive_lanes(
     except MigrationError as error:
         yield from (error_row(number, error) for number in lanes)
         return
-    by_number = {lane.lane: _narrowed(lane, wanted) for lane in job.lanes}
+    if seconds:
+        job = job.model_copy(update={"slice_seconds": seconds})
+    by_number = {lane.lane: _narrowed(lane, wanted, first) for lane in job.lanes}
 
     def stop() -> bool:
         return ended.is_set() or watch.orphaned()
@@ -327,7 +341,11 @@ def _open_job(pointer: JobPointer) -> tuple[dict[str, Any], CopyJob]:
     return secrets, pointer.read(CopyJob, pointer.store(secrets))
 
 
-def _narrowed(lane: CopyLane, wanted: frozenset[tuple[str, int]] | None) -> CopyLane:
+def _narrowed(
+    lane: CopyLane, wanted: frozenset[tuple[str, int]] | None, first: Sequence[tuple[str, int]] = ()
+) -> CopyLane:
+    if first:
+        lane = lane.model_copy(update={"goes_first": list(first)})
     if wanted is None:
         return lane
     return lane.model_copy(update={"partitions": [spec for spec in lane.partitions if spec.key in wanted]})

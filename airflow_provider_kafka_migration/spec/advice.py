@@ -68,6 +68,7 @@ KEYS: Mapping[str, Key] = {
     "groups.exclude": Key(DEFAULT_UNTIL, grows_until=State.DRAIN_READY),
     "groups.early_sync": _key(State.DRAIN_READY),
     "groups.early_sync_interval": _key(State.DRAIN_READY),
+    "groups.uncommitted": _key(State.VALIDATING),
     "groups.on_active_source": _key(State.VALIDATING),
     "groups.on_deleted": _key(State.VALIDATING),
     "groups.deleted_after": _key(State.VALIDATING),

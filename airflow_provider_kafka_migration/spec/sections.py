@@ -234,6 +234,13 @@ class GroupsSection(Section):
     )
     early_sync_interval: Duration = Field("30s", description="How often early_sync brings them up to date.")  # type: ignore[assignment]
 
+    uncommitted: Literal["leave", "boundary"] = Field(
+        "leave",
+        description="Partitions that members of a group read on the source without having committed an offset. leave: "
+        "they begin by auto.offset.reset on the target; boundary: they begin at the cutover's boundary, once the group "
+        "has left the source, so that consumers with auto.offset.reset: latest skip nothing that is written after it.",
+    )
+
     on_deleted: Literal["keep", "delete"] = Field(
         "keep",
         description="Groups that were deleted on the source of a mirror. keep: the target keeps them; delete: they are "
@@ -251,6 +258,8 @@ class GroupsSection(Section):
 
     def why_left_out(self, group: str) -> str:
         """Return why a group is not part of the migration; empty if it is."""
+        if not group:
+            return "the empty group id, which Kafka 4 refuses: its tools fail on a cluster that has such a group"
         return why_not_selected("groups", group, self.include, self.exclude)
 
 

@@ -485,10 +485,10 @@ class S3Store:
 
     def object_args(self, key: str) -> dict[str, Any]:
         """Return the arguments of a request about an object other than PutObject."""
-        return {"Bucket": self.bucket, "Key": self._full_key(key), **self._on_object}
+        return {"Bucket": self.bucket, "Key": self.full_key(key), **self._on_object}
 
     def _put_request(self, key: str, data: Bytes, sha256: str | None = None) -> dict[str, Any]:
-        request = {"Bucket": self.bucket, "Key": self._full_key(key), "Body": data, **self._on_write}
+        request = {"Bucket": self.bucket, "Key": self.full_key(key), "Body": data, **self._on_write}
         if sha256 is not None:
             # Services that do not know this header still check the body: without Content-MD5 its SHA-256 is part of
             # the request's signature. MD5 of large segments costs more than sending them.
@@ -510,7 +510,7 @@ class S3Store:
         # A service that drops metadata leaves only the content to compare.
         return bool(self._client.get_object(**self.object_args(key))["Body"].read() == data)
 
-    def _full_key(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         check_key(key)
         return f"{self.prefix}/{key}" if self.prefix else key
 

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from airflow_provider_kafka_migration.compare.proven import forget_proven
+from airflow_provider_kafka_migration.copy.read_watch import forget_positions
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesOvertaken, Transient
@@ -99,6 +100,8 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     # The proofs apply to the topic that was deleted.
     for topic, partition in sorted(keys):
         forget_proven(context.journal_store, context.migration_id, topic, partition)
+    items = [item for item in job.partitions if item.key in keys]
+    forget_positions(context.journal_store, context.migration_id, items)
     bring.make_new_partitions(context, context.record.plan(), keys)
     context.journal.step(
         steps.TOPICS_MADE_AGAIN_DONE,

@@ -86,6 +86,8 @@ class DrainTrigger(BaseTrigger):
     longest_pause_seconds: ClassVar[float] = _LONGEST_PAUSE_SECONDS
     #: The same for refused credentials; the connections are read again before each check.
     max_refused_looks: ClassVar[int] = MAX_REFUSED_LOOKS
+    #: Errors of a check after which the next one may succeed.
+    passing: ClassVar[tuple[type[MigrationError], ...]] = (Transient, *CREDENTIALS_REFUSED)
     #: Whether a check contacts the clusters; if not, their connections are not resolved either.
     needs_clusters: ClassVar[bool] = True
 
@@ -184,7 +186,7 @@ class DrainTrigger(BaseTrigger):
                 silent_since = self._silent_since(event, silent_since)
                 if event.get("tail_silent") and _is_long_ago(silent_since):
                     return TriggerEvent({"status": TROUBLE_EVENT, **event})
-            except (Transient, *CREDENTIALS_REFUSED) as error:
+            except self.passing as error:
                 failures.add(error)
                 patience = self.patience()
                 self.log.warning("%d consecutive checks have failed: %s", failures.looks, error)

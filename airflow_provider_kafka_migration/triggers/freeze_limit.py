@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError
+from airflow_provider_kafka_migration.errors import UNREADABLE, MigrationError, Transient
 from airflow_provider_kafka_migration.triggers.drain import MAX_FAILED_LOOKS, DrainTrigger, Patience, failed
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class FreezeLimitTrigger(DrainTrigger):
     #: Treated like other failed checks: the task also reads the connections again, and does not end because of them.
     max_refused_looks: ClassVar[int] = MAX_FAILED_LOOKS
     needs_clusters: ClassVar[bool] = False
+    passing: ClassVar[tuple[type[MigrationError], ...]] = (Transient, *UNREADABLE)
 
     def __init__(self, *, nothing_to_lift: bool = False, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -64,7 +65,7 @@ class FreezeLimitTrigger(DrainTrigger):
 
     def may_pass(self, error: MigrationError) -> bool:
         """Wait also for refused credentials while nothing is frozen: else the task would check without any pause."""
-        return super().may_pass(error) or (self.nothing_to_lift and isinstance(error, CREDENTIALS_REFUSED))
+        return super().may_pass(error) or (self.nothing_to_lift and isinstance(error, UNREADABLE))
 
     def ended_by(self, error: MigrationError) -> TriggerEvent:
         """Return the event, with what the task has to know if it cannot read the journal either."""

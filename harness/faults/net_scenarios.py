@@ -26,7 +26,7 @@ from harness.raw_writer import RawTransactions, RawWriter, plain
 #: Every fifth of a second target brokers expire producers whose last record is older than a day.
 SWEEPING = {"producer.id.expiration.check.interval.ms": "200"}
 _SWEEP_SECONDS = 0.7
-_WAIT_SECONDS = 30.0
+_WAIT_SECONDS = 120.0
 _SLICE_SECONDS = 2
 _HOLE_RECORDS = 300
 

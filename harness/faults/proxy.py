@@ -27,7 +27,7 @@ PRODUCE = 0
 WRITE_TXN_MARKERS = 27
 #: How long a client's connection to the broker outlives the client, so that the broker surely reads all requests.
 _LINGER_SECONDS = 1.0
-_CALL_SECONDS = 10.0
+_CALL_SECONDS = 120.0
 
 
 class HeldRequest:

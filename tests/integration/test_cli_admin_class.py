@@ -23,7 +23,7 @@ from harness.compare import compare
 from harness.load import Kind, TopicLoad, load
 from tests.integration.test_cli_migration import Command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 USER = "alice"
 _PAGE = Path(__file__).parents[2] / "docs" / "topology.md"

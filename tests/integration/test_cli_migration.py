@@ -277,7 +277,8 @@ def test_kill_and_resume_ends_well_and_rollback_leaves_the_target(trial: Trial, 
     assert set(target_cluster.admin().list_topics(timeout=60).topics) >= {topic.name for topic in trial.topics}
 
 
-@pytest.mark.parametrize("end", [pytest.param("forward", marks=pytest.mark.soak), "rollback"])
+@pytest.mark.soak
+@pytest.mark.parametrize("end", ["forward", "rollback"])
 def test_a_cutover_that_fails_is_back_in_the_tail(
     trial: Trial, source_cluster: KafkaCluster, target_cluster: KafkaCluster, end: str
 ) -> None:

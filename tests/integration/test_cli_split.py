@@ -160,6 +160,7 @@ def test_backup_then_restore(halves: Halves, source_cluster: KafkaCluster, targe
     check_equal(halves, source_cluster, target_cluster)
 
 
+@pytest.mark.soak
 def test_both_sides_end_soon_on_sigterm_and_go_on(
     halves: Halves, source_cluster: KafkaCluster, target_cluster: KafkaCluster
 ) -> None:

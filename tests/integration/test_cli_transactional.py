@@ -20,7 +20,7 @@ from harness.load import Kind, TopicLoad, load
 from tests.integration.test_cli_migration import Command
 from tests.integration.transactional.transactional_support import FOREIGN_KEY, content, foreign_writers, split
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 
 def test_a_migration_into_a_topic_of_others(

@@ -275,6 +275,7 @@ def _check_evidence(trip: Trip) -> None:
     assert bundle["way_back"]["ready_for_client_return"]["returns_to"] == first.parent.name
 
 
+@pytest.mark.soak
 def test_the_new_cluster_is_kept(trip: Trip) -> None:
     before = _overrides(trip.old, trip)
     early = trip.back("run", status=1)["error"]
@@ -357,6 +358,7 @@ def test_killed_again_and_again_while_applications_write(trip: Trip) -> None:
     trip.check_equal(trip.new, trip.old, leave_out=trip.topic("clicks"))
 
 
+@pytest.mark.soak
 def test_a_foreign_record_on_the_old_side_stops_its_partition_and_is_named(trip: Trip) -> None:
     trip.forward()
     trip.live(trip.new, "second")
@@ -394,6 +396,7 @@ def _leave_out(trip: Trip, topic: str) -> None:
     assert topic in trip.back("leave-out", topic, "--approve", asked["code"], status=0)["left_out"]
 
 
+@pytest.mark.soak
 def test_a_boundary_that_does_not_hold_any_more_is_refused(trip: Trip) -> None:
     """Somebody wrote to the old cluster after the switch: the way back does not begin on that partition."""
     trip.forward()
@@ -415,7 +418,7 @@ def _may_write(cluster: KafkaCluster, topic: str) -> bool:
     return told[0] is None
 
 
-@pytest.mark.parametrize("end", ["keep", "back"])
+@pytest.mark.parametrize("end", [pytest.param("keep", marks=pytest.mark.soak), "back"])
 def test_producers_of_the_old_cluster_are_denied_until_the_end(trip: Trip, end: str) -> None:
     trip.old.forget_rights("alice")
     trip.old.allow("alice", "topic", trip.prefix, ["write", "describe"], prefixed=True)

@@ -97,6 +97,7 @@ def test_wrong_password_is_refused(cluster: KafkaCluster, mechanism: Mechanism) 
     assert KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
 def test_tls_listeners(version: str, tmp_path: Path) -> None:
     with KafkaCluster(tmp_path / "c", version, tls=True, users={"alice": "secret"}) as cluster:

@@ -239,6 +239,7 @@ def test_groups_stand_where_they_are_put(source_cluster: KafkaCluster, topics: d
     assert all(offset > 50 for offset in middle.values())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [Kind.PLAIN, Kind.TRANSACTIONAL, Kind.COMPACTED, Kind.HEAD_DELETED])
 def test_a_group_that_stops_and_goes_on_reads_all_once(
     source_cluster: KafkaCluster, topics: dict[Kind, TopicLoad], kind: Kind, unique_name: Callable[[str], str]

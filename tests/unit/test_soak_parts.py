@@ -64,5 +64,10 @@ def test_a_part_is_run_alone_and_help_runs_nothing(
     assert run[0][-4:] == ["tests/integration/airflow", "-x", "-k", "one or two"]
     assert "airflow: FAILED (1)" in capsys.readouterr().out
     run.clear()
+    monkeypatch.setattr(soak.subprocess, "run", lambda *_, **__: type("Done", (), {"returncode": 5})())
+    assert soak.main(["copy"]) == 0, "its tests are not those that are wanted"
+    monkeypatch.setenv("PYTEST_ARGS", "")
+    assert soak.main(["copy"]) == 1, "a part that has no tests any more"
+    monkeypatch.setattr(soak.subprocess, "run", fake)
     soak.main([])
     assert len(run) == len(soak.PARTS)

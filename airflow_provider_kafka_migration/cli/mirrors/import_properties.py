@@ -45,7 +45,12 @@ def import_properties(
 
     found = read_properties(_text(file), path=str(file))
     document = _document(found, journal, connections)
-    needs = _checked(document, parse_mirrors, str(output))
+    needs = [
+        {"path": f"flows.{flow.name}.{key}", "reason": reason}
+        for flow in found.flows
+        for key, reason in flow.to_correct.items()
+    ]
+    needs += _checked(document, parse_mirrors, str(output))
     written = [_write(output, _yaml(document), 0o644)]
     if connections is not None:
         connections.mkdir(parents=True, exist_ok=True)

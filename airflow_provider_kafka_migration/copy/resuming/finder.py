@@ -17,7 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.copy.holes import delete_fillers_again
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, advance_sequence
+from airflow_provider_kafka_migration.copy.partition import (
+    NotedPosition,
+    PartitionCopy,
+    ResumePoint,
+    advance_sequence,
+)
 from airflow_provider_kafka_migration.copy.resuming import log_end
 from airflow_provider_kafka_migration.copy.resuming.agreement import (
     Agreement,
@@ -96,6 +101,12 @@ class _Look:
         return batch
 
     @property
+    def lost(self) -> NotedPosition | None:
+        """The position that an earlier slice has noted, if the log ends below it: the target has lost records."""
+        noted = self.copy.read.noted
+        return noted if noted is not None and self.ends.log_end_offset < noted.target_offset else None
+
+    @property
     def floor(self) -> int:
         """The offset below which this migration has written nothing that is still in the log."""
         return max(self.ends.log_start_offset, min(self.copy.spec.target_start_offset, self.ends.log_end_offset))
@@ -137,6 +148,7 @@ class ResumeFinder:
         found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
         looks = self._settled(copies, lane_maps, found)
         self._find_last(looks, found)
+        self._identify([look for look in looks if look.copy not in _failed(found)])
         looks = self._prove_ends(looks, found)
         failed = _failed(found)
         looks = self._not_truncated([look for look in looks if look.copy not in failed], found)
@@ -146,7 +158,7 @@ class ResumeFinder:
             try:
                 read, ends = reads.get(look.copy), source_ends.get(look.copy.key)
                 self._check(look, read, ends, lane_maps)
-                found[look.copy] = self._point(look, self._source_epoch(look, read, ends))
+                found[look.copy] = self._point(look, self._source_epoch(look, read, ends))._replace(lost=look.lost)
             except MigrationError as error:
                 found[look.copy] = error
         return found
@@ -223,6 +235,23 @@ class ResumeFinder:
                 look.tail = tail
             except MigrationError as error:
                 found[look.copy] = error
+
+    def _identify(self, looks: Sequence[_Look]) -> None:
+        """Determine on which target topics earlier positions were noted: on another one they mean nothing.
+
+        A topic that was deleted on the target and created again is empty because somebody wanted it so. A topic with
+        the same id whose log ends earlier than before has lost records.
+        """
+        asked = {
+            look.copy.spec.target_topic for look in looks if look.last is None or not look.copy.read.target_topic_id
+        }
+        found = self._target.metadata(asked) if asked else {}
+        for look in looks:
+            read, topic = look.copy.read, found.get(look.copy.spec.target_topic)
+            present = "" if topic is None else topic.topic_id
+            if present and read.target_topic_id not in ("", present):
+                read.noted, read.first_end_offset = None, -1
+            read.target_topic_id = present or read.target_topic_id
 
     def _prove_ends(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
         """Prove the position of partitions whose last records may have been deleted on the target.
@@ -515,6 +544,9 @@ def _read_up_to(look: _Look) -> ReadUpTo | None:
         position = look.at_end.source_offset
     elif look.last is not None:
         position = look.map.source_position(look.last.next_offset)
+    elif look.lost is not None and look.copy.read.before is not None:
+        # All of it was lost on the target, so the source has to have it still.
+        return ReadUpTo(*look.copy.read.before)
     else:
         return None
     if look.copy.read.leader_epoch >= 0:

@@ -6,6 +6,9 @@
 3. The target must still have everything below the position: its log does not end below it, and the migration wrote the
    last record that the position names. (This detects an unclean election, or a topic that was deleted and recreated.)
    Where others may have caused that record to be compacted away (merged topics), its absence proves nothing.
+4. Nothing that the migration has committed lies behind the position: a partition of ``__consumer_offsets`` that went
+   back (unclean election, a restored disk) gives an older one that is as valid as the last, and everything since would
+   be copied twice. The position that an earlier slice has noted must not be ahead of it either.
 
 Many partitions resume at a time: requests to one coordinator are sent together.
 """
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from airflow_provider_kafka_migration.copy.append_errors import is_concurrent
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
 from airflow_provider_kafka_migration.copy.transactions import ProducerSession
+from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
 from airflow_provider_kafka_migration.errors import (
     KEEP_MERGED,
     BrokerBusy,
@@ -30,7 +34,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka import transactions as requests
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition
+from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, Aborted, FetchedPartition
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, fetch_span, fetch_where_possible, read_ends
 from airflow_provider_kafka_migration.kafka.transactions import Producer
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
@@ -46,6 +50,8 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
 #: After this time the coordinator ends an open transaction by itself; until then it holds read-committed readers back.
 TRANSACTION_TIMEOUT_MS = 30_000
 _LAST_BATCH_BYTES = 128 * 1024
+#: How much of the log behind a position is read where no slice has noted that very position: others may write there.
+_BEHIND_BYTES = 4 * 1024 * 1024
 
 #: The resume point; None: not known yet, ask again soon; or the error of the partition.
 Resumed = ResumePoint | MigrationError | None
@@ -199,10 +205,62 @@ class TransactionalResumer:
             if look.position is not None and end.log_end_offset < look.position.target_offset:
                 found[look.copy] = self._went_back(look, f"the log ends at {end.log_end_offset}")
                 continue
+            noted = look.copy.read.noted
+            if look.position is not None and noted is not None and look.position.target_offset < noted.target_offset:
+                found[look.copy] = self._old_position(look, noted.target_offset - 1)
+                continue
             good.append(look)
-        bad = self._foreign_ends(good)
-        found.update(bad)
-        return [look for look in good if look.copy not in bad]
+        for check in (self._foreign_ends, self._old_positions):
+            bad = check(good)
+            found.update(bad)
+            good = [look for look in good if look.copy not in bad]
+        return good
+
+    def _old_positions(self, looks: Sequence[_Look]) -> dict[PartitionCopy, MigrationError]:
+        """Return an error for each partition that has records of the migration behind the position."""
+        behind = {
+            look.copy.target_key: look
+            for look in looks
+            if look.position is not None and look.ends is not None and look.ends.log_end_offset > _start_behind(look)
+        }
+        if not behind:
+            return {}
+        places = [(key, _start_behind(look)) for key, look in sorted(behind.items())]
+        answers, _ = fetch_where_possible(self._target, places, isolation=READ_COMMITTED, max_bytes=_LAST_BATCH_BYTES)
+        bad: dict[PartitionCopy, MigrationError] = {}
+        for key, look in sorted(behind.items()):
+            try:
+                offset = self._committed_behind(key, look, answers.get(key))
+            except OutsideOfLog:
+                continue  # retention was faster than this check
+            except MigrationError as error:
+                bad[look.copy] = error
+                continue
+            if offset is not None:
+                bad[look.copy] = self._old_position(look, offset)
+        return bad
+
+    def _committed_behind(self, key: TopicPartition, look: _Look, answer: FetchedPartition | None) -> int | None:
+        """Return the first offset behind the position at which the migration has committed records; None: not seen."""
+        assert look.position is not None
+        offset, size = _start_behind(look), 0
+        batches: Sequence[AnyBatch] = []
+        if answer is not None and not answer.error_code:
+            batches = read_batches(answer.records)[0]
+            size = len(answer.records)
+            own = _own_committed(batches, answer.aborted, look)
+            if own is not None:
+                return own
+            offset = batches[-1].next_offset if batches else offset
+        noted = look.copy.read.noted
+        is_noted = noted is not None and noted.target_offset == look.position.target_offset
+        while size < (_LAST_BATCH_BYTES if is_noted else _BEHIND_BYTES):
+            span = fetch_span(self._target, key, offset, isolation=READ_COMMITTED)
+            own = _own_committed(span.batches, span.aborted, look)
+            if own is not None or span.until_offset <= offset:
+                return own
+            offset, size = span.until_offset, size + len(span.records)
+        return None
 
     def _foreign_ends(self, looks: Sequence[_Look]) -> dict[PartitionCopy, MigrationError]:
         """Return an error for each partition whose record at the position the migration has not written."""
@@ -264,6 +322,22 @@ class TransactionalResumer:
             },
         )
 
+    def _old_position(self, look: _Look, offset: int) -> PositionLost:
+        assert look.position is not None
+        return PositionLost(
+            f"the committed position is at target offset {look.position.target_offset}, but the migration has "
+            f"committed records behind it, at least up to offset {offset}: they would be copied twice",
+            where=self._where(look.copy),
+            next_step="the group's offsets went back (unclean election of __consumer_offsets, a restored disk?): "
+            + self._way_out(),
+            details={
+                "target_offset": look.position.target_offset,
+                "source_offset": look.position.source_offset,
+                "behind_offset": offset,
+                "group": group_name(self._migration_id),
+            },
+        )
+
     def _way_out(self) -> str:
         if self._merges:
             return KEEP_MERGED
@@ -284,6 +358,26 @@ def _last_run(look: _Look) -> OffsetRange | None:
     if position is None or ends is None or not position.runs or position.target_offset - 1 < ends.log_start_offset:
         return None
     return position.runs[-1]
+
+
+def _start_behind(look: _Look) -> int:
+    """Return the first target offset behind the position that is still there."""
+    assert look.position is not None
+    assert look.ends is not None
+    return max(look.position.target_offset, look.ends.log_start_offset)
+
+
+def _own_committed(batches: Sequence[AnyBatch], aborted: Sequence[Aborted], look: _Look) -> int | None:
+    """Return the last offset of the first committed batch of the migration behind the position; None: there is none."""
+    assert look.position is not None
+    own = {*look.position.producer_ids, look.producer.producer_id}
+    transactions = AbortedTransactions(aborted)
+    for batch in batches:
+        if not isinstance(batch, RawBatch) or transactions.drops(batch) or batch.is_control:
+            continue
+        if batch.producer_id in own and batch.next_offset > look.position.target_offset:
+            return batch.last_offset
+    return None
 
 
 def _last_offset(look: _Look) -> int:

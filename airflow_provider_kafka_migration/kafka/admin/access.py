@@ -207,6 +207,7 @@ def acl_row(acl: Acl) -> list[str]:
 
 API_DESCRIBE_USER_SCRAM = 50
 RESOURCE_NOT_FOUND = 91
+NOT_CONTROLLER = 41
 #: ``ScramMechanism`` numbers -> names.
 MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
@@ -235,15 +236,23 @@ class NewScramCredential:
 class UsersAdmin(ClusterAdmin):
     """Describe and create SCRAM users."""
 
-    def scram_users(self) -> list[ScramUser] | None:
+    def scram_users(self, *, broker_id: int | None = None) -> list[ScramUser] | None:
         """List all SCRAM users, ascending; ``None`` where brokers lack the api (before 2.7, KRaft before 3.5).
 
+        :param broker_id: the broker to ask; ``None``: the controller, which in KRaft is any broker. A broker with
+            ZooKeeper that is not the controller does not answer: then ``None``.
         :raises PermissionMissing: Describe on the cluster is missing; an empty list is never returned instead.
         """
         if self.api_version(API_DESCRIBE_USER_SCRAM) < 0:
             return None
         self._check_may_describe()
-        response = self.wire.controller_request(DescribeUserScramCredentialsRequest(users=None))
+        request = DescribeUserScramCredentialsRequest(users=None)
+        if broker_id is None:
+            response = self.wire.controller_request(request)
+        else:
+            response = self.wire.request(request, broker_id)
+            if response.error_code == NOT_CONTROLLER:
+                return None
         self.check(
             response.error_code,
             response.error_message,
@@ -338,14 +347,15 @@ class Quota:
 class QuotasAdmin(AdminBase):
     """Describe and change client quotas."""
 
-    def quotas(self) -> list[Quota] | None:
+    def quotas(self, *, broker_id: int | None = None) -> list[Quota] | None:
         """List all client quotas, ascending by entity; ``None`` before 2.6. Needs DescribeConfigs on the cluster.
 
+        :param broker_id: the broker to ask; ``None``: any.
         :raises PermissionMissing: the permission is missing; an empty list is never returned instead.
         """
         if self.api_version(API_DESCRIBE_CLIENT_QUOTAS) < 0:
             return None
-        response = self.wire.request(DescribeClientQuotasRequest(components=[], strict=False))
+        response = self.wire.request(DescribeClientQuotasRequest(components=[], strict=False), broker_id)
         self.check(
             response.error_code,
             response.error_message,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -369,7 +370,16 @@ def _described(item: Any, kind: str) -> GroupDescription:
     error = item_error(item.error_code, item.error_message)
     if error is not None and error.code == GROUP_ID_NOT_FOUND:  # from v6 on; before: state Dead
         return GroupDescription(item.group_id, kind, "Dead")
-    members = (GroupMember(member.member_id, member.client_id, member.client_host) for member in item.members)
+    is_consumer = item.protocol_type == "consumer"
+    members = (
+        GroupMember(
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            _assigned(member.member_assignment) if is_consumer else (),
+        )
+        for member in item.members
+    )
     return GroupDescription(
         item.group_id,
         kind,
@@ -377,6 +387,26 @@ def _described(item: Any, kind: str) -> GroupDescription:
         tuple(sorted(members, key=lambda member: member.member_id)),
         error,
     )
+
+
+def _assigned(data: bytes | None) -> tuple[TopicPartition, ...]:
+    """Read the partitions of ConsumerProtocolAssignment; none where a client has written something else."""
+    found: list[TopicPartition] = []
+    try:
+        view, at = memoryview(data or b""), 2
+        (topics,) = struct.unpack_from(">i", view, at)
+        at += 4
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", view, at)
+            topic = bytes(view[at + 2 : at + 2 + length]).decode()
+            at += 2 + length
+            (count,) = struct.unpack_from(">i", view, at)
+            numbers = struct.unpack_from(f">{count}i", view, at + 4)
+            at += 4 + 4 * count
+            found += [(topic, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(sorted(found))
 
 
 def _described_by_assignment(item: Any, kind: str) -> GroupDescription:

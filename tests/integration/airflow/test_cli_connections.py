@@ -41,7 +41,7 @@ def test_plain_binary_finds_a_connection_of_the_database(tmp_path: Path) -> None
         AIRFLOW_HOME=str(tmp_path), AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{tmp_path / 'airflow.db'}"
     )
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     assert found, done.stderr[-2000:]

@@ -98,7 +98,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, minimal_spec: dict[str, Any]
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))

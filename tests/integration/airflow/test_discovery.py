@@ -41,7 +41,7 @@ def _run(code: str, *, lazy: bool) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -27,7 +27,7 @@ from harness.brokers import KafkaCluster
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
 
 #: Commands end within this time, whatever is wrong: it is far beyond all bounded waits, so only what hangs exceeds it.
-BOUND_SECONDS = 90.0
+BOUND_SECONDS = 240.0
 _ANY_ACL = AclBindingFilter(
     ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
 )

@@ -334,7 +334,9 @@ def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
+def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, monkeypatch: pytest.MonkeyPatch, when: Any) -> None:
+    # So long the lift waits for a request that may still be under way.
+    monkeypatch.setattr(frozen, "ACL_SECONDS", 2.0)
     lab = acl_lab
     topic = lab.topics[0]
     context = lab.begin()

@@ -126,7 +126,9 @@ def test_copy_goes_on_when_the_records_come(scene: Scene, fault: Fault) -> None:
     scene.check()
 
 
-@pytest.mark.parametrize("fault", [empty, cut_short, redirected])
+@pytest.mark.parametrize(
+    "fault", [empty, pytest.param(cut_short, marks=pytest.mark.soak), pytest.param(redirected, marks=pytest.mark.soak)]
+)
 def test_copy_stops_with_a_name_when_they_do_not(scene: Scene, fault: Fault) -> None:
     scene.hurry()
     faults = scene.faults("source", fault, above=300)
@@ -140,8 +142,16 @@ def test_copy_stops_with_a_name_when_they_do_not(scene: Scene, fault: Fault) -> 
     scene.check()
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "side"),
+    [
+        *zip(FAULTS, ["source", "target", "source", "target"], strict=True),
+        *(
+            pytest.param(fault, side, marks=pytest.mark.soak)
+            for fault, side in zip(FAULTS, ["target", "source", "target", "source"], strict=True)
+        ),
+    ],
+)
 def test_take_over(scene: Scene, side: Side, fault: Fault) -> None:
     """The end of the target is compared with the source, both read through the fault."""
     scene.copy.run(until={scene.key: HALF - 100})
@@ -151,7 +161,7 @@ def test_take_over(scene: Scene, side: Side, fault: Fault) -> None:
     scene.check()
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", ["source", pytest.param("target", marks=pytest.mark.soak)])
 def test_take_over_stops_with_a_name(scene: Scene, side: Side) -> None:
     scene.hurry()
     scene.copy.run(until={scene.key: HALF - 100})

@@ -27,6 +27,7 @@ def test_with_all_nets(lab: FaultLab, name: str) -> None:
     assert damage.named or not damage.found, damage
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", one_broker({"all"}))
 def test_without_one_net(lab: FaultLab, name: str) -> None:
     off, scenario, _ = SCENARIOS[name]

@@ -1,4 +1,4 @@
-"""Random faults, in small; ``make soak`` has hundreds."""
+"""Random faults, in small; the part ``faults`` of ``make soak`` has hundreds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness.faults.lab import FaultLab
 from harness.faults.random_faults import FaultRun
 from harness.faults.writers import THREE_YEARS_SECONDS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(
     ("brokers", "age_seconds"),
     [
         pytest.param(1, 0.0, id="records of today, one broker"),
-        pytest.param(3, THREE_YEARS_SECONDS, id="records of three years ago, three brokers", marks=pytest.mark.soak),
+        pytest.param(3, THREE_YEARS_SECONDS, id="records of three years ago, three brokers"),
     ],
 )
 def test_random_faults_cost_nothing(tmp_path: Path, brokers: int, age_seconds: float) -> None:

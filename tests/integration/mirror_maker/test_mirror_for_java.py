@@ -15,7 +15,7 @@ from harness.compare import read_records
 from harness.mirror_client import PATTERN_VERSION, VERSION, MirrorClient, Offsets, mirror_client
 from tests.integration.mirrors.mirror_support import Flow, eventually, flow_name
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 _RECORDS = 200
 

@@ -80,7 +80,7 @@ def _wait_for(cluster: KafkaCluster, topic: str, name: str, in_force: str, own: 
     eventually(is_so, f"{name}={in_force} on {topic}, {'as its default' if own is None else 'set on the topic'}")
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("side", [pytest.param("source", marks=pytest.mark.soak), "target"])
 def test_a_config_that_is_deleted_on_the_source_falls_back_to_the_default_of_the_chosen_side(
     side: str, clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
 ) -> None:
@@ -161,7 +161,7 @@ def _types(cluster: KafkaCluster, topic: str, offsets: list[int]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("ending", ["promote", "end"])
+@pytest.mark.parametrize("ending", ["promote", pytest.param("end", marks=pytest.mark.soak)])
 def test_log_append_time_keeps_the_times_of_the_source_and_is_set_at_the_end(
     ending: str, clusters: tuple[KafkaCluster, KafkaCluster], tmp_path: Path
 ) -> None:

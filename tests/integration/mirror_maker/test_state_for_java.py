@@ -151,6 +151,7 @@ def test_java_clients_get_exact_offsets_of_every_kind_of_partition(
     )
 
 
+@pytest.mark.soak
 def test_a_group_with_a_pending_commit_holds_up_no_other_one(lab: Lab, java: MirrorClient) -> None:
     """An application has left its transaction open, which had the group's offsets: brokers answer that they change."""
     alias = f"pending{lab.migration_id.replace('.', '-')}"

@@ -17,6 +17,10 @@ from typing import Any
 import yaml
 
 from airflow_provider_kafka_migration.cli.frame import ExitCode
+from airflow_provider_kafka_migration.journal import Journal
+from airflow_provider_kafka_migration.spec import load_spec
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.open import open_store
 from harness.brokers import KafkaCluster
 from harness.compare import bounds
 from harness.processes import wait_for
@@ -92,6 +96,13 @@ class Flow:
         found: str | None = json.loads(out)["state"]
         return found
 
+    def journal_state(self) -> State | None:
+        """The state, as the journal has it: for waits, because each command takes seconds of processor time."""
+        spec = load_spec(self.spec)
+        journal = Journal(open_store(spec.storage.journal), spec.migration_id)
+        journal.refresh()
+        return journal.tip_state
+
     def begin(self, action: str = "run") -> tuple[subprocess.Popen[str], Path]:
         """Run the mirror in the background; return its process and its log."""
         path = self.folder / f"{self.name}-{time.monotonic_ns()}.log"
@@ -104,7 +115,7 @@ class Flow:
 
         def mirrors() -> bool:
             assert process.poll() is None, log.read_text(encoding="utf-8")
-            return self.state() == "mirroring"
+            return self.journal_state() is State.TAIL
 
         wait_for(f"{self.name} mirrors", mirrors, SECONDS, 0.5)
         return process

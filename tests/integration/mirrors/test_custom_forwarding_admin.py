@@ -204,6 +204,7 @@ def test_custom_forwarding_admin(scene: Scene) -> None:
     ), "the journal has no password"
 
 
+@pytest.mark.soak
 def test_a_class_that_only_claims_success_is_found_out(scene: Scene) -> None:
     """It says that it has created topics which the cluster does not have: first the precheck's, then the mirror's."""
     topic = scene.create("claimed", 1)

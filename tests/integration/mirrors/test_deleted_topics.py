@@ -89,7 +89,10 @@ def test_a_topic_is_deleted_by_approval_and_mirrored_afresh(
     assert lost_records(new, acknowledged) == []
 
 
-@pytest.mark.parametrize(("command", "state"), [(("end",), "ended"), (("promote", "--source-gone"), "promoted")])
+@pytest.mark.parametrize(
+    ("command", "state"),
+    [pytest.param(("end",), "ended", marks=pytest.mark.soak), (("promote", "--source-gone"), "promoted")],
+)
 def test_a_remote_topic_that_somebody_has_deleted_holds_up_no_request(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,

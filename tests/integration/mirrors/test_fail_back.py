@@ -117,7 +117,8 @@ def test_clients_fail_back_after_a_planned_promotion(
     ]
 
 
-@pytest.mark.parametrize("policy", ["leave_out", pytest.param("append", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("policy", ["leave_out", "append"])
 def test_a_source_returns_with_records_that_nobody_mirrored(
     policy: str,
     target_cluster: KafkaCluster,

@@ -18,7 +18,7 @@ from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.mirrors.scenario_support import SECONDS, Scene, make_scene
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 LIMIT = LagLimit(seconds=3600, records=100)
 #: More bytes than a copier takes before its rate applies.

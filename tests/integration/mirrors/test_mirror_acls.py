@@ -164,7 +164,7 @@ def promote(scene: Scene) -> dict[str, Any]:
 # -- a life of rights -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("naming", ["default", "identity"])
+@pytest.mark.parametrize("naming", ["default", pytest.param("identity", marks=pytest.mark.soak)])
 def test_rights_follow_and_writing_waits_for_the_promotion(
     make: Callable[..., Scene], source_cluster: KafkaCluster, target_cluster: KafkaCluster, naming: str
 ) -> None:
@@ -209,6 +209,7 @@ def test_rights_follow_and_writing_waits_for_the_promotion(
     assert may_write(target_cluster, WRITER, remote), "the client goes on there"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("section", [{"write_grants": "never"}, {"policy": "mirror_maker"}])
 def test_never_is_never(
     make: Callable[..., Scene], source_cluster: KafkaCluster, target_cluster: KafkaCluster, section: dict[str, str]
@@ -239,6 +240,7 @@ def test_never_is_never(
     assert not may_write(target_cluster, READER, remote)
 
 
+@pytest.mark.soak
 def test_a_right_to_all_topics_of_the_source_opens_no_topic_of_the_target_s_own(
     make: Callable[..., Scene], source_cluster: KafkaCluster, target_cluster: KafkaCluster
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_right_to_all_topics_of_the_source_opens_no_topic_of_the_target_s_own(
 # -- absence is not evidence ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_what_the_source_does_not_show_is_not_withdrawn(
     own_cluster: KafkaCluster, make: Callable[..., Scene], target_cluster: KafkaCluster
 ) -> None:
@@ -315,6 +318,7 @@ def test_what_the_source_does_not_show_is_not_withdrawn(
     assert may_write(target_cluster, WRITER, remote)
 
 
+@pytest.mark.soak
 def test_a_target_without_an_authorizer_is_named_and_gets_its_acls_later(
     own_cluster: KafkaCluster, make: Callable[..., Scene], source_cluster: KafkaCluster
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_flow_is_killed_paused_resumed_and_promoted(flow: Flow) -> None:
     assert flow("resume", status=ExitCode.FAILED)["error"]["code"] == "ILLEGAL_TRANSITION"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_source_is_gone(
     target_cluster: KafkaCluster,

@@ -187,6 +187,7 @@ def _adopted(flow: Flow) -> Mapping[tuple[str, int], dict[str, Any]]:
     }
 
 
+@pytest.mark.soak
 def test_mirror_maker_goes_on_where_a_mirror_has_ended(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,

@@ -52,7 +52,7 @@ def _bounds(cluster: KafkaCluster, topic: str) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("policy", ["own", "source"])
+@pytest.mark.parametrize("policy", [pytest.param("own", marks=pytest.mark.soak), "source"])
 def test_both_sides_delete_and_compact(eager: tuple[KafkaCluster, KafkaCluster], policy: str, tmp_path: Path) -> None:
     source, target = eager
     # A second try on the same clusters has topics and groups of its own.

@@ -29,7 +29,7 @@ from harness.mirror_client import Offsets, mirror_client
 from harness.processes import HarnessError, wait_for
 from tests.integration.mirrors.mirror_support import SECONDS, STARTED, eventually, log_ends
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1500)]
 
 _PAGE = Path(__file__).parents[3] / "docs" / "mirrors.md"
 _SECTION = "### In ten minutes, in the same topics"

@@ -123,7 +123,7 @@ def is_refused(producer: LiveProducer) -> bool:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_producers_are_denied_and_every_record_that_was_acknowledged_arrives(
     make_flow: Callable[..., Flow], is_killed: bool
 ) -> None:
@@ -156,6 +156,7 @@ def test_producers_are_denied_and_every_record_that_was_acknowledged_arrives(
     assert producer.count() > 100
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_webhook_stops_the_producers_and_keeps_them_stopped(make_flow: Callable[..., Flow]) -> None:
     flow = make_flow()
@@ -176,6 +177,7 @@ def test_a_webhook_stops_the_producers_and_keeps_them_stopped(make_flow: Callabl
     check_nothing_lost(flow, producer)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_producer_that_cannot_be_denied_lets_the_limit_pass_and_all_go_on(make_flow: Callable[..., Flow]) -> None:
     """A super user writes on, and the policy is to wait for such a producer."""

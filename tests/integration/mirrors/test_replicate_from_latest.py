@@ -227,6 +227,7 @@ def test_replicate_from_latest(
     assert [item.value for item in home if item.offset < 100] == [b"before %d " % number for number in range(100)]
 
 
+@pytest.mark.soak
 def test_a_later_start_where_offsets_are_not_equal(
     request: pytest.FixtureRequest,
     source_cluster: KafkaCluster,

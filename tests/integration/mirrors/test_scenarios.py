@@ -29,8 +29,7 @@ from tests.integration.mirrors.scenario_support import Scene, topics_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-_EQUAL_OFFSETS = ("identity", "transactions", "tls")
-_VARIANTS = (*_EQUAL_OFFSETS, "exactly_once", "exactly_once_transactions")
+_VARIANTS = ("identity", "transactions", "tls", "exactly_once", "exactly_once_transactions")
 
 
 def _variants(*always: str) -> pytest.MarkDecorator:
@@ -51,7 +50,7 @@ def topic_config(cluster: KafkaCluster, topic: str, name: str) -> str:
     return str(admin.describe_configs([resource])[resource].result()[name].value)
 
 
-@_variants(*_VARIANTS)
+@_variants("identity", "exactly_once_transactions")
 def test_replication(scene: Scene) -> None:
     """Topics from before and later, with their configs and contents; a group goes over, and returns."""
     early = f"{scene.flow.prefix}{EARLY}"
@@ -93,7 +92,7 @@ def test_replication(scene: Scene) -> None:
     assert not {name for name in topics_of(scene.source, scene.flow.prefix) if name.startswith(scene.flow.aliases[1])}
 
 
-@_variants(*_EQUAL_OFFSETS)
+@default_variant
 def test_replication_with_empty_partition(scene: Scene) -> None:
     """A group's offset on a partition that was never written exists on the target, and is 0."""
     topic, group = scene.create("empty", 3), scene.name("group")
@@ -105,7 +104,7 @@ def test_replication_with_empty_partition(scene: Scene) -> None:
     scene.wait_synced(group, ends)
 
 
-@_variants(*_EQUAL_OFFSETS, "exactly_once")
+@_variants("exactly_once_transactions")
 def test_one_way_replication_with_auto_offset_sync(scene: Scene) -> None:
     """Groups at every position follow exactly, never past the end; a second topic later; the other way nothing."""
     topic, config = scene.create("sync"), scene.source.client_config()
@@ -207,7 +206,7 @@ def test_no_checkpoints_if_no_records_are_mirrored(scene: Scene) -> None:
         scene.check_checkpoint(group, topic, end)
 
 
-@_variants(*_EQUAL_OFFSETS, "exactly_once")
+@_variants("identity")
 def test_restart_replication(scene: Scene) -> None:
     """Translation goes on after a restart, also for groups that lag (KAFKA-15905), and checkpoints never go back."""
     topic, config = scene.create("restart", 1), scene.source.client_config()

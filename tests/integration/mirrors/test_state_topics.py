@@ -69,6 +69,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
+@pytest.mark.soak
 def test_a_chain_whose_mirrors_and_first_source_die(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,
@@ -232,6 +233,7 @@ def test_a_group_at_the_end_of_its_topic_has_checkpoints(
         producer.freeze()
 
 
+@pytest.mark.soak
 def test_a_source_that_is_only_read_and_a_promotion(
     source_cluster: KafkaCluster,
     target_cluster: KafkaCluster,

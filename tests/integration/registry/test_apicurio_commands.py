@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.schemas.open import RegistryPair as OpenPa
 from airflow_provider_kafka_migration.schemas.sync import synchronize
 from harness.registries import RegistryPair, SeedVersion
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 RECORD = '{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]}'
 SECTION = {"source": "env:R_SOURCE", "target": "env:R_TARGET"}

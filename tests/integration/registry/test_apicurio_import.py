@@ -151,6 +151,7 @@ def test_an_id_that_is_there_for_a_new_subject_with_a_gap(registry: Registry, ow
     assert held(registry, "third-value") == rows[3:]
 
 
+@pytest.mark.soak
 def test_more_versions_than_one_archive_and_one_list_take(
     registry: Registry, own_api: Apicurio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +247,7 @@ def kill_after(own_api: Apicurio, monkeypatch: pytest.MonkeyPatch) -> Callable[[
     return arm
 
 
+@pytest.mark.soak
 def test_an_import_that_is_killed_at_each_write_is_simply_repeated(
     registry: Registry, own_api: Apicurio, kill_after: Callable[[int], None]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from harness.processes import HarnessError
 from harness.registries import ApicurioRegistry, RegistryPair, SeedVersion
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 RECORD = '{"type":"record","name":"A","fields":[{"name":"x","type":"int"}]}'
 MESSAGE = 'syntax = "proto3";\nmessage M { string c = 1; }\n'

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.schemas.sync import Reason, synchronize
 from demo.schemas import INVOICES, SHIPMENTS, Decoded, Reader, Writer, expected, judge_schemas, seeds, stored
 from harness.registries import RegistryPair
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 
 def synchronized(context: PhaseContext, registries: RegistryPair, reason: Reason) -> SchemasResult:

@@ -113,6 +113,7 @@ def test_ids_are_translated(registries: RegistryPair, everything: Content, tmp_p
     assert part(stored(registries.target), "fresh") == target
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("ids", ["keep", "translate"])
 def test_killed_before_each_write(registries: RegistryPair, everything: Content, tmp_path: Path, ids: str) -> None:
     """Each kill has subjects of its own, which the next run copies to the end."""

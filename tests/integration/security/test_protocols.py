@@ -86,7 +86,14 @@ def test_wire_admin_and_confluent_kafka_from_one_connection(
         assert topic in theirs.list_topics(timeout=60).topics
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+# That each of them is spoken: the test above. Here the simplest with TLS, and certificates.
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        name if name in ("SCRAM over SASL_SSL", "mTLS") else pytest.param(name, marks=pytest.mark.soak)
+        for name in PROTOCOLS
+    ],
+)
 def test_a_copy_to_and_from_it(
     tls_cluster: KafkaCluster,
     source_cluster: KafkaCluster,

@@ -23,7 +23,7 @@ from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.security.support import grant_copying, wire_of
 from tests.integration.security.tailing import tail, writing
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
 MOST_SECONDS = 200.0
 

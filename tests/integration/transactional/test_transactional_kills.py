@@ -103,6 +103,7 @@ def test_killed_many_times(
     kill_in_a_loop(copying, source_cluster, target, unique_name("k"), kills=60, seed=seed)
 
 
+@pytest.mark.soak
 def test_uncoordinated_copiers_fence_each_other(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_all_kinds(copying: MakeCopying, source_cluster: KafkaCluster, unique_na
     assert check_copy(copy) == 0
 
 
+@pytest.mark.soak
 def test_all_kinds_on_a_target_of_the_first_transaction_version(
     copying: MakeCopying,
     source_cluster: KafkaCluster,
@@ -80,6 +81,7 @@ def test_beside_foreign_writers(
     assert len(found) > 3
 
 
+@pytest.mark.soak
 def test_batches_that_are_too_large_are_split(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
@@ -95,6 +97,7 @@ def test_batches_that_are_too_large_are_split(
     assert check_copy(copy) == 0
 
 
+@pytest.mark.soak
 def test_a_single_record_that_is_too_large_is_named(
     copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:

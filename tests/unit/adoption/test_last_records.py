@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from simulated import apis
 from simulated.cluster import SimulatedCluster
 
 from airflow_provider_kafka_migration.adoption.last_records import (
@@ -81,6 +82,43 @@ def test_a_missing_record_is_a_difference_unless_compaction_may_have_removed_it(
     assert texts[side] in compared(clusters).difference
     may_lack = (side == 0, side == 1)
     assert not compared(clusters, may_lack=may_lack).difference
+
+
+@pytest.mark.parametrize("where", [0, 1, MANY // 2, MANY - 1])
+def test_a_record_that_only_the_target_has_is_a_difference_down_to_the_log_start(clusters: Pair, where: int) -> None:
+    """The source's log start explains nothing that lies above it, however much is compared."""
+    clusters[0].log(KEY).compact([where])
+    assert f"the source has no record that the target has at {where}" in compared(clusters, whole=True).difference
+    assert not compared(clusters, whole=True, may_lack=(True, False)).difference
+
+
+def test_the_same_in_a_topic_that_is_smaller_than_the_first_window(clusters: Pair) -> None:
+    for cluster in clusters:
+        cluster.log(KEY).delete_until(MANY - 100)
+    clusters[0].log(KEY).compact([MANY - 50])
+    assert "the source has no record" in compared(clusters).difference
+
+
+def test_a_source_that_has_lost_all_of_them_is_a_difference(clusters: Pair) -> None:
+    clusters[0].log(KEY).compact(range(MANY))
+    assert "the source has no record that the target has" in compared(clusters, whole=True).difference
+
+
+def test_what_the_source_deletes_while_it_is_compared_is_no_difference(clusters: Pair) -> None:
+    deleted = clusters[0].fault("act", apis.FETCH, times=1)
+    deleted.action = lambda: clusters[0].log(KEY).delete_until(MANY - 20)
+    clusters[0].log(KEY).delete_until(MANY - 100)
+    assert not compared(clusters).difference
+
+
+def test_where_the_map_is_not_exact_only_what_has_a_place_is_compared(clusters: Pair) -> None:
+    def place(offset: int) -> int | None:
+        return offset if offset >= MANY - 100 else None
+
+    with wire(clusters[0]) as source, wire(clusters[1]) as target:
+        sides = [Side(item, KEY, 0, MANY, False) for item in (source, target)]
+        found = compare_last(*sides, place, count=64, timestamps="visible", whole=True, has_all_places=False)
+    assert found == Compared(100)
 
 
 def test_a_record_without_a_place_is_a_difference(clusters: Pair) -> None:

@@ -291,6 +291,25 @@ def test_object_lock_and_clocks(
     assert found(precheck_storage.check_storage(make(), plan)) == expected
 
 
+def test_what_the_bucket_does_with_the_journal(
+    make: Callable[..., PhaseContext], plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def rules(store: Any, prefix: str) -> tuple[list[str], list[str]]:
+        asked.append((store.uri, prefix))
+        return ["lifecycle rule r0 deletes objects after 30 days"], ["default retention: NotImplemented"]
+
+    monkeypatch.setattr(precheck_storage, "store_facts", lambda _: StoreFacts(True, True, 0.0))
+    monkeypatch.setattr(precheck_storage, "rules_for", rules)
+    context = make()
+    assert found(precheck_storage.check_storage(context, plan)) == {
+        "W047": "lifecycle rule r0 deletes objects after 30 days",
+        "I048": "default retention: NotImplemented",
+    }
+    assert asked == [(context.journal_store.uri, context.migration_id)]
+
+
 # -- the target ------------------------------------------------------------------------------------------------------
 
 
@@ -661,6 +680,66 @@ def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     assert found(access.check_acls(make(), open_target)).keys() == {"W080"}
     open_source = plan.model_copy(update={"acls": [], "source": plan.source.model_copy(update={"authorizer": False})})
     assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
+
+
+@pytest.mark.parametrize(
+    ("on_source", "on_target", "seen"),
+    [
+        ("10080", "1440", {"W076": "offsets.retention.minutes is 1440 on the target, 10080 on the source"}),
+        ("10080", "10080", {}),
+        ("1440", "10080", {}),
+        ("10080", None, {}),
+    ],
+)
+def test_a_target_that_forgets_offsets_earlier_is_named(
+    make: Callable[..., PhaseContext], plan: Plan, on_source: str, on_target: str | None, seen: dict[str, str]
+) -> None:
+    def side(value: str | None) -> Any:
+        brokers = configs(offsets_retention_minutes=value) if value else Configs("1", {})
+        return cluster(answers(broker_configs=brokers))
+
+    context = make(source=side(on_source), target=side(on_target))
+    assert found(precheck_target.check_offsets_retention(context, plan)) == seen
+
+
+def test_acls_that_reach_what_others_have_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    names = sorted(topic.target_name for topic in plan.topics)
+    own_group = plan.groups[0].group
+
+    def binding(kind: str, name: str, operation: str = "READ", pattern: str = "LITERAL", **more: Any) -> AclPlan:
+        changes = {"resource_type": kind, "resource_name": name, "target_resource_name": name}
+        changes |= {"operation": operation, "pattern_type": pattern}
+        return _acl("create").model_copy(update={**changes, **more})
+
+    def reaching(item: AclPlan, *topics: str, **sections: Any) -> bool:
+        there = {name: TopicFacts(name) for name in (*names, "__consumer_offsets", *topics)}
+        groups = {name: cast(Any, None) for name in (own_group, "bank-batch")}
+        target = cluster(answers(describe_topics=there, list_groups=groups))
+        mine = plan.model_copy(update={"acls": [item]})
+        return found(access.check_reach(make(target=target, **sections), mine)).keys() == {"W078"}
+
+    wide = [
+        binding("TOPIC", "*"),
+        binding("TOPIC", "*", action="deferred", operation="WRITE"),
+        binding("TOPIC", "*", permission="DENY"),
+        binding("TOPIC", "pay", pattern="PREFIXED"),
+        binding("GROUP", "*"),
+        binding("GROUP", "bank-", pattern="PREFIXED"),
+        binding("TRANSACTIONAL_ID", "*", "WRITE"),
+        binding("CLUSTER", "kafka-cluster", "ALTER"),
+        binding("CLUSTER", "kafka-cluster", "CREATE"),
+    ]
+    narrow = [
+        binding("TOPIC", names[0]),
+        binding("TOPIC", names[0], pattern="PREFIXED"),
+        binding("TOPIC", "*", action="exists"),
+        binding("GROUP", own_group, pattern="PREFIXED"),
+        binding("CLUSTER", "kafka-cluster", "IDEMPOTENT_WRITE"),
+    ]
+    assert [item for item in wide if not reaching(item, "payments")] == []
+    assert [item for item in narrow if reaching(item, "payments")] == []
+    assert [item for item in wide if reaching(item)] == [], "nobody else uses the target"
+    assert not reaching(wide[0], "payments", acls={"target_auth": "iam"})
 
 
 @pytest.mark.parametrize("policy", get_args(AclsSection.model_fields["policy"].annotation))

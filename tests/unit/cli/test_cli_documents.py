@@ -13,7 +13,7 @@ from nacl.signing import SigningKey
 
 from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, sign_bundle
+from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, parse_public_key, sign_bundle
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.lanes.assignment import rates_key
@@ -197,6 +197,27 @@ def test_verify_evidence_with_a_key_from_outside(invoke: Any, evidence: Path, pu
     assert "the bucket has no Object Lock" in shown
 
 
+@pytest.mark.parametrize("form", ["hex", "upper", "base64", "file of base64", "file of bytes"])
+def test_verify_evidence_takes_the_key_in_each_form_that_its_help_names(
+    invoke: Any, evidence: Path, public_key: Path, tmp_path: Path, form: str
+) -> None:
+    raw = parse_public_key(public_key.read_bytes())
+    text = {"hex": raw.hex(), "upper": raw.hex().upper()}.get(form, base64.b64encode(raw).decode())
+    if form.startswith("file"):
+        file = tmp_path / "another.pub"
+        file.write_bytes(raw if form == "file of bytes" else text.encode() + b"\n")
+        text = str(file)
+    result = invoke("verify-evidence", evidence, "--public-key", text, "--json")
+    assert result.exit_code == ExitCode.OK, result.stderr
+    assert json.loads(result.stdout)["trusted"] is True
+
+
+def test_verify_evidence_says_what_a_key_is(invoke: Any, evidence: Path) -> None:
+    result = invoke("verify-evidence", evidence, "--public-key", "c0724")
+    assert result.exit_code == ExitCode.FAILED
+    assert "neither a key (64 hex digits or the base64 of 32 bytes) nor a file" in " ".join(result.stderr.split())
+
+
 def test_verify_evidence_without_a_key_says_what_that_is_worth(invoke: Any, evidence: Path) -> None:
     result = invoke("verify-evidence", evidence)
     assert result.exit_code == ExitCode.OK
@@ -284,7 +305,7 @@ def test_damaged_rates_are_named_with_what_to_do(
     error = json.loads(shown.stdout)["error"]
     assert error["code"] == "DOCUMENT_UNREADABLE"
     assert error["where"]["path"] == "orders-1/control/rates.json"
-    assert "kafka-migration throttle FILE --seed RATE --tail RATE" in error["next_step"]
+    assert f"kafka-migration throttle {spec_file} --seed RATE --tail RATE" in error["next_step"]
     assert "hunter2" not in shown.output
     assert answer_of(invoke("throttle", spec_file, "--seed", "10MB", "--tail", "spec", "--json"))["set"] == {
         "seed": 10_000_000

@@ -220,6 +220,31 @@ def test_a_failed_spark_job_says_its_last_words(
     assert exit_code(caught.value) is ExitCode.TRY_AGAIN
 
 
+_WARNING = "echo '26/11/27 00:03:45 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address'"
+
+
+@pytest.mark.parametrize(
+    ("end", "what"),
+    [
+        ("kill -9 $$", "was killed by SIGKILL"),
+        ("exit 137", "was killed by SIGKILL"),
+        ("kill -15 $$", "was killed by SIGTERM"),
+        ("exit 1", "ended with status 1, with no error in its output"),
+    ],
+)
+def test_a_killed_driver_is_not_explained_by_a_warning(
+    spec_file: Path, tmp_path: Path, fake_spark: Callable[[str], None], end: str, what: str
+) -> None:
+    fake_spark(f"{_WARNING}; {end}")
+    with pytest.raises(SparkJobFailed) as caught:
+        run_seed(spec_file, tmp_path, Stop())
+    assert what in caught.value.what
+    assert "SPARK_LOCAL_IP" not in caught.value.what
+    assert caught.value.next_step.startswith("look for a lack of memory first")
+    assert "SPARK_LOCAL_IP" in caught.value.details["log"][0]
+    assert exit_code(caught.value) is ExitCode.TRY_AGAIN
+
+
 @pytest.mark.parametrize("by", ["document", "last line"])
 def test_a_terminal_error_of_the_driver_is_no_reason_to_try_again(
     spec_file: Path, tmp_path: Path, fake_spark: Callable[[str], None], by: str
@@ -287,7 +312,7 @@ def test_an_engine_that_needs_airflow_says_so() -> None:
 def test_status_tells_where_a_migration_stands(invoke: Any, spec_file: Path, journal: Journal) -> None:
     result = invoke("status", spec_file)
     assert result.exit_code == ExitCode.OK
-    assert "seed is entered again" in result.stdout
+    assert "if no command runs it" in result.stdout
     assert "ann@desk" in result.stdout
 
 
@@ -305,7 +330,7 @@ def test_status_names_partitions_that_are_not_copied(invoke: Any, spec_file: Pat
     failed = {**trouble, "partition": 1, "state": "failed", "code": "FOREIGN_DATA", "what": "not ours"}
     document = {"records": 5, "partitions_failed": 1, "partitions_stuck": 1, "troubles": [failed, trouble]}
     store.put(f"{load_spec(spec_file).migration_id}/progress/tail.json", json.dumps(document).encode())
-    shown = " ".join(invoke("status", spec_file).stdout.split())
+    shown = " ".join(invoke("status", spec_file, "-v").stdout.split())
     assert "partitions_failed 1, partitions_stuck 1" in shown
     assert "FAILED for 130 s: [FOREIGN_DATA] not ours. Next: start it" in shown
     assert "stuck, retrying for 130 s: [BROKER_UNREACHABLE] no broker answers. Next: start it" in shown

@@ -99,6 +99,20 @@ def test_status_shows_partitions_that_are_not_copied(invoke: Invoke, mirror_file
     assert "tail refunds-0 stuck, retrying for 7 s: [BROKER_BUSY] no answer" in shown
 
 
+def test_status_says_since_when_and_what_to_type_next(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
+    shown = " ".join(invoke("mirror", "status", mirror_file).output.split())
+    assert "state mirroring, since 20" in shown
+    assert f"next nothing, while it runs; if nobody runs it: `kafka-migration mirror run {mirror_file}`" in shown
+    assert "stuck_seconds 7.0" not in shown
+    assert "stuck_seconds 7.0" in " ".join(invoke("mirror", "status", mirror_file, "-v").output.split())
+    journal = Journal(LocalStore(str(tmp_path / "journal")), "a-to-b")
+    journal.claim(Owner("cli", "ann@desk", "ann"), takeover=True)
+    journal.transition(State.PAUSED, "a night off", from_states={State.TAIL})
+    result = invoke("mirror", "status", mirror_file, "--json")
+    assert result.exit_code == ExitCode.WAITS
+    assert json.loads(result.output)["next"] == [f"to let it go on: `kafka-migration mirror resume {mirror_file}`"]
+
+
 def test_status_shows_what_the_target_keeps(invoke: Invoke, mirror_file: Path, tmp_path: Path) -> None:
     def shown() -> str:
         result = invoke("mirror", "status", mirror_file)
@@ -120,7 +134,7 @@ def test_status_shows_heartbeats_and_their_problem(invoke: Invoke, mirror_file: 
     results = tmp_path / "journal" / "a-to-b" / "results"
     results.mkdir(parents=True, exist_ok=True)
     (results / "mirror-maker-heartbeats.json").write_bytes(case.read_bytes())
-    assert "heartbeat" not in invoke("mirror", "status", mirror_file).output, "they are switched off"
+    assert "\nheartbeat " not in invoke("mirror", "status", mirror_file).output, "they are switched off"
     spec = yaml.safe_load(mirror_file.read_text(encoding="utf-8"))
     spec["mirror"]["state_topics"] = {"heartbeats": True}
     mirror_file.write_text(yaml.safe_dump(spec), encoding="utf-8")

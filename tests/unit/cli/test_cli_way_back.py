@@ -37,7 +37,9 @@ def test_there_is_no_way_back_before_the_switch(invoke: Any, spec_file: Path, tm
     assert found.exit_code == 1
     error = json.loads(found.stdout)["error"]
     assert "no way back yet: the migration is in state tail" in error["what"]
-    assert "`kafka-migration rollback FILE` abandons the migration" in error["next_step"], "the first migration's"
+    assert f"`kafka-migration rollback {spec_file}` abandons the migration" in error["next_step"], (
+        "the first migration's"
+    )
 
 
 def test_a_migration_that_does_not_exist(invoke: Any, spec_file: Path) -> None:

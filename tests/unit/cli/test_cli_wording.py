@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.cli.frame import Answer, answering, next_step_for, speak_of_mirror
@@ -130,3 +132,42 @@ def test_an_error_is_shown_in_these_words(capsys: Any) -> None:
         shown = capsys.readouterr()
         assert "clear" not in shown.out + shown.err
         assert "kafka-migration resume FILE" in shown.out + shown.err
+
+
+def shown_for(file: Path, text: str, *, as_error: bool, before: Any = lambda: None) -> str:
+    """What a command that was given this spec prints of a text."""
+
+    def demo(file: Annotated[Path, typer.Argument()]) -> Answer:
+        before()
+        if as_error:
+            raise CopyFailed("it failed", next_step=text)
+        return Answer({}, [text])
+
+    app = typer.Typer()
+    app.command("demo")(answering(demo))
+    result = CliRunner().invoke(app, [str(file)], env={"COLUMNS": "200", "TERM": "dumb"})
+    return " ".join((result.stderr if as_error else result.stdout).split())
+
+
+@pytest.mark.parametrize("as_error", [True, False], ids=["error", "answer"])
+def test_commands_name_the_spec_that_was_given(*, as_error: bool) -> None:
+    file = Path("my specs/a[1].yaml")
+    text = shown_for(
+        file, "kafka-migration resume FILE --approve 12ab; kafka-migration schemas plan FILE", as_error=as_error
+    )
+    assert "kafka-migration resume 'my specs/a[1].yaml' --approve 12ab" in text
+    assert "kafka-migration schemas plan 'my specs/a[1].yaml'" in text
+    mirror = shown_for(file, "kafka-migration resume FILE", as_error=as_error, before=speak_of_mirror)
+    assert "kafka-migration mirror run 'my specs/a[1].yaml'" in mirror
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`kafka-migration way-back keep FILE`",
+        "run `kafka-migration sealing-key FILE`",
+        "kafka-migration run FILE, where FILE is the first migration's spec",
+    ],
+)
+def test_commands_for_another_file_keep_its_name(text: str) -> None:
+    assert text in shown_for(Path("a.yaml"), text, as_error=True)

@@ -62,7 +62,10 @@ def test_the_params_of_the_run_are_the_spec(demo_spec: dict[str, Any]) -> None:
 
 def test_the_code_is_found_in_the_text_that_the_product_shows(demo_spec: dict[str, Any]) -> None:
     facts: dict[str, Any] = {
-        **{name: [] for name in ("groups", "findings", "source_drift", "overtaken_tombstones", "left_out")},
+        **{
+            name: []
+            for name in ("groups", "findings", "source_drift", "overtaken_tombstones", "target_losses", "left_out")
+        },
         **dict.fromkeys(("tail", "cannot_fit", "not_fenced", "signing_key"), ""),
         "lag": {},
         "total_lag": 0,

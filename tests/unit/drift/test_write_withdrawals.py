@@ -65,7 +65,7 @@ class AccessAdmin(FakeAdmin):
     def facts(self) -> Any:
         return SimpleNamespace(brokers=[1, 2])
 
-    def scram_users(self) -> list[ScramUser]:
+    def scram_users(self, *, broker_id: int | None = None) -> list[ScramUser]:
         return [ScramUser(name, (("SCRAM-SHA-512", 4096),)) for name in sorted(self.users)]
 
     def delete_scram_credentials(self, items: Iterable[tuple[str, str]]) -> dict[str, None]:
@@ -78,7 +78,7 @@ class AccessAdmin(FakeAdmin):
         self.users |= set(names)
         return names
 
-    def quotas(self) -> list[Quota]:
+    def quotas(self, *, broker_id: int | None = None) -> list[Quota]:
         return [Quota(entity, dict(values)) for entity, values in self.values.items()]
 
     def alter_quotas(self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -> dict[QuotaEntity, None]:
@@ -109,6 +109,12 @@ def copied(tmp_path: Path, freeze: str, *, state: State = State.TAIL, **topology
     context.journal.step(steps.ACLS_COPIED, details={"summary": "copied"})
     assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
     return context
+
+
+def grant_in_cutover(context: PhaseContext) -> None:
+    for state in (State.DRAIN_READY, State.CUTOVER):
+        context.journal.transition(state, "the test goes on")
+    write_grants.grant(context.record, context.source, context.target)
 
 
 def source(context: PhaseContext) -> AccessAdmin:
@@ -234,7 +240,7 @@ def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Pat
     assert len(take_over.follow(context)) == 1
     assert right("READ", who="owner") in target(context).acls
     assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.PASSED
-    write_grants.grant(context.record, context.source, context.target)
+    grant_in_cutover(context)
     assert right("ALL", who="owner") in target(context).acls
     check = validated_drift.check(context.record, context.source, context.target)
     assert (check.outcome, check.findings) == (Outcome.PASSED, [])
@@ -254,7 +260,7 @@ def test_a_receiver_that_takes_rights_away_does_not_take_the_grants_of_the_switc
     write_grants.remember(context.record, context.source, context.target)
     source(context).acls -= {held, by_hand}
     target(context).acls |= {by_hand}
-    write_grants.grant(context.record, context.source, context.target)
+    grant_in_cutover(context)
     # Nobody but the migration stops producers with ``acl``: then a right that is gone is gone.
     assert (held in target(context).acls) == (freeze == "webhook")
     assert by_hand not in created_access.created_acls(context.record), "a person has created it, so it is not ours"
@@ -297,7 +303,7 @@ def test_grants_that_a_person_took_away_to_stop_producers_are_given_at_the_switc
     assert len(rows) == 2
     assert all("no longer on the source" in row and "exclude_principals" in row for row in rows), rows
     write_grants.remember(context.record, context.source, context.target)
-    write_grants.grant(context.record, context.source, context.target)
+    grant_in_cutover(context)
     assert {planned, later} <= target(context).acls
     assert validated_drift.check(context.record, context.source, context.target).outcome is Outcome.WARNING
 
@@ -316,7 +322,7 @@ def test_where_no_person_stops_producers_a_right_that_is_gone_before_the_freeze_
         if row[0] == "given at the switch"
     ] == []
     write_grants.remember(context.record, context.source, context.target)
-    write_grants.grant(context.record, context.source, context.target)
+    grant_in_cutover(context)
     assert planned not in target(context).acls
 
 
@@ -332,7 +338,7 @@ def test_a_right_that_was_taken_away_for_good_is_kept_out_by_the_spec(tmp_path: 
         if row[0] == "given at the switch"
     ] == []
     write_grants.remember(context.record, context.source, context.target)
-    write_grants.grant(context.record, context.source, context.target)
+    grant_in_cutover(context)
     assert planned not in target(context).acls
 
 
@@ -413,3 +419,66 @@ def test_which_quotas_slow_producers_down(key: str, there: float | None, now: fl
     present = {CLIENT: {key: there}} if there is not None else {}
     rest, withdrawn = split(SourceDrift(quotas={CLIENT: {key: now}}, present_quotas=present))
     assert (CLIENT in withdrawn.quotas, CLIENT in rest.quotas) == (held, not held)
+
+
+# -- brokers that lag behind -----------------------------------------------------------------------------------------
+
+
+class Lagging(AccessAdmin):
+    """The source when one of its brokers knows less than the other: the first answers, and the second when asked."""
+
+    def __init__(self, admin: AccessAdmin) -> None:
+        super().__init__(admin.acls)
+        self.users, self.values = set(admin.users), {entity: dict(item) for entity, item in admin.values.items()}
+        self.of_second: dict[QuotaEntity, dict[str, float]] = {entity: dict(i) for entity, i in admin.values.items()}
+        self.users_of_second = set(admin.users)
+
+    def scram_users(self, *, broker_id: int | None = None) -> list[ScramUser]:
+        users = self.users_of_second if broker_id == 2 else self.users
+        return [ScramUser(name, (("SCRAM-SHA-512", 4096),)) for name in sorted(users)]
+
+    def quotas(self, *, broker_id: int | None = None) -> list[Quota]:
+        values = self.of_second if broker_id == 2 else self.values
+        return [Quota(entity, dict(item)) for entity, item in values.items()]
+
+
+@pytest.fixture
+def lagging(tmp_path: Path) -> PhaseContext:
+    context = copied(tmp_path, "acl")
+    for entity in (CLIENT, OTHER):
+        source(context).values[entity] = {"producer_byte_rate": 1000.0}
+    assert take_over.follow(context)
+    context.source.admin = Lagging(source(context))  # type: ignore[assignment]
+    return context
+
+
+def test_a_user_that_one_broker_does_not_know_stays(lagging: PhaseContext) -> None:
+    """Before a freeze by ACLs a withdrawal is taken over, and nobody would undo it after READY."""
+    source(lagging).users -= {"bob"}
+    take_over.check_before_freeze(lagging)
+    assert "bob" in target(lagging).users
+    assert isinstance(lagging.source.admin, Lagging)
+    lagging.source.admin.users_of_second -= {"bob"}
+    take_over.check_before_freeze(lagging)
+    assert "bob" not in target(lagging).users
+
+
+def test_a_quota_that_one_broker_does_not_know_stays(lagging: PhaseContext) -> None:
+    del source(lagging).values[OTHER]
+    take_over.check_before_freeze(lagging)
+    assert target(lagging).values[OTHER] == {"producer_byte_rate": 1000.0}
+    assert isinstance(lagging.source.admin, Lagging)
+    del lagging.source.admin.of_second[OTHER]
+    take_over.check_before_freeze(lagging)
+    assert not target(lagging).values[OTHER]
+
+
+def test_a_quota_of_which_brokers_show_two_values_stays_as_it_is(lagging: PhaseContext) -> None:
+    """The answer may be of the broker that lags behind: its value would replace the newer one."""
+    source(lagging).values[OTHER] = {"producer_byte_rate": 10.0}
+    take_over.check_before_freeze(lagging)
+    assert target(lagging).values[OTHER] == {"producer_byte_rate": 1000.0}
+    assert isinstance(lagging.source.admin, Lagging)
+    lagging.source.admin.of_second[OTHER] = {"producer_byte_rate": 10.0}
+    take_over.check_before_freeze(lagging)
+    assert target(lagging).values[OTHER] == {"producer_byte_rate": 10.0}

@@ -84,7 +84,7 @@ def yarn() -> Iterator[ResourceManager]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     manager.address = f"127.0.0.1:{server.server_port}"
     yield manager
     server.shutdown()

@@ -72,7 +72,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     found.url = f"http://127.0.0.1:{server.server_port}"
     config = tmp_path / "kubeconfig"
     cluster = {"name": "c", "cluster": {"server": found.url}}

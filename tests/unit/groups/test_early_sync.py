@@ -108,6 +108,18 @@ def test_idle_groups_follow_forward_only_and_never_beyond_the_copy(world: World)
     assert offset(world) == copied, "forward only"
 
 
+def test_a_group_is_not_set_behind_what_is_replicated(world: World) -> None:
+    """Copiers have confirmed more, and a broker that takes over may have less: an offset there is out of range."""
+    log = world.target.log(*ORDERS)
+    log.lagging = 1
+    move(world, log.end)
+    follow(world)
+    assert offset(world) == log.end - 1
+    log.lagging = 0
+    follow(world)
+    assert offset(world) == log.end
+
+
 def test_groups_follow_while_the_seed_runs(worlds: Worlds) -> None:
     """``audit`` has read all of ``state``, of which three records are on the target."""
     world = worlds.at("seed", groups={"early_sync": True, "early_sync_interval": "20ms"})

@@ -285,10 +285,29 @@ def test_progress_lines_name_who_is_not_copied(tmp_path: Path) -> None:
     progress = copy_jobs.read_progress(context.record, "tail")
     assert progress is not None
     assert str(progress).startswith(
-        "tail: 0 of 2 partitions, 5 records, 0.0 MB; 1 partition FAILED, 1 partition stuck for up to 70 s "
+        "tail: the lag is not known yet, 5 records, 0.0 MB; 1 partition FAILED, 1 partition stuck for up to 70 s "
         "(tried again), orders-1: [FOREIGN_DATA] another producer writes there"
     )
     assert (progress.failed, progress.stuck, progress.stuck_seconds) == (1, 1, 70.0)
+
+
+def test_the_progress_of_a_tail_is_its_lag_and_no_share_of_what_there_was(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+
+    def shown(*lags: int) -> str:
+        rows = [{"topic": "orders", "partition": number, "lag": lag} for number, lag in enumerate(lags)]
+        says(context, partitions=rows, total_bytes=4000)
+        progress = copy_jobs.read_progress(context.record, "tail")
+        assert progress is not None
+        assert "%" not in str(progress)
+        return progress.message.partition(", 5 records")[0]
+
+    assert shown(0, 330) == "lag 330 records in 1 of 2 partitions, the largest 330 at orders-1"
+    assert shown(12, 330) == "lag 342 records in 2 of 2 partitions, the largest 330 at orders-1"
+    assert shown(0, 0) == "all 2 partitions are up to date"
+    assert shown(0, -1) == "1 of 2 partitions are up to date, the lag of the others is not known yet"
+    assert shown(5, -1) == "lag 5 records in 1 of 2 partitions, the largest 5 at orders-0, that of 1 is not known yet"
+    assert shown(-1, -1) == "the lag is not known yet"
 
 
 def _silence(context: PhaseContext, meanwhile: Any = None) -> tuple[str, list[float]]:

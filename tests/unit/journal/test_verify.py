@@ -12,7 +12,7 @@ from journal_support import ALICE, BOB, OpenJournal, go_to
 
 from airflow_provider_kafka_migration.documents.journal import content_hash
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, JournalTampered
-from airflow_provider_kafka_migration.journal import Journal, verify_journal
+from airflow_provider_kafka_migration.journal import Journal, entries, verify_journal
 from airflow_provider_kafka_migration.journal.entries import entry_key
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -141,6 +141,33 @@ def test_nobody_goes_on_with_it(tampered: tuple[str, int], open_local: OpenJourn
     with pytest.raises(JournalTampered, match=f"entry {tampered[1]} is {tampered[0]}"):
         open_local()
     assert {info.key: local_store.get(info.key) for info in local_store.list()} == before
+
+
+@pytest.mark.parametrize("comes_after", [3, None], ids=["late", "gone"])
+def test_an_entry_that_is_listed_and_not_returned_is_read_again_for_a_while(
+    open_local: OpenJournal, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch, comes_after: int | None
+) -> None:
+    monkeypatch.setattr(entries, "READ_AGAIN_SECONDS", 10.0)
+    go_to(open_local(), State.SEED)
+    data = local_store.get(entry_key("m1", 2))
+    assert data is not None
+    remove(local_store, 2)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == comes_after:
+            local_store.put_new(entry_key("m1", 2), data)
+
+    journal = Journal(local_store, "m1", sleep=sleep)
+    if comes_after is None:
+        with pytest.raises(JournalTampered, match="entry 2 is missing"):
+            journal.refresh()
+        assert sum(slept) == 10
+    else:
+        journal.refresh()
+        assert sum(slept) == comes_after
+        assert journal.tip_state is State.SEED
 
 
 def test_all_problems_are_listed(open_local: OpenJournal, local_store: LocalStore) -> None:

@@ -91,6 +91,28 @@ def test_all_problems_come_at_once() -> None:
         ({"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "/ca"}, "write SASL_SSL"),
         ({"ssl.certificate.location": "/c"}, "ssl.key.location is missing"),
         ({"ssl.key.pem": "k"}, "ssl.certificate.pem is missing"),
+        ({"sasl.mechanism": "SCRAM_SHA_512"}, "sasl.mechanism is 'SCRAM_SHA_512': write SCRAM-SHA-512"),
+        ({"sasl.mechanism": "AWS_MSK_IAM"}, 'write sasl.mechanism OAUTHBEARER and "msk"'),
+        ({"security.protocol": "SASL-SSL"}, "security.protocol is 'SASL-SSL': write SASL_SSL"),
+        ({"security.protocol": "tls"}, "security.protocol is 'TLS': write SSL"),
+        ({"ssl.endpoint.identification.algorithm": ""}, "use one of https, none; Java's empty value is none"),
+        (
+            {"sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler"},
+            'write sasl.mechanism OAUTHBEARER and "msk"',
+        ),
+        ({"bootstrap.servers": "b1:9092;b2:9092"}, "separates addresses by ';': write commas"),
+        ({"bootstrap.servers": "b1:9092 ; b2:9092"}, "separates addresses by ';': write commas"),
+        ({"bootstrap.servers": "b1:9092 b2:9092"}, "by spaces or line breaks: write commas"),
+        ({"bootstrap.servers": "b1:9092\nb2:9092"}, "by spaces or line breaks: write commas"),
+        ({"bootstrap.servers": '["b1:9092", "b2:9092"]'}, "quotation marks or brackets"),
+        ({"bootstrap.servers": "'b1:9092'"}, "quotation marks or brackets"),
+        ({"bootstrap.servers": "\u201cb1:9092\u201d"}, "quotation marks or brackets"),
+        ({"bootstrap.servers": "[b1:9092]"}, "quotation marks or brackets"),
+        ({"bootstrap.servers": "https://b1:9092"}, "a web service: write the brokers' host:port"),
+        ({"bootstrap.servers": "b1:9092/kafka"}, "a path behind the port"),
+        ({"bootstrap.servers": "b1,b2:9092"}, "has 'b1' without a port: write host:port, for instance b1:9092"),
+        ({"bootstrap.servers": "b1:9092:9093"}, "has 'b1:9092:9093': write host:port"),
+        ({"bootstrap.servers": "${BROKERS}"}, "a placeholder that nobody has replaced"),
         ({"bootstrap.servers": "b1"}, "write host:port"),
         ({"bootstrap.servers": "b1:99999"}, "write host:port"),
         ({"bootstrap.servers": "b1:9092,,"}, "write host:port"),
@@ -101,6 +123,12 @@ def test_all_problems_come_at_once() -> None:
 def test_keys_that_do_not_go_together(changes: dict[str, Any], problem: str) -> None:
     (found,) = problems({key: value for key, value in {**SASL_SSL, **changes}.items() if value is not None})
     assert problem in found
+
+
+def test_a_password_in_an_address_is_never_quoted() -> None:
+    (found,) = problems({**SASL_SSL, "bootstrap.servers": "SASL_SSL://ann:hunter2@b1:9092"})
+    assert "before an '@': write only host:port, and sasl.username and sasl.password" in found
+    assert "hunter2" not in found
 
 
 def test_keys_of_ordinary_clients_have_no_effect() -> None:
@@ -142,6 +170,8 @@ def test_addresses_of_all_kinds() -> None:
     config = parse(**{"bootstrap.servers": "PLAINTEXT://h:1, [::1]:2"})
     assert config.bootstrap == (("h", 1), ("::1", 2))
     assert config.librdkafka()["bootstrap.servers"] == "h:1,[::1]:2"
+    more = parse(**{"bootstrap.servers": "kafka+ssl://h:1,EXTERNAL://x_1.example:2,[fe80::1%eth0]:3,::1:4"})
+    assert more.bootstrap == (("h", 1), ("x_1.example", 2), ("fe80::1%eth0", 3), ("::1", 4))
     assert ClientConfig.from_librdkafka({"metadata.broker.list": "h:1"}, "target").bootstrap == (("h", 1),)
 
 

@@ -287,7 +287,7 @@ def answering(status: int, body: bytes, pause_seconds: float = 0.0) -> Iterator[
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/token?tenant=hidden"
     finally:
@@ -389,7 +389,7 @@ def test_the_proxy_of_the_environment_is_used(
     handler = type("Handler", (_Proxy,), {"lines": [], "refuses": refuses})
     proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)
     proxy.daemon_threads = True
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
     monkeypatch.setenv("HTTPS_PROXY", f"http://user:proxy-password@127.0.0.1:{proxy.server_address[1]}")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)

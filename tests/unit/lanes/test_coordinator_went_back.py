@@ -52,7 +52,16 @@ def test_between_two_drivers(tmp_path: Path) -> None:
     tail.record([result(110, 80)])
     tail.record([result(115, 110)])
     assert went_back(tail) == [[100, 80]]
-    # A take-over that never happened says nothing.
+    tail.write_progress()
+    # A take-over that never happened adds nothing, and the next driver still says what has happened.
     other = JobProgress(job(), store)
     other.record([result(-1, -1)])
-    assert went_back(other) == []
+    assert went_back(other) == [[100, 80]]
+    assert other.progress()["partitions_went_back"] == 1
+
+
+def test_what_the_copier_has_noted_itself_is_said_once(tmp_path: Path) -> None:
+    coordinator = JobProgress(job(), LocalStore(tmp_path))
+    coordinator.record([result(100, 0)])
+    coordinator.record([result(130, 90, went_back=[(100, 90)])])
+    assert went_back(coordinator) == [[100, 90]]

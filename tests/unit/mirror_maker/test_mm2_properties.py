@@ -344,3 +344,65 @@ def test_former_names_exclude_as_well() -> None:
 def test_a_forwarding_admin_is_to_be_ported_by_hand() -> None:
     text = "clusters = a, b\na->b.enabled = true\nforwarding.admin.class = com.example.GitOpsAdmin\n"
     assert "port it to Python by hand" in read_properties(text).flows[0].notes["forwarding.admin.class"]
+
+
+# -- names of topics --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # The answer of many guides until there was IdentityReplicationPolicy (Kafka 3.0).
+        "clusters = a, b\na->b.enabled = true\nsource.cluster.alias =\nreplication.policy.separator =\n",
+        "clusters = source, target\nsource->target.enabled = true\nsource.cluster.alias=\ntarget.cluster.alias=\n"
+        "replication.policy.separator=\n",
+        "clusters = a, b\na->b.enabled = true\na->b.source.cluster.alias =\na->b.replication.policy.separator =\n",
+    ],
+)
+def test_an_empty_alias_and_separator_keep_the_names_of_topics(text: str, tmp_path: Path) -> None:
+    found = read_properties(text)
+    (flow,) = found.flows
+    assert flow.spec["mirror"]["naming"] == "identity"
+    assert "separator" not in flow.spec["mirror"]
+    assert "topics keep their names" in flow.notes["source.cluster.alias"]
+    assert found.unknown == []
+    notes = found.connection_notes.get(flow.source_alias, {})
+    assert not any("alias" in key for key in notes), "it is no key of the connection"
+    file = tmp_path / "mm2.properties"
+    file.write_text(text, encoding="utf-8")
+    answer = json.loads(run(file, "--journal", "s3://m1/journal", "--output", tmp_path / "m.yaml", "--json").stdout)
+    assert answer["to_correct"] == []
+    parsed = load_mirrors(tmp_path / "m.yaml")
+    assert [spec.mirror.naming for spec in parsed.values()] == ["identity"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "named"),
+    [
+        ("source.cluster.alias = eu", "mirror.source_alias", "eu.TOPIC"),
+        ("source.cluster.alias =", "mirror.naming", " .TOPIC"),
+        ("replication.policy.separator =", "mirror.naming", " aTOPIC"),
+    ],
+)
+def test_names_that_a_mirror_would_not_give_are_to_be_corrected(
+    lines: str, key: str, named: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"clusters = a, b\na->b.enabled = true\n{lines}\n", encoding="utf-8")
+    answer = json.loads(run(file, "--journal", "s3://m1/journal", "--output", tmp_path / "m.yaml", "--json").stdout)
+    first = answer["to_correct"][0]
+    assert first["path"] == f"flows.a->b.{key}"
+    assert named in first["reason"]
+
+
+def test_the_import_checks_its_connections_as_a_migration_does() -> None:
+    found = read_properties(
+        "clusters = a, b\na->b.enabled = true\na.bootstrap.servers = b1:9092;b2:9092\n"
+        "a.security.protocol = SASL_SSL\na.sasl.mechanism = AWS_MSK_IAM\n"
+        "b.bootstrap.servers = b3:9092\nb.ssl.endpoint.identification.algorithm =\n"
+    )
+    assert found.connections["b"]["ssl.endpoint.identification.algorithm"] == "none"
+    assert "b" not in found.connection_notes
+    note = found.connection_notes["a"]["to correct"]
+    assert "separates addresses by ';'" in note
+    assert '"msk": {"region"' in note

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from phase_world.admin import BUSY
 from phase_world.jobs import MIGRATION
 from phase_world.world import KEYS, World, Worlds
 from test_mirror_phase import ask, mirror_until
@@ -390,3 +391,83 @@ def test_nobody_reads_a_growing_map_for_offset_map_json(merged: Merged) -> None:
 def _ends(world: World) -> tuple[dict[Any, int], dict[Any, int]]:
     keys = world.context().record.partitions()
     return dict.fromkeys(keys, 400), dict.fromkeys(keys, 440)
+
+
+# -- offsets that would expire ----------------------------------------------------------------------------------------
+
+DAYS = 24 * 3600.0
+
+
+def commits_of(world: World, group: str) -> int:
+    return sum(name == group for name, _ in world.target.commits)
+
+
+@pytest.fixture
+def mirrored(worlds: Worlds) -> World:
+    world = worlds.at("tail", **SECTIONS)
+    world.run("tail")
+    group_sync.sync_once(world.context())
+    world.target.commits.clear()
+    return world
+
+
+def test_offsets_are_written_again_before_they_are_half_as_old_as_the_target_keeps_them(mirrored: World) -> None:
+    """Nobody has joined these groups there: a promotion may come on any day, and the consumers a week later."""
+    mirrored.clock.sleep(3 * DAYS)
+    group_sync.sync_once(mirrored.context())
+    assert mirrored.target.commits == []
+    mirrored.clock.sleep(0.5 * DAYS)
+    for _ in range(3):
+        group_sync.sync_once(mirrored.context())
+    assert (commits_of(mirrored, "billing"), commits_of(mirrored, "audit")) == (1, 1)
+    mirrored.clock.sleep(3.5 * DAYS)
+    group_sync.sync_once(mirrored.context())
+    assert commits_of(mirrored, "billing") == 2
+
+
+def test_the_target_says_for_how_long_it_keeps_them(worlds: Worlds) -> None:
+    world = worlds.at("tail", **SECTIONS)
+    world.target.broker_configs["offsets.retention.minutes"] = "60"
+    world.run("tail")
+    group_sync.sync_once(world.context())
+    world.target.commits.clear()
+    world.clock.sleep(29 * 60)
+    group_sync.sync_once(world.context())
+    assert world.target.commits == []
+    world.clock.sleep(60)
+    group_sync.sync_once(world.context())
+    assert commits_of(world, "billing") == 1
+
+
+def test_a_mirror_that_comes_back_from_a_pause_writes_them_again(mirrored: World) -> None:
+    """Other processes, for instance: only the journal knows when it was."""
+    mirrored.clock.sleep(5 * DAYS)
+    mirrored.restart()
+    group_sync.sync_once(mirrored.context())
+    assert commits_of(mirrored, "billing") == 1
+
+
+def test_a_group_whose_refresh_fails_is_written_by_the_next_pass(mirrored: World) -> None:
+    mirrored.clock.sleep(4 * DAYS)
+    refused = mirrored.outside.fail(
+        "target.admin.alter_group_offsets", lambda answers: dict.fromkeys(answers, BUSY), times=1
+    )
+    for _ in range(3):
+        group_sync.sync_once(mirrored.context())
+    assert refused.times == 0
+    assert (commits_of(mirrored, "audit"), commits_of(mirrored, "billing")) == (2, 1), "the first one was refused"
+    assert [entry.details["failed"] for entry in mirrored.steps("groups_refreshed")] == [[], ["audit"], []]
+    mirrored.clock.sleep(3 * DAYS)
+    group_sync.sync_once(mirrored.context())
+    assert commits_of(mirrored, "billing") == 1, "the age of all counts from the pass for all"
+    mirrored.clock.sleep(0.5 * DAYS)
+    group_sync.sync_once(mirrored.context())
+    assert commits_of(mirrored, "billing") == 2
+
+
+def test_a_group_that_clients_use_on_the_target_is_not_written_again(mirrored: World) -> None:
+    group = mirrored.target.groups["billing"]
+    group.state, group.members = "Stable", ("c1",)
+    mirrored.clock.sleep(4 * DAYS)
+    group_sync.sync_once(mirrored.context())
+    assert commits_of(mirrored, "billing") == 0

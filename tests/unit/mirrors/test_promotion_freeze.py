@@ -313,6 +313,25 @@ def test_a_freeze_that_was_given_up_is_lifted_as_soon_as_that_is_possible(world:
     goes_on(world)
 
 
+def test_an_attempt_that_is_given_up_before_its_acls_are_journaled_denies_nobody(world: World) -> None:
+    """Another process gave it up while the source told which ACLs it has: what follows would deny for nothing."""
+    ask(world, "promoted")
+
+    def given_up(listing: Any) -> Any:
+        context = world.context()
+        attempt = context.record.freeze()
+        if attempt is not None and not attempt.given_up:
+            context.journal.step(steps.FREEZE_GIVEN_UP, attempt.key, {"reason": "given up elsewhere"})
+        return listing
+
+    world.outside.fail("source.admin.describe_acls", given_up)
+    go(world, nothing)
+    assert len(world.steps(steps.FREEZE_REQUESTED)) == len(world.steps(steps.FREEZE_GIVEN_UP)) == 1
+    assert not world.steps(steps.FREEZE_ACLS)
+    assert "source.admin.create_acls" not in world.outside.calls
+    assert world.denied == set()
+
+
 def test_a_freeze_is_not_lifted_in_the_very_moment_of_the_promotion(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,3 +191,25 @@ def test_a_mirror_is_called_one(minimal_spec: dict[str, Any]) -> None:
     MigrationNotifier(event="failed", spec=spec)(_context(exception=BrokerUnreachable("no broker answers")))
     assert SENT[0]["message"].startswith("Kafka mirror orders: seed failed. [BROKER_UNREACHABLE] no broker answers")
     assert message("orders", "failed", {}, "seed") == "Kafka migration orders: seed failed"
+
+
+@pytest.mark.parametrize("had_before", [0, 7], ids=["first run", "cleared"])
+def test_of_a_task_that_is_retried_without_an_end_few_attempts_are_told(
+    minimal_spec: dict[str, Any], had_before: int
+) -> None:
+    retries = 1_000_000
+    notifier = MigrationNotifier(event="failed", spec=_spec(minimal_spec), thins_out=True)
+    told = []
+    for attempt in range(1, 201):
+        instance = SimpleNamespace(
+            task_id="cutover.freeze_limit",
+            run_id="r",
+            dag_id="d",
+            try_number=had_before + attempt,
+            max_tries=had_before + retries,
+        )
+        notifier(_context(ti=instance, task=SimpleNamespace(retries=retries)))
+        if SENT:
+            told.append(attempt)
+        SENT.clear()
+    assert told == [1, 5, 20, 100, 200]

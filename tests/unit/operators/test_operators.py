@@ -16,11 +16,13 @@ from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
-from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.errors import FreezeFailed, SpecInvalid
+from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
     CUTOVER_ALIAS,
+    KafkaMigrationCommitGroupsOperator,
     KafkaMigrationFloorGuardOperator,
     KafkaMigrationFreezeOperator,
     KafkaMigrationPlanOperator,
@@ -32,6 +34,7 @@ from airflow_provider_kafka_migration.operators.migration import (
 from airflow_provider_kafka_migration.provider.lineage import CopyLineage
 from airflow_provider_kafka_migration.provider.task import plain_spec
 from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
@@ -58,10 +61,14 @@ class FakeMigration:
         self.opened: dict[str, Any] = {}
         self.ran: list[str] = []
         journal = SimpleNamespace(tip_state=state, refresh=lambda: None)
-        self.context = SimpleNamespace(migration_id="orders", journal=journal)
+        self.attempt: Any = None
+        record = SimpleNamespace(freeze=lambda: self.attempt, where=lambda *_args, **_fields: None)
+        self.context = SimpleNamespace(
+            migration_id="orders", journal=journal, record=record, where=lambda *_args, **_fields: None
+        )
 
     def __call__(self, spec: Any, owner: str, resolver: Any, **options: Any) -> FakeMigration:
-        self.spec = spec
+        self.spec = self.context.spec = spec
         self.opened = {"owner": owner, **options}
         self.resolver = resolver
         return self
@@ -72,7 +79,11 @@ class FakeMigration:
     def __exit__(self, *_: object) -> None:
         return None
 
+    def wait_for_tail(self) -> None:
+        self.ran.append("wait_for_tail")
+
     def run(self, phase: str, **_options: Any) -> PhaseResult:
+        self.context.spec = self.spec
         self.ran.append(phase)
         details = {"digest": "d" * 64, "records": 7, "plenty": ["not", "for", "xcom"]}
         return PhaseResult(phase, f"{phase} done", details)
@@ -227,6 +238,91 @@ def test_freeze_runs_the_whole_cutover_where_the_spec_says_so(
     fake.ran.remove("cutover.floor_guard")
     assert (fake.ran, told) == (([], ["freeze", "guard"]) if in_one_task else (["cutover.freeze"], []))
     assert pointers["summary"] == ("READY" if in_one_task else "cutover.freeze done")
+
+
+def test_groups_are_committed_once_the_tail_has_reached_its_stop(
+    fake: FakeMigration, minimal_spec: dict[str, Any]
+) -> None:
+    KafkaMigrationCommitGroupsOperator(task_id="commit_groups", spec=minimal_spec).execute(_context())
+    assert fake.ran == ["wait_for_tail", "cutover.commit_groups"]
+
+
+WATCH = "cutover.freeze_limit"
+
+
+class WatchedTask(FakeTaskInstance):
+    """A task whose run has the watch on the limit in a state."""
+
+    def __init__(self, state: str | None) -> None:
+        super().__init__("cutover.freeze")
+        self.state = state
+
+    def get_task_states(self, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        assert (dag_id, task_ids, run_ids) == (self.dag_id, [WATCH], [self.run_id])
+        return {self.run_id: {WATCH: self.state}}
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+@pytest.mark.parametrize(("state", "begins"), [("deferred", True), (None, True), ("failed", False), ("success", False)])
+def test_no_freeze_begins_while_nobody_watches_its_limit(
+    fake: FakeMigration,
+    minimal_spec: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    state: str | None,
+    begins: bool,
+    in_one_task: bool,
+) -> None:
+    """The watch is red after it had to lift a freeze, and clearing the approval alone does not start it again."""
+    monkeypatch.setattr(fake, "run_cutover", lambda _told: fake.run("all"), raising=False)
+    minimal_spec["cutover"] = {"in_one_task": in_one_task}
+    operator = KafkaMigrationFreezeOperator(task_id="freeze", spec=minimal_spec)
+    events = {AssetAlias(CUTOVER_ALIAS): SimpleNamespace(add=lambda *_args, **_more: None)}
+    context = _context(WatchedTask(state), dag=SimpleNamespace(task_ids=[WATCH]), outlet_events=events)
+    if begins:
+        operator.execute(context)
+        assert fake.ran
+        return
+    with pytest.raises(FreezeFailed, match=WATCH) as caught:
+        operator.execute(context)
+    assert AGAIN in caught.value.next_step
+    assert fake.ran == []
+    fake.attempt = SimpleNamespace(lifted=False)
+    operator.execute(context)
+    assert fake.ran, "a freeze that has begun goes on: its steps keep the limit, too"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_tail_goes_on_after_a_lifted_freeze(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """It has reached its stop twice: the first freeze was lifted, the second one has led to READY."""
+    done, lifted, ran = PhaseResult("tail", "done", {}), [True, False], []
+
+    class Tail:
+        context = SimpleNamespace()
+
+        def run(self, phase: str) -> PhaseResult:
+            ran.append(phase)
+            return done
+
+        start_job = run
+
+    @contextmanager
+    def open_migration(self: Any, *_: Any, **__: Any) -> Iterator[Any]:
+        self.storage_uris = {"journal": "s3://bucket/orders"}
+        yield Tail()
+
+    operator = KafkaMigrationTailOperator(task_id="tail", spec=minimal_spec, deferrable=deferrable)
+    bound = SimpleNamespace(engine=SimpleNamespace(detached=deferrable))
+    monkeypatch.setattr(type(operator), "open_migration", open_migration)
+    monkeypatch.setattr(type(operator), "make_runner", lambda *_: bound)
+    monkeypatch.setattr(type(operator), "_finished", lambda *_: None)
+    monkeypatch.setattr(type(operator), "pointers", lambda *_: {})
+    monkeypatch.setattr(type(operator), "_starts", lambda *_: None)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: lifted.pop(0))
+    operator.execute(_context())
+    assert ran == ["tail", "tail"]
+    assert lifted == []
 
 
 def test_ready_target_is_an_asset_event(fake: FakeMigration, minimal_spec: dict[str, Any]) -> None:
@@ -536,6 +632,7 @@ def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyP
     bound = SimpleNamespace(engine=SimpleNamespace(detached=False))
     monkeypatch.setattr(type(operator), "make_runner", lambda *_: bound)
     monkeypatch.setattr(type(operator), "migration_spec", lambda *_: None)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
     operator.execute(_context())
 
 

@@ -288,6 +288,7 @@ def _approval_facts(text: str) -> dict[str, Any]:
         "groups": [group],
         "findings": [{"code": "W001", "waived": False, "severity": "Warning", "subject": text, "seen": "x"}],
         "overtaken_tombstones": [{"topic": text, "partition": 0, "what": text}],
+        "target_losses": [{"topic": text, "partition": 0, "what": text}],
         "left_out": [["topic", text, text]],
         "signing_key": text,
     }

@@ -100,7 +100,10 @@ def result(**more: Any) -> SchemasResult:
 
 def body(kind: Any, made: SchemaPlan | None, synchronized: SchemasResult | None = None, **section: Any) -> str:
     facts: dict[str, Any] = {
-        **{name: [] for name in ("groups", "findings", "source_drift", "overtaken_tombstones", "left_out")},
+        **{
+            name: []
+            for name in ("groups", "findings", "source_drift", "overtaken_tombstones", "target_losses", "left_out")
+        },
         **dict.fromkeys(("tail", "cannot_fit", "not_fenced", "signing_key"), ""),
         "lag": {},
         "total_lag": 0,

@@ -197,7 +197,7 @@ def otlp() -> Iterator[tuple[int, list[bytes]]]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         yield server.server_port, bodies
         server.shutdown()

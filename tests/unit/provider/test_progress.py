@@ -39,6 +39,32 @@ def test_shown_at_most_once_per_interval_and_stored() -> None:
     assert store.values["progress"]["message"] == "at 11.0"
 
 
+def test_what_runs_beside_a_copy_hides_none_of_its_figures() -> None:
+    now = 0.0
+    lines: list[str] = []
+    store = Store()
+    sink = ProgressSink(store, lines.append, every_seconds=5, clock=lambda: now, copies=True)
+    for now in (0.0, 1.0, 5.0, 6.0):
+        sink(Progress("schemas", f"{now:.0f} of 6 subjects"))
+        sink(Progress("tail", f"a topic is followed, {now:.0f}"))
+        sink(Progress("tail", f"lag {now:.0f}", heartbeat=f"run {now}"))
+    assert store.values["progress"]["message"] == "lag 5"
+    assert store.values["progress.schemas"]["message"] == "5 of 6 subjects"
+    assert store.values["progress.tail"]["message"] == "a topic is followed, 5"
+    assert [text for text in lines if "lag" in text] == ["tail: lag 0", "tail: lag 5"], "each has its own interval"
+    assert len(lines) == 6
+
+
+def test_two_phases_of_a_task_do_not_use_up_each_others_interval() -> None:
+    lines: list[str] = []
+    store = Store()
+    sink = ProgressSink(store, lines.append, every_seconds=5, clock=lambda: 0.0)
+    sink(Progress("cutover", "waits"))
+    sink(Progress("schemas", "copied"))
+    assert lines == ["cutover: waits", "schemas: copied"]
+    assert store.values["progress"]["phase"] == "schemas"
+
+
 def test_unchanged_line_is_written_once_a_minute() -> None:
     times = iter([*range(0, 130, 5), 127, 132])
     lines: list[str] = []

@@ -88,6 +88,16 @@ def test_msk_behind_private_names_takes_the_region_from_the_connection(connectio
     assert ClientConfig.from_librdkafka(airflow_resolver().mapping("msk"), "target").msk_region == "eu-central-1"
 
 
+def test_nothing_is_logged_about_where_credentials_were_found(
+    connection: Define, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection("aws_s3", conn_type="aws", login="key", password="secret")
+    with caplog.at_level("INFO"):
+        airflow_resolver().mapping("aws_s3")
+    out, err = capfd.readouterr()
+    assert "credentials retrieved" not in out + err + caplog.text
+
+
 def test_aws_connection_is_s3_settings(connection: Define) -> None:
     connection(
         "aws_s3",

@@ -164,6 +164,16 @@ def test_failed_spark_leaves_no_secrets(fake_spark: Callable[[str], Path], minim
     assert list((folder / "secrets").iterdir()) == []
 
 
+@pytest.mark.usefixtures("connections")
+def test_a_driver_that_was_killed_is_not_explained_by_its_last_warning(
+    fake_spark: Callable[[str], Path], minimal_spec: dict[str, Any]
+) -> None:
+    fake_spark("print('26/11/27 00:03:45 WARN Utils: Set SPARK_LOCAL_IP', flush=True); os.kill(os.getpid(), 9)")
+    with pytest.raises(SparkJobFailed, match=r"was killed by SIGKILL \(") as caught:
+        _submit(minimal_spec, KafkaMigrationSeedOperator(task_id="seed"))
+    assert caught.value.next_step.startswith("look for a lack of memory first")
+
+
 def test_main_of_the_package_is_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__SPARK_JOBS_FOLDER", str(tmp_path))
     with pytest.raises(Terminal, match=r"verify\.py"):

@@ -37,6 +37,22 @@ def test_people_are_notified_once_of_a_partition_that_fails() -> None:
     assert len(told) == 3, "another tail has met it again"
 
 
+def test_people_are_notified_once_of_what_the_target_has_lost() -> None:
+    told: list[str] = []
+    take = notices(told)
+    for count in (0, 1, 1, 2):
+        take(Progress("tail", f"lost in {count}", failed=0, stuck=0, went_back=count))
+    assert told == ["lost in 1", "lost in 2"]
+    # The task's next part, also one that an earlier version has begun.
+    other = notices(told)
+    other.recall(take.remembered())
+    other(Progress("tail", "lost in 2", failed=0, stuck=0, went_back=2))
+    assert len(told) == 2
+    old = take.remembered()
+    del old["went_back"]
+    other.recall(old)
+
+
 def test_stuck_partitions_are_told_when_it_lasts_and_again_the_next_time() -> None:
     told: list[str] = []
     take = notices(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 from phase_support import Clock, approval, make_context
 
 from airflow_provider_kafka_migration.approvals import answers, check, request
+from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, FreezeFailed, StorageUnavailable
-from airflow_provider_kafka_migration.freeze import one_task
-from airflow_provider_kafka_migration.journal.entries import Owner
+from airflow_provider_kafka_migration.freeze import frozen, one_task
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
+from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import CUTOVER
 from airflow_provider_kafka_migration.record import handover, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
@@ -143,6 +147,77 @@ def test_durations_in_words(seconds: float, text: str) -> None:
 
 
 # ---- in one task: the tail ends in another one
+
+
+def frozen_by_tasks(folder: Path, hand_over: float, work: float, **sections: Any) -> tuple[PhaseContext, Clock]:
+    """A freeze whose tasks each begin so long after the one before and work so long; the fourth one has just begun."""
+    context, clock = migrated(folder, [2, 2, 2, 2], **sections)
+
+    def task(name: str) -> Journal:
+        owner = Owner("cli", "tester", name)
+        return Journal.create_or_open(
+            context.journal_store, "m1", Fingerprint("source-id", "target-id"), owner=owner, clock=clock.now
+        )
+
+    journal = task("cutover.freeze")
+    journal.transition(State.CUTOVER, "t")
+    deadline = clock.now() + context.spec.cutover.max_producer_freeze
+    details = {"method": "manual", "requested_at": iso(clock.now()), "deadline": iso(deadline)}
+    journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
+    clock.sleep(work)
+    result = FreezeResult(
+        migration_id="m1",
+        attempt=1,
+        method="manual",
+        requested_at=iso(clock.now()),
+        deadline=iso(deadline),
+        verified_at=iso(clock.now()),
+        details={},
+        ends={},
+        bypasses=[],
+    )
+    journal.step(steps.FREEZE_VERIFIED, key="1", details={"result": result.model_dump(mode="json")})
+    for name in (steps.SENTINELS, steps.FINAL_DRAIN):
+        clock.sleep(hand_over)
+        begun = iso(clock.now())
+        clock.sleep(work)
+        task(name).step(steps.CUTOVER_STEP, key=f"1/{name}", details={"started_at": begun, "seconds": work})
+    clock.sleep(hand_over)
+    return replace(context, journal=task("cutover.commit_groups")), clock
+
+
+def test_a_freeze_that_was_mostly_hand_over_names_its_cure(tmp_path: Path) -> None:
+    context, _ = frozen_by_tasks(tmp_path, hand_over=18, work=3)
+    attempt = context.record.freeze()
+    assert attempt is not None
+    with pytest.raises(FreezeFailed) as caught:
+        frozen.check_deadline(context.record, attempt)
+    assert caught.value.next_step.startswith(
+        "54 seconds of 1 minute 3 seconds were hand-overs between tasks: set cutover.in_one_task: true"
+    )
+    assert AGAIN in caught.value.next_step
+
+
+def test_a_freeze_that_was_mostly_work_does_not(tmp_path: Path) -> None:
+    context, _ = frozen_by_tasks(tmp_path, hand_over=3, work=18)
+    attempt = context.record.freeze()
+    assert attempt is not None
+    with pytest.raises(FreezeFailed, match="longer than") as caught:
+        frozen.check_deadline(context.record, attempt)
+    assert caught.value.next_step.startswith("find the slow step")
+
+
+@pytest.mark.parametrize(("hand_over", "work"), [(18, 3), (3, 18)])
+def test_an_estimate_learns_from_a_freeze_that_was_lifted(tmp_path: Path, hand_over: float, work: float) -> None:
+    context, _ = frozen_by_tasks(tmp_path, hand_over, work)
+    before = request.make_facts(context, "cutover").facts["expected_freeze_seconds"]
+    assert before < 60
+    frozen.back_to_tail(context.record, "t")
+    context.journal.step(steps.FREEZE_LIFTED, key="1", details={})
+    facts = request.make_facts(context, "cutover")
+    assert facts.facts["handover"]["typical_seconds"] == hand_over
+    assert facts.facts["expected_freeze_seconds"] == 3 * work + 5 * hand_over
+    assert "Freeze 1 took 1 minute 3 seconds until it was lifted" in facts.body
 
 
 def frozen_now(folder: Path) -> tuple[PhaseContext, Clock]:

@@ -25,7 +25,13 @@ def document(*partitions: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A progress document of a running tail, written five seconds ago."""
     at = datetime.fromtimestamp(NOW - 5, UTC).isoformat().replace("+00:00", "Z")
     found: dict[str, Any] = {"migration_id": "orders", "job": "tail", "finished": False, "at": at, "records": 7}
-    found |= {"partitions_failed": 1, "partitions_stuck": 2, "stuck_seconds": 7.5, "partitions_done": 0}
+    found |= {
+        "partitions_failed": 1,
+        "partitions_stuck": 2,
+        "partitions_went_back": 0,
+        "stuck_seconds": 7.5,
+        "partitions_done": 0,
+    }
     found |= {"copied_bytes": 70, "source_bytes": 80, "holes": 0, "skipped_records": 0, "seconds": 3.0}
     return {**found, "slices": {}, "records_per_second": 3.5, "partitions": list(partitions), **more}
 

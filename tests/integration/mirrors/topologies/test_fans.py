@@ -13,7 +13,7 @@ from harness.brokers import KafkaCluster
 from tests.integration.mirrors.topologies.mesh import Mesh
 from tests.soak_support import LONG_SLICES, Route, kill_each, wait_written
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1800)]
 
 
 class Fans(Mesh):
@@ -42,7 +42,7 @@ def fans(
     tmp_path: Path,
 ) -> Iterator[Fans]:
     with ExitStack() as opened:
-        sections = LONG_SLICES if request.node.get_closest_marker("soak") else {}
+        sections = LONG_SLICES if request.node.name == "test_fans_under_random_faults" else {}
         yield Fans(opened, clusters, tmp_path, unique_name("fans"), **sections)
 
 
@@ -53,7 +53,6 @@ def test_fan_in_and_fan_out(fans: Fans) -> None:
     fans.end()
 
 
-@pytest.mark.soak
 def test_fans_under_random_faults(fans: Fans) -> None:
     """Copiers and brokers of all three clusters are killed, brokers are frozen, groups move."""
     fans.run_random_faults()

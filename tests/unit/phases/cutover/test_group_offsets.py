@@ -9,8 +9,9 @@ import pytest
 from phase_world.admin import BUSY, GROUP_NOT_PERMITTED, NOT_PERMITTED
 from phase_world.cluster import Group
 from phase_world.jobs import MIGRATION
-from phase_world.world import World, Worlds
+from phase_world.world import ORDER, World, Worlds
 
+from airflow_provider_kafka_migration.approvals import request
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     DocumentUnreadable,
@@ -18,6 +19,8 @@ from airflow_provider_kafka_migration.errors import (
     GroupsIncomplete,
     PermissionMissing,
 )
+from airflow_provider_kafka_migration.evidence import bundle
+from airflow_provider_kafka_migration.groups.final import sync_groups
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.state import State
@@ -309,3 +312,107 @@ def test_after_the_switch_nothing_is_synced(worlds: Worlds) -> None:
     world.source.groups["billing"].offsets["orders", 0] = GroupOffset(4)
     assert world.run("sync_groups").already_done
     assert len(world.target.commits) == commits
+
+
+# -- partitions without a commit --------------------------------------------------------------------------------------
+
+SWITCH = "sync_groups"
+ORDERS_1 = [{"topic": "orders", "partition": 1}]
+
+
+def reading(world: World, name: str = "idle", **offsets: int) -> Group:
+    """A group that reads both partitions of ``orders`` on the source."""
+    group = world.source.group(name, **offsets)
+    group.state, group.members, group.assigned = "Stable", ("c1",), (("orders", 0), ("orders", 1))
+    return group
+
+
+def until_ready(world: World) -> None:
+    for phase in (SNAPSHOT, COMMIT, "cutover.floor_guard"):
+        world.run(phase)
+
+
+def test_partitions_that_members_read_without_a_commit_are_named(worlds: Worlds) -> None:
+    """librdkafka's clients commit nothing where they have read nothing; on the target they begin at the end."""
+    world = worlds.at(SNAPSHOT)
+    reading(world, "idle", orders_0=2)
+    reading(world, "never")
+    world.source.group("stopped", orders_0=2)
+    told = "no commit on the source in orders-1: consumers begin there by auto.offset.reset"
+    assert told in request.make_facts(world.context(), "cutover").body
+    until_ready(world)
+    found = snapshot(world)
+    assert found["idle"]["uncommitted"] == ORDERS_1
+    assert found["never"]["uncommitted"] == [{"topic": "orders", "partition": 0}, *ORDERS_1]
+    assert "uncommitted" not in found["stopped"], "on the source it would begin the same way"
+    assert result(world)["idle"]["uncommitted"] == ORDERS_1
+    assert told in request.make_facts(world.context(), "client_switch").body
+    rows = {row["name"]: row["reason"] for row in bundle._groups_left(world.context().record)}
+    assert "by auto.offset.reset" in rows["idle: orders-1"]
+
+
+def test_by_default_nothing_is_committed_there(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT)
+    group = reading(world, orders_0=2)
+    until_ready(world)
+    group.state, group.members = "Empty", ()
+    sync_groups(world.context())
+    assert on_target(world)["idle"] == {("orders", 0): 2}
+    assert result(world)["idle"]["uncommitted"] == ORDERS_1, "it has no members any more, and is still named"
+
+
+def test_the_boundary_is_committed_once_the_group_has_left_the_source(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT, groups={"uncommitted": "boundary"})
+    group = reading(world, orders_0=2)
+    end = world.source.log("orders", 1).end
+    until_ready(world)
+    sync_groups(world.context())
+    assert ("orders", 1) not in on_target(world)["idle"], "its members may still commit an earlier offset"
+    assert result(world)["idle"]["uncommitted"] == ORDERS_1
+    group.state, group.members = "Empty", ()
+    sync_groups(world.context())
+    assert on_target(world)["idle"] == {("orders", 0): 2, ("orders", 1): end}
+    assert "uncommitted" not in result(world)["idle"]
+
+
+def test_what_a_group_commits_before_it_leaves_is_what_counts(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT, groups={"uncommitted": "boundary"})
+    group = reading(world, orders_0=2)
+    until_ready(world)
+    group.offsets["orders", 1] = GroupOffset(8, -1, "")
+    group.state, group.members = "Empty", ()
+    sync_groups(world.context())
+    assert on_target(world)["idle"] == {("orders", 0): 2, ("orders", 1): 8}
+
+
+def test_a_group_without_any_commit_gets_the_boundary_though_it_disappears(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT, groups={"uncommitted": "boundary"})
+    reading(world, "never")
+    ends = {("orders", number): world.source.log("orders", number).end for number in (0, 1)}
+    until_ready(world)
+    del world.source.groups["never"]
+    sync_groups(world.context())
+    assert on_target(world)["never"] == ends
+
+
+def test_a_group_that_is_only_not_listed_gets_none(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT, groups={"uncommitted": "boundary"})
+    reading(world, "never")
+    until_ready(world)
+    world.outside.fail("source.admin.list_groups", lambda found: {k: v for k, v in found.items() if k != "never"})
+    sync_groups(world.context())
+    assert "never" not in on_target(world)
+
+
+def test_the_group_with_the_empty_id_is_left_out_and_named(worlds: Worlds) -> None:
+    """Kafka 3 takes its commits; where it exists, the tools of Kafka 4 fail for all groups."""
+    world = worlds.begin()
+    world.source.group("", orders_0=2)
+    for phase in ORDER[: ORDER.index(COMMIT) + 1]:
+        world.clock.sleep(1)
+        world.run(phase)
+    assert "" not in on_target(world)
+    assert on_target(world) == COMMITTED
+    (group,) = [item for item in world.context().record.plan().excluded_groups if item.group == ""]
+    assert group.topics_in_scope == ["orders"]
+    assert "the empty group id" in group.reason

@@ -25,13 +25,13 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     StillFrozen,
 )
-from airflow_provider_kafka_migration.freeze import open_freeze
+from airflow_provider_kafka_migration.freeze import frozen, open_freeze
 from airflow_provider_kafka_migration.freeze import webhook as webhook_module
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.phases import rollback
+from airflow_provider_kafka_migration.phases import freeze_limit, rollback, tail
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -482,8 +482,6 @@ def test_too_little_of_the_limit_is_left_to_ask_producers_to_stop(
     receiver: Receiver, producers: Producers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = by_webhook(receiver)
-    from airflow_provider_kafka_migration.freeze import frozen
-
     resolve = frozen.webhook_receiver
 
     def slowly(context: PhaseContext) -> Any:
@@ -515,6 +513,61 @@ def test_a_source_that_cannot_take_the_acls_back_stays_open_for_the_watch(
     assert world.denied == {"User:shop"}
     assert open_freeze.read(world.context()) is not None
     world.outside.heal()
+    with pytest.raises(FreezeFailed, match="was lifted"):
+        world.run("cutover.freeze_limit")
+    assert world.denied == set()
+
+
+# -- a freeze that was given up and not lifted ------------------------------------------------------------------------
+
+
+def given_up(worlds: Worlds) -> World:
+    """The source was away while the limit passed, and nobody tries any more; it is back."""
+    world = worlds.at("cutover.sentinels")
+    world.clock.sleep(2 * LIMIT_SECONDS)
+    world.outside.fail("source.admin.delete_acls", BrokerUnreachable("away"))
+    with pytest.raises(StillFrozen):
+        world.run("cutover.freeze_limit")
+    world.clock.sleep(2 * 3600)
+    world.outside.heal()
+    world.restart()
+    assert world.denied == {"User:shop"}
+    return world
+
+
+def test_the_tail_lifts_what_was_given_up(worlds: Worlds) -> None:
+    world = given_up(worlds)
+    tail.JOB_PHASE.follow(world.context(), {})
+    assert world.denied == set()
+    assert open_freeze.read(world.context()) is None
+
+
+def test_each_phase_that_starts_lifts_what_was_given_up(worlds: Worlds) -> None:
+    world = given_up(worlds)
+    world.copiers.then = world.restart
+    with pytest.raises(MigrationError):
+        world.migration().run("cutover.sentinels")
+    assert world.denied == set()
+
+
+def test_a_source_that_is_still_away_keeps_no_phase_from_starting(worlds: Worlds) -> None:
+    world = given_up(worlds)
+    fault = world.outside.fail("source.admin.delete_acls", BrokerUnreachable("away"))
+    frozen.finish_given_up(world.context())
+    assert world.denied == {"User:shop"}
+    world.outside.faults.remove(fault)
+    frozen.finish_given_up(world.context())
+    assert world.denied == set()
+
+
+def test_who_has_just_given_up_is_left_to_lift(worlds: Worlds) -> None:
+    world = worlds.at("cutover.sentinels")
+    frozen.back_to_tail(world.context().record, "a step has failed")
+    frozen.finish_given_up(world.context())
+    assert world.denied == {"User:shop"}
+    assert not freeze_limit.check_limit(world.context().record)["ready"]
+    world.clock.sleep(frozen.GIVEN_UP_SECONDS + 1)
+    assert freeze_limit.check_limit(world.context().record)["ready"]
     with pytest.raises(FreezeFailed, match="was lifted"):
         world.run("cutover.freeze_limit")
     assert world.denied == set()

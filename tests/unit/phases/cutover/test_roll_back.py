@@ -10,12 +10,22 @@ import pytest
 from phase_world.admin import BUSY, REFUSED, UNKNOWN_TOPIC, SimAdmin
 from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
-from phase_world.world import PRODUCER_ACL, World, Worlds
+from phase_world.world import ORDER, PRODUCER_ACL, World, Worlds
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.copy import StopAt
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, IllegalTransition, StillFrozen
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    ClaimLost,
+    FreezeFailed,
+    IllegalTransition,
+    PhaseOver,
+    StillFrozen,
+)
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
+from airflow_provider_kafka_migration.phases import freeze_limit, rollback
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import topics_gone
 
@@ -52,7 +62,8 @@ def test_before_the_cutover_everything_that_was_set_is_undone(worlds: Worlds, ph
     assert found["reason"] == "not today"
     assert found["problems"] == []
     assert sorted(item["topic"] for item in found["left_on_target"]) == sorted(world.target.topics)
-    assert len(found["clean_up"]) == len(world.target.topics)
+    deletions = [command for command in found["clean_up"] if command.startswith("kafka-topics.sh")]
+    assert len(deletions) == len(world.target.topics)
     for topic in world.target.topics.values():
         assert topic.configs.get("max.message.bytes") != COPY_TIME
     assert {name: [log.values() for log in topic.logs] for name, topic in world.target.topics.items()} == values
@@ -203,7 +214,7 @@ def test_a_part_that_fails_is_in_the_report_and_stops_no_other(
     result = world.run("rollback")
     assert world.state is State.ROLLED_BACK
     assert [item["part"] for item in report(world)["problems"]] == parts
-    assert result.summary.endswith(f"topics stay on the target{told}")
+    assert result.summary.endswith(f"topics stay on the target; 1 ACLs of the migration stay on the target{told}")
 
 
 def test_configs_that_are_refused_are_a_problem_and_not_restored(worlds: Worlds) -> None:
@@ -259,3 +270,200 @@ def test_a_topic_that_is_no_longer_on_the_target_is_not_listed(worlds: Worlds) -
     world.run("rollback")
     assert [item["topic"] for item in report(world)["left_on_target"]] == ["orders"]
     assert report(world)["left_on_target"][0]["end_offsets"] == {"orders-0": 5, "orders-1": 10}
+
+
+# -- access on the target --------------------------------------------------------------------------------------------
+
+GRANT = PRODUCER_ACL
+READING = Acl("TOPIC", "orders", "LITERAL", "User:reports", "*", "READ", "ALLOW")
+NARROWED = Acl("TOPIC", "orders", "LITERAL", "User:reports", "10.0.0.9", "READ", "DENY")
+OTHERS = Acl("TOPIC", "payments", "LITERAL", "User:bank", "*", "READ", "ALLOW")
+SHOP: QuotaEntity = (("user", "shop"),)
+BANK: QuotaEntity = (("user", "bank"),)
+CLIENTS: QuotaEntity = (("client-id", None),)
+
+
+def with_access(worlds: Worlds, phase: str, **sections: Any) -> World:
+    """A migration that has copied two ACLs, a user and three quotas, of which the target had one with another value."""
+    world = worlds.begin(**sections)
+    world.source.acls = {*(world.source.acls or ()), READING, NARROWED}
+    world.target.acls = {*(world.target.acls or ()), OTHERS}
+    world.source.users["shop"] = (("SCRAM-SHA-512", 4096),)
+    world.target.users["bank"] = (("SCRAM-SHA-512", 4096),)
+    world.source.quotas = {SHOP: {"producer_byte_rate": 1000.0}, CLIENTS: {"producer_byte_rate": 50.0}}
+    world.target.quotas = {BANK: {"producer_byte_rate": 7.0}, CLIENTS: {"producer_byte_rate": 70.0}}
+    for name in ORDER[: ORDER.index(phase)]:
+        world.clock.sleep(1)
+        world.run(name)
+    return world
+
+
+def test_a_lifted_cutover_takes_its_write_grants_back(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit passes between the grant and READY: the copy goes on, so nobody may write to the target."""
+    world = worlds.at("cutover.floor_guard", acls={"write_grants": "at_cutover"})
+    granted = write_grants.grant
+
+    def slowly(*arguments: Any) -> Any:
+        found = granted(*arguments)
+        assert GRANT in (world.target.acls or ())
+        world.clock.sleep(120)
+        return found
+
+    monkeypatch.setattr(write_grants, "grant", slowly)
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run("cutover.floor_guard")
+    assert world.state is State.TAIL
+    assert not world.denied
+    assert GRANT not in (world.target.acls or ())
+    assert not world.context().record.are_writes_granted()
+
+
+def test_the_next_cutover_gives_them_again(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = worlds.at("cutover.floor_guard", acls={"write_grants": "at_cutover"})
+    context = world.context()
+    write_grants.grant(context.record, context.source, context.target)
+    world.clock.sleep(120)
+    with pytest.raises(FreezeFailed):
+        world.run("cutover.floor_guard")
+    assert GRANT not in (world.target.acls or ())
+    for name in ORDER[ORDER.index("tail") : ORDER.index("cutover.floor_guard") + 1]:
+        world.clock.sleep(1)
+        world.run(name)
+    assert world.state is State.AWAITING_CLIENT_SWITCH
+    assert GRANT in (world.target.acls or ())
+    assert world.context().record.are_writes_granted()
+
+
+def granted_and_dead(worlds: Worlds) -> World:
+    """A step that was killed between the grant and READY."""
+    world = worlds.at("cutover.floor_guard", acls={"write_grants": "at_cutover"})
+    context = world.context()
+    write_grants.grant(context.record, context.source, context.target)
+    assert GRANT in (world.target.acls or ())
+    world.restart()
+    return world
+
+
+def test_the_watch_on_the_limit_takes_them_back(worlds: Worlds) -> None:
+    world = granted_and_dead(worlds)
+    world.clock.sleep(120)
+    with pytest.raises(FreezeFailed):
+        freeze_limit.run(world.context())
+    assert GRANT not in (world.target.acls or ())
+
+
+def test_a_target_that_is_away_keeps_nobody_frozen_and_the_tail_takes_them_back(worlds: Worlds) -> None:
+    world = granted_and_dead(worlds)
+    world.clock.sleep(120)
+    world.outside.fail("target.admin.delete_acls", BrokerUnreachable("away", next_step=""))
+    with pytest.raises(FreezeFailed):
+        freeze_limit.run(world.context())
+    assert not world.denied
+    assert GRANT in (world.target.acls or ())
+    world.outside.heal()
+    (in_tail,) = write_grants.passes(world.spec)
+    in_tail(world.context())
+    assert GRANT not in (world.target.acls or ())
+
+
+def test_a_rollback_takes_them_back(worlds: Worlds) -> None:
+    world = granted_and_dead(worlds)
+    world.run("rollback")
+    assert GRANT not in (world.target.acls or ())
+    found = report(world)
+    assert found["undone"]["write grants"] == [str(GRANT)]
+    assert found["problems"] == []
+
+
+def test_grants_that_arrive_after_a_rollback_are_removed_by_who_sent_them(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds.at("cutover.floor_guard", acls={"write_grants": "at_cutover"})
+    context = world.context()
+
+    create = SimAdmin.create_acls
+
+    def late(admin: SimAdmin, acls: Any) -> Any:
+        rollback.run(world._new_context(), reason="the request is under way")
+        return create(admin, acls)
+
+    monkeypatch.setattr(SimAdmin, "create_acls", late)
+    with pytest.raises(PhaseOver, match="they are removed again"):
+        write_grants.grant(context.record, context.source, context.target)
+    assert GRANT not in (world.target.acls or ())
+
+
+def test_a_rollback_restores_quotas_and_lists_what_it_leaves(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_SECRET", "s" * 20)
+    world = with_access(worlds, "drain_ready", acls={"users": {"shop": "env:SHOP_SECRET"}})
+    assert world.target.quotas[CLIENTS] == {"producer_byte_rate": 50.0}
+    world.run("rollback")
+    assert world.target.quotas[CLIENTS] == {"producer_byte_rate": 70.0}
+    found = report(world)
+    assert found["problems"] == []
+    assert found["undone"]["quotas"] == ["client-id (default)"]
+    assert [Acl(*row) for row in found["acls_left"]] == sorted([READING, NARROWED, GRANT])
+    assert found["users_left"] == [{"user": "shop", "mechanisms": ["SCRAM-SHA-512"]}]
+    assert found["quotas_left"] == [{"entity": [["user", "shop"]], "values": {"producer_byte_rate": 1000.0}}]
+    commands = [item for item in found["clean_up"] if not item.startswith("kafka-topics.sh")]
+    assert commands == [
+        "kafka-acls.sh --bootstrap-server TARGET --remove --force --allow-principal 'User:reports' --allow-host '*' "
+        "--operation Read --topic 'orders' --resource-pattern-type literal",
+        "kafka-acls.sh --bootstrap-server TARGET --remove --force --allow-principal 'User:shop' --allow-host '*' "
+        "--operation Write --topic 'orders' --resource-pattern-type literal",
+        "kafka-acls.sh --bootstrap-server TARGET --remove --force --deny-principal 'User:reports' "
+        "--deny-host '10.0.0.9' --operation Read --topic 'orders' --resource-pattern-type literal",
+        "kafka-configs.sh --bootstrap-server TARGET --alter --delete-config 'SCRAM-SHA-512' --entity-type users "
+        "--entity-name 'shop'",
+        "kafka-configs.sh --bootstrap-server TARGET --alter --delete-config 'producer_byte_rate' --entity-type users "
+        "--entity-name 'shop'",
+    ]
+    assert {READING, NARROWED, GRANT, OTHERS} <= (world.target.acls or set())
+    assert set(world.target.users) == {"shop", "bank"}
+
+
+def test_a_quota_that_somebody_has_changed_since_is_theirs(worlds: Worlds) -> None:
+    world = with_access(worlds, "drain_ready")
+    world.target.quotas[CLIENTS] = {"producer_byte_rate": 60.0}
+    world.target.quotas[SHOP] = {"producer_byte_rate": 1.0}
+    world.run("rollback")
+    assert world.target.quotas == {
+        BANK: {"producer_byte_rate": 7.0},
+        CLIENTS: {"producer_byte_rate": 60.0},
+        SHOP: {"producer_byte_rate": 1.0},
+    }
+    assert report(world).get("quotas_left", []) == []
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["with the rollback", "after it"])
+def test_access_is_withdrawn_on_request(worlds: Worlds, monkeypatch: pytest.MonkeyPatch, later: bool) -> None:
+    monkeypatch.setenv("SHOP_SECRET", "s" * 20)
+    world = with_access(worlds, "drain_ready", acls={"users": {"shop": "env:SHOP_SECRET"}})
+    if later:
+        world.run("rollback")
+    result = world.run("rollback", withdraw_access=True)
+    assert result.details["problems"] == []
+    assert (world.target.acls or set()) & {READING, NARROWED, GRANT, OTHERS} == {OTHERS}
+    assert set(world.target.users) == {"bank"}
+    assert world.target.quotas == {BANK: {"producer_byte_rate": 7.0}, CLIENTS: {"producer_byte_rate": 70.0}}
+    if not later:
+        assert "acls_left" not in report(world)
+
+
+def test_an_allow_is_withdrawn_before_the_deny_that_narrows_it(worlds: Worlds) -> None:
+    world = with_access(worlds, "drain_ready")
+    world.outside.fail("target.admin.delete_acls", lambda answers: dict.fromkeys(answers, REFUSED))
+    world.run("rollback", withdraw_access=True)
+    world.outside.heal()
+    (problem,) = report(world)["problems"]
+    assert problem["part"] == "access"
+    assert {item["name"] for item in problem["details"]["failures"]} == {str(GRANT), str(READING)}
+
+
+def test_what_cannot_be_read_is_listed_from_the_journal(worlds: Worlds) -> None:
+    world = with_access(worlds, "drain_ready")
+    world.outside.fail("target.admin.describe_acls", BrokerUnreachable("away", next_step=""))
+    world.run("rollback")
+    found = report(world)
+    assert [item["part"] for item in found["problems"]] == ["access inventory"]
+    assert [Acl(*row) for row in found["acls_left"]] == sorted([READING, NARROWED, GRANT])

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_kafka_migration.errors import Transient
-from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.kafka.admin.access import (
+    Acl,
+    AclListing,
+    NewScramCredential,
+    Quota,
+    QuotaEntity,
+    ScramUser,
+)
 from airflow_provider_kafka_migration.kafka.admin.cluster import ClusterDescription, LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupDescription,
@@ -199,7 +206,7 @@ class SimAdmin:
         """See ``GroupsAdmin.describe_groups``."""
 
         def one(name: str, group: Group) -> GroupDescription:
-            members = tuple(GroupMember(client, client, "/10.0.0.1") for client in group.members)
+            members = tuple(GroupMember(client, client, "/10.0.0.1", group.assigned) for client in group.members)
             return GroupDescription(name, group.type, group.state, members)
 
         def act() -> dict[str, GroupDescription]:
@@ -301,17 +308,54 @@ class SimAdmin:
 
         return self._call("delete_acls", act, changes=f"{len(acls)} ACLs" if acls else "")
 
-    def scram_users(self) -> list[Any] | None:
-        """There are no SCRAM users."""
-        return self._call("scram_users", list)
+    def scram_users(self, *, broker_id: int | None = None) -> list[ScramUser] | None:
+        """See ``UsersAdmin.scram_users``."""
+        users = self._state.users
+        return self._call("scram_users", lambda: [ScramUser(name, users[name]) for name in sorted(users)])
 
-    def quotas(self) -> list[Any] | None:
-        """There are no quotas."""
-        return self._call("quotas", list)
+    def create_scram_credentials(self, wanted: Sequence[NewScramCredential]) -> dict[str, ItemError | None]:
+        """See ``UsersAdmin.create_scram_credentials``."""
 
-    def alter_quotas(self, changes: Mapping[Any, Any], **_: Any) -> dict[Any, ItemError | None]:
+        def act() -> dict[str, ItemError | None]:
+            for item in wanted:
+                present = dict(self._state.users.get(item.name, ()))
+                present[item.mechanism] = item.iterations
+                self._state.users[item.name] = tuple(sorted(present.items()))
+            return {item.name: None for item in wanted}
+
+        return self._call("create_scram_credentials", act, changes=f"{len(wanted)} users" if wanted else "")
+
+    def delete_scram_credentials(self, wanted: Sequence[tuple[str, str]]) -> dict[str, ItemError | None]:
+        """See ``UsersAdmin.delete_scram_credentials``."""
+
+        def act() -> dict[str, ItemError | None]:
+            for name, mechanism in wanted:
+                left = tuple(item for item in self._state.users.pop(name, ()) if item[0] != mechanism)
+                if left:
+                    self._state.users[name] = left
+            return {name: None for name, _ in wanted}
+
+        return self._call("delete_scram_credentials", act, changes=f"{len(wanted)} users" if wanted else "")
+
+    def quotas(self, *, broker_id: int | None = None) -> list[Quota] | None:
+        """See ``QuotasAdmin.quotas``."""
+        quotas = self._state.quotas
+        return self._call("quotas", lambda: [Quota(entity, dict(values)) for entity, values in quotas.items()])
+
+    def alter_quotas(
+        self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]
+    ) -> dict[QuotaEntity, ItemError | None]:
         """See ``QuotasAdmin.alter_quotas``."""
-        return self._call("alter_quotas", lambda: dict.fromkeys(changes))
+
+        def act() -> dict[QuotaEntity, ItemError | None]:
+            for entity, values in changes.items():
+                present = {**self._state.quotas.pop(entity, {}), **values}
+                left = {key: value for key, value in present.items() if value is not None}
+                if left:
+                    self._state.quotas[entity] = left
+            return dict.fromkeys(changes)
+
+        return self._call("alter_quotas", act, changes=str(sorted(changes)) if changes else "")
 
     # -- producers ----------------------------------------------------------------------------------------------------
 

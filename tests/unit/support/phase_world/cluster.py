@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -30,12 +30,14 @@ class Group:
     """A consumer group.
 
     :param members: client ids.
+    :param assigned: what each of them reads.
     """
 
     offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict)
     type: str = "classic"
     state: str = "Empty"
     members: tuple[str, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
 
 
 @dataclass
@@ -46,6 +48,9 @@ class ClusterState:
     topics: dict[str, Topic] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     acls: set[Acl] | None = field(default_factory=set)
+    #: SCRAM users with their mechanisms and iterations
+    users: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     #: what somebody has set on the brokers; None: a value that they do not show
     broker_configs: dict[str, str | None] = field(default_factory=dict)
     next_producer_id: int = 1000

@@ -259,7 +259,7 @@ class LogHandlers:
                                 producer_id=producer,
                                 producer_epoch=state.epoch,
                                 last_sequence=state.last_sequence,
-                                last_timestamp=-1,
+                                last_timestamp=state.last_timestamp,
                                 coordinator_epoch=state.coordinator_epoch,
                                 current_txn_start_offset=-1
                                 if state.transaction_offset is None

@@ -38,6 +38,7 @@ class ProducerState:
     #: (first sequence, last sequence, base offset) of the last batches of this epoch
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
     coordinator_epoch: int = -1
+    last_timestamp: int = -1
     #: first offset of its open transaction
     transaction_offset: int | None = None
 
@@ -126,6 +127,7 @@ class PartitionLog:
             self.producers[batch.producer_id] = state
             state.enter(batch.producer_epoch)
             state.batches.append((first, last, base))
+            state.last_timestamp = batch.max_timestamp
             if batch.is_transactional and state.transaction_offset is None:
                 state.transaction_offset = base
         self._store(data, base + batch.last_offset_delta + 1)

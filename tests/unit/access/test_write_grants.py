@@ -1,0 +1,94 @@
+"""WRITE on the target: held back until the switch, given once, and taken back when a cutover is abandoned."""
+
+from __future__ import annotations
+
+import pytest
+from phase_world.admin import REFUSED
+from phase_world.world import ORDER, PRODUCER_ACL, World, Worlds
+
+from airflow_provider_kafka_migration.access import created_access, write_grants
+from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+
+OWNER = Acl("TOPIC", "orders", "LITERAL", "User:owner", "*", "ALL", "ALLOW")
+READS = Acl("TOPIC", "orders", "LITERAL", "User:owner", "*", "READ", "ALLOW")
+
+
+@pytest.fixture
+def cutover(worlds: Worlds) -> World:
+    """A migration in the cutover, whose source has a producer, and an owner with all rights."""
+    world = worlds.at("topology_copy", acls={"write_grants": "at_cutover"})
+    world.source.acls = {*(world.source.acls or ()), OWNER}
+    for name in ORDER[ORDER.index("topology_copy") : ORDER.index("cutover.floor_guard")]:
+        world.clock.sleep(1)
+        world.run(name)
+    return world
+
+
+def there(world: World) -> set[Acl]:
+    return {PRODUCER_ACL, OWNER, READS} & (world.target.acls or set())
+
+
+def grant(world: World) -> dict[str, object]:
+    context = world.context()
+    return write_grants.grant(context.record, context.source, context.target)
+
+
+def take_back(world: World) -> list[str]:
+    context = world.context()
+    return write_grants.take_back(context.record, context.target)
+
+
+def test_until_the_switch_all_is_reading(cutover: World) -> None:
+    assert there(cutover) == {READS}
+    assert not cutover.context().record.are_writes_granted()
+
+
+def test_each_grant_is_given_once(cutover: World) -> None:
+    assert grant(cutover)["granted"] == 2
+    assert there(cutover) == {PRODUCER_ACL, OWNER, READS}
+    cutover.target.acls = (cutover.target.acls or set()) - {PRODUCER_ACL}
+    assert grant(cutover)["granted"] == 2, "what a person takes away then is not given again"
+    assert there(cutover) == {OWNER, READS}
+
+
+def test_grants_that_fail_are_named_and_not_journaled_as_given(cutover: World) -> None:
+    cutover.outside.fail("target.admin.create_acls", lambda answers: {**answers, OWNER: REFUSED})
+    with pytest.raises(TopologyRefused, match="1 of 2 write grants") as caught:
+        grant(cutover)
+    assert [item["acl"] for item in caught.value.details["failures"]] == [str(OWNER)]
+    assert not cutover.context().record.are_writes_granted()
+
+
+def test_taken_back_are_the_grants_and_no_other_right(cutover: World) -> None:
+    of_others = Acl("TOPIC", "orders", "LITERAL", "User:etl", "*", "WRITE", "ALLOW")
+    cutover.target.acls = {*(cutover.target.acls or ()), of_others}
+    grant(cutover)
+    assert take_back(cutover) == sorted(map(str, (OWNER, PRODUCER_ACL)))
+    assert there(cutover) == {READS}
+    assert of_others in (cutover.target.acls or ())
+    assert take_back(cutover) == []
+    assert grant(cutover)["granted"] == 2
+    assert there(cutover) == {PRODUCER_ACL, OWNER, READS}
+
+
+def test_grants_of_a_step_that_died_before_it_journaled_them_are_taken_back(cutover: World) -> None:
+    context = cutover.context()
+    created_access.create_acls(context.record, context.target, [PRODUCER_ACL])
+    assert take_back(cutover) == [str(PRODUCER_ACL)]
+    assert there(cutover) == {READS}
+
+
+def test_what_cannot_be_taken_back_is_named_and_tried_again(cutover: World) -> None:
+    grant(cutover)
+    cutover.outside.fail("target.admin.delete_acls", lambda answers: dict.fromkeys(answers, REFUSED), times=1)
+    with pytest.raises(TopologyRefused, match="2 of 2 write grants of an abandoned cutover are still on the target"):
+        take_back(cutover)
+    assert len(take_back(cutover)) == 2
+
+
+def test_rights_that_were_given_at_once_are_no_grants_of_a_cutover(worlds: Worlds) -> None:
+    world = worlds.at("cutover.floor_guard", acls={"write_grants": "at_once"})
+    assert take_back(world) == []
+    assert PRODUCER_ACL in (world.target.acls or ())
+    assert write_grants.passes(world.spec) == ()

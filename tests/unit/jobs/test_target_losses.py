@@ -1,0 +1,76 @@
+"""What people are told of records that the target has lost after they were copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import ready
+
+from airflow_provider_kafka_migration.approvals import request
+from airflow_provider_kafka_migration.cli.migrate import trouble_rows
+from airflow_provider_kafka_migration.copy.archive import write_loss
+from airflow_provider_kafka_migration.documents.copy import LaneReading, TargetLossRecord
+from airflow_provider_kafka_migration.evidence import bundle
+from airflow_provider_kafka_migration.jobs import target_losses
+from airflow_provider_kafka_migration.jobs.copy_jobs import read_progress
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
+from airflow_provider_kafka_migration.record import steps
+from tests.spark_support import make_job
+
+CASES = Path(__file__).resolve().parents[2] / "cases"
+LOSS = TargetLossRecord.parse((CASES / "target_loss" / "v1" / "loss.json").read_bytes())
+
+
+def test_documents_of_version_1_are_read_and_written() -> None:
+    data = (CASES / "target_loss" / "v1" / "loss.json").read_bytes().strip()
+    assert TargetLossRecord.parse(data).canonical() == data
+    data = (CASES / "lane_reading" / "v1" / "lane_with_ends.json").read_bytes().strip()
+    assert LaneReading.parse(data).canonical() == data
+
+
+@pytest.mark.parametrize("kind", ["cutover", "client_switch"])
+def test_approvals_and_evidence_name_them(tmp_path: Path, kind: Any) -> None:
+    context = ready(tmp_path)
+    assert "that the target lost" not in request.make_facts(context, kind).body
+    write_loss(context.journal_store, LOSS)
+    body = request.make_facts(context, kind).body
+    assert "## Records that the target lost after they were copied" in body
+    assert "the target lost offsets 20..59 of orders" in body
+    (left,) = (
+        item for item in bundle.not_copied(context.record, context.record.plan()) if item["kind"] == "target_loss"
+    )
+    assert (left["name"], left["offsets"]) == ("orders-1", [20, 60])
+
+
+def test_the_journal_has_each_of_them_once(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    target_losses.note(context)
+    assert context.journal.steps(steps.TARGET_LOST_RECORDS) == []
+    write_loss(context.journal_store, LOSS)
+    for _ in range(2):
+        target_losses.note(context)
+    write_loss(context.journal_store, LOSS.model_copy(update={"from_target_offset": 80, "seen_at": "2026-11-02"}))
+    target_losses.note(context)
+    entries = context.journal.steps(steps.TARGET_LOST_RECORDS)
+    assert [entry.details["from_target_offset"] for entry in entries] == [60, 80]
+    assert "orders-1: the target lost offsets 20..59" in entries[0].reason
+
+
+def test_progress_and_status_say_so(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    job = make_job("tail", "file:///unused", 1, 1, None).model_copy(update={"migration_id": context.migration_id})
+    progress = JobProgress(job, context.journal_store)
+    progress._standing["orders", 0, False].went_back = ((60, 20),)
+    document = progress.write_progress()
+    said = read_progress(context.record, "tail")
+    assert said is not None
+    assert said.went_back == 1
+    assert "THE TARGET LOST RECORDS after they were copied in 1 partition" in said.message
+
+    class Found:
+        progress = {"tail": document}
+
+    ((name, text),) = trouble_rows(Found())  # type: ignore[arg-type]
+    assert (name, text.startswith("the target lost records of 1 partitions")) == ("tail", True)
