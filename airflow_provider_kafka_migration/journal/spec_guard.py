@@ -155,8 +155,11 @@ def _matters(path: str, fields: Mapping[str, Any]) -> bool:
 
 
 def _only_grows(path: str, change: Mapping[str, Any], working: State) -> bool:
-    """Return whether a list has only grown, in a state in which it still may."""
-    return may_grow(path, working) and set(change["old"] or ()) <= set(change["new"] or ())
+    """Return whether a list has only grown, or a value was added where none was, in a state in which it still may."""
+    if not may_grow(path, working):
+        return False
+    old, new = change["old"], change["new"]
+    return not old or (isinstance(old, list) and isinstance(new, list) and set(old) <= set(new))
 
 
 _AGAIN = " (with mirror.naming: identity in both directions all records would then arrive twice: put them back)"

@@ -18,7 +18,7 @@ class Key:
     """How long a key of the spec, or all keys of a section, may change.
 
     :param until: the last state in which it may change.
-    :param grows_until: of a list: the last state in which it may still get longer.
+    :param grows_until: the last state in which a list may still get longer, or an empty key get a value.
     :param job: the fields of a copy job that carry it: a job that is renewed takes them from the present spec.
     """
 
@@ -85,7 +85,8 @@ KEYS: Mapping[str, Key] = {
     "cutover": _key(State.VALIDATING),
     # A freeze has to be lifted the way it was made, and sentinels that were written are waited for.
     "cutover.freeze": _key(State.DRAIN_READY),
-    "cutover.producer_freeze_webhook": _key(State.DRAIN_READY),
+    # Where the address is missing, nothing was sent to another one.
+    "cutover.producer_freeze_webhook": Key(State.DRAIN_READY, grows_until=State.VALIDATING),
     "cutover.sentinel": _key(State.DRAIN_READY),
     "approvals": _key(State.VALIDATING),
     "validation": _key(State.VALIDATING, "proof"),
@@ -122,7 +123,7 @@ def may_change(path: str, working: State) -> bool:
 
 
 def may_grow(path: str, working: State) -> bool:
-    """Return whether a list may still get longer in a state in which it may not change otherwise."""
+    """Return whether a list may still get longer, or an empty key get a value, where it may not change otherwise."""
     until = key_of(path).grows_until
     return until is not None and _place(working) <= _place(until)
 
@@ -162,6 +163,6 @@ def as_markdown() -> str:
     """Return the table of docs/spec.md."""
     rows = ["| key | may change until | |", "|---|---|---|"]
     for path, key in KEYS.items():
-        note = f"may get longer until `{key.grows_until}`" if key.grows_until else ""
+        note = f"may get longer, or a first value, until `{key.grows_until}`" if key.grows_until else ""
         rows.append(f"| `{path}` | `{key.until}` | {note} |")
     return "\n".join(rows) + "\n"

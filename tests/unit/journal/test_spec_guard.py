@@ -130,6 +130,22 @@ def test_the_list_of_excluded_groups_may_still_grow(open_local: OpenJournal) -> 
     assert "grow" not in caught.value.next_step
 
 
+def test_an_address_that_is_missing_may_be_added_and_no_other_one_used(open_local: OpenJournal) -> None:
+    """Without it nobody could free the producers whom a webhook has stopped."""
+    without = copy.deepcopy(SPEC)
+    without["cutover"] |= {"producer_freeze_webhook": None}
+    journal = open_local()
+    guard_spec(journal, without)
+    go_to(journal, State.CUTOVER)
+    assert list(guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze"))) == [
+        "cutover.producer_freeze_webhook"
+    ]
+    with pytest.raises(FingerprintChanged, match=r"cutover\.producer_freeze_webhook"):
+        guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze2"))
+    with pytest.raises(FingerprintChanged, match=r"cutover\.producer_freeze_webhook"):
+        guard_spec(journal, without)
+
+
 def test_there_and_back_and_there_again(open_local: OpenJournal) -> None:
     journal = open_local()
     other = changed("tail.slice_seconds", 30)
