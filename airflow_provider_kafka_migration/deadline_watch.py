@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Literal, NamedTuple, Protocol
 
 from airflow_provider_kafka_migration.freeze import open_freeze
-from airflow_provider_kafka_migration.freeze.open_freeze import Standing as FreezeStanding
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.lanes.figures import PartitionStanding
@@ -109,7 +108,7 @@ class FreezeDeadlineWatch(_JournalWatch):
         if found is None:
             return Finding(Standing.OVER, f"no freeze is open; the state is {context.journal.tip_state}")
         number = found.attempt.number
-        if found.standing is FreezeStanding.READY:
+        if found.standing.is_behind_ready:
             return Finding(Standing.OVER, f"freeze {number} is over: clients may switch", number)
         return Finding(Standing.GOING_ON, f"freeze {number}: {found.lines()[0]}", number)
 

@@ -573,10 +573,10 @@ class Migration:
             return self._context_of(self._existing_journal())
         if not row.needs_journal_only:
             return self.context
-        if row.id == "rollback":
+        if row.id in ("rollback", "abandon"):
             # Check before claiming: a refused rollback must not take the migration from its holder.
             try:
-                self._check_rollback(str(options.get("code", "")))
+                self._check_end(row, str(options.get("code", "")))
                 return self.journal_context
             except JournalTampered as error:
                 error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
@@ -586,15 +586,20 @@ class Migration:
         except (Transient, *UNREADABLE) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
-    def _check_rollback(self, code: str) -> None:
-        # Only a rollback needs this module.
+    def _check_end(self, row: Phase, code: str) -> None:
+        # Only a rollback needs these modules.
+        from airflow_provider_kafka_migration.approvals import abandon
         from airflow_provider_kafka_migration.phases import rollback
 
         journal = self._existing_journal()
         ids = Fingerprint.recorded(journal.entries())
         source_id, target_id = ids.get("source_cluster_id", ""), ids.get("target_cluster_id", "")
         journal.check_fingerprint(self._fingerprint_of(source_id, target_id))
-        rollback.check_allowed(self._context_of(journal).record, code)
+        record = self._context_of(journal).record
+        if row.id == "rollback":
+            rollback.check_allowed(record, code)
+        elif abandon.check_possible(record) and not rolling_back.is_abandoned(journal):
+            abandon.check_decided(record)
 
     def _record_failure(self, row: Phase, error: Exception) -> None:
         # If the phase's context could not be opened, nothing has run. Only a freeze may have ended nevertheless.
@@ -616,13 +621,13 @@ class Migration:
         # and on a rolled back one it tries again what the schema registries did not take back.
         # The same with what the promotion of a mirror has left.
         tip = journal.tip_state
-        tries_again = row.id == "rollback" or (row.id == "finish" and tip is State.PROMOTED)
+        tries_again = row.id in ("rollback", "abandon") or (row.id == "finish" and tip is State.PROMOTED)
         if tip is not None and tip.is_terminal and not tries_again:
             summary = f"the {self.spec.kind} is {tip}"
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)
         # What watches the freeze is needed until the end: it frees producers, as a rollback does.
-        if row.id not in ("rollback", "cutover.freeze_limit"):
+        if row.id not in ("rollback", "abandon", "cutover.freeze_limit"):
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 

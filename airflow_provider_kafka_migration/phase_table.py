@@ -122,6 +122,17 @@ It takes the migration over from the run that holds it, so use it when that run 
 answer `approve_cutover` with *Abort* instead.
 """
 
+ABANDON_DOC = """\
+Ends a migration whose clients were told to switch and have not: they stay on the source. The freeze is lifted first:
+{lifted}. The rest is undone as in a rollback, and the end is signed. Refused once a client has written to the target,
+or the switch is acknowledged.
+
+**Up for retry?** Producers are still stopped, and it cannot free them: the last line of its error names what a person
+has to do.
+
+**Red?** The log says why. Clear it after correcting; it continues where it stopped.
+"""
+
 #: Said of each step that is cleared alone only as long as producers are frozen.
 _LIFTED = (
     "\n\n**Was the freeze lifted?** (The log says so.) Then clear `drain_ready` and everything below it (`tail`, too, "
@@ -302,8 +313,20 @@ ROWS: tuple[Phase, ...] = (
     Phase(
         "approve_client_switch",
         "Switch the clients now: READY_FOR_CLIENT_SWITCH. **Approve** when they read and write "
-        "on the target. Needs the code from the text.\n\n**Red?** The answer was refused; clear it and answer again.",
+        "on the target, **Back out** if they cannot and none has written there: it frees the producers of the source "
+        "and ends the migration. Each needs its own code from the text.\n\n**Red?** The answer was refused; clear it "
+        "and answer again.",
         approves="client_switch",
+    ),
+    Phase(
+        "abandon",
+        "Runs only after *Back out*.\n\n" + ABANDON_DOC,
+        "rollback:abandon",
+        place=Place.ASIDE,
+        after="approve_client_switch",
+        fails_migration=False,
+        needs_journal_only=True,
+        keeps_trying=True,
     ),
     Phase(
         "client_switch",

@@ -61,6 +61,9 @@ WAITING: frozenset[State] = frozenset({State.DRAIN_READY, State.AWAITING_CLIENT_
 #: States from which a migration can be rolled back: the six before the cutover.
 ROLLBACK_FROM: tuple[State, ...] = FORWARD[:6]
 
+#: States in which it can be abandoned, which ends it as rolled back, too: clients were told to switch, and none has.
+ABANDON_FROM: tuple[State, ...] = (State.CUTOVER, State.AWAITING_CLIENT_SWITCH)
+
 #: Deliberate backward transitions: "not yet" at the approval, and a freeze that lasted too long and was lifted.
 BACKWARD: frozenset[tuple[State, State]] = frozenset({(State.DRAIN_READY, State.TAIL), (State.CUTOVER, State.TAIL)})
 
@@ -100,7 +103,7 @@ class Course:
 
 
 #: From an empty target to clients that have switched.
-MIGRATION = Course("migration", FORWARD, BACKWARD, {State.ROLLED_BACK: ROLLBACK_FROM})
+MIGRATION = Course("migration", FORWARD, BACKWARD, {State.ROLLED_BACK: (*ROLLBACK_FROM, *ABANDON_FROM)})
 
 #: The path of a mirror ends in ``tail``, where it stays until somebody pauses, promotes or ends it.
 _MIRROR_PATH = FORWARD[: FORWARD.index(State.TAIL) + 1]
@@ -222,6 +225,14 @@ def check_transition(
     )
 
 
+def no_rollback_from(place: State) -> str:
+    """Say why a migration at this place cannot be rolled back, and what is possible."""
+    return (
+        f"a rollback is possible up to {ROLLBACK_FROM[-1]}, but this migration is at {place}: go forward, or lift the "
+        "freeze so that it returns to tail; once clients were told to switch, it can be abandoned until one has"
+    )
+
+
 def _why_not(source: State, to: State, failed_in: State | None, course: Course) -> str:
     if source in TERMINAL:
         return f"{source} is final; start a new {course.kind} with another migration_id"
@@ -229,11 +240,7 @@ def _why_not(source: State, to: State, failed_in: State | None, course: Course) 
         return f"a {course.kind} has no such state; check `kind` in the spec"
     if to is State.ROLLED_BACK:
         place = failed_in if source is State.FAILED else source
-        last = ROLLBACK_FROM[-1]
-        return (
-            f"a rollback is possible up to {last}, but this migration is at {place or source}; "
-            "go forward, or lift the freeze so that it returns to tail"
-        )
+        return no_rollback_from(place or source)
     if source is State.FAILED:
         return f"resume enters {failed_in} again" if failed_in else "inspect the failures in the journal"
     if to in course.endings:

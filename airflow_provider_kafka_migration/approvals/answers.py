@@ -9,11 +9,11 @@ from typing import Any
 from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.approvals.check import answer_key, check_approval
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind, GroupsResult
-from airflow_provider_kafka_migration.errors import WaitsForOperator
-from airflow_provider_kafka_migration.freeze import late_writes
+from airflow_provider_kafka_migration.errors import Transient, WaitsForOperator
+from airflow_provider_kafka_migration.freeze import late_writes, words
 from airflow_provider_kafka_migration.freeze.late_writes import BehindBoundary
 from airflow_provider_kafka_migration.groups import commit, final, left_out
-from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
+from airflow_provider_kafka_migration.record import freeze_attempt, keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -54,7 +54,11 @@ def switch_clients(
         )
     answers = check.require(context, "client_switch")
     behind = _read_behind_boundary(record, context.source)
-    result = _last_sync(context, wait_seconds, sleep)
+    try:
+        result = _last_sync(context, wait_seconds, sleep)
+    except Transient as problem:
+        problem.add_next_step(words.WAY_OUT)
+        raise
     error = commit.failures_error(record, result.groups)
     if error is not None:
         raise error
@@ -70,7 +74,8 @@ def switch_clients(
         "left_alone": {item.group: item.skipped_reason for item in result.groups if item.skipped_reason},
         "at": result.at,
     }
-    context.journal.step_once(steps.CLIENT_SWITCH_ACKNOWLEDGED, details=details)
+    # Two people may answer at the same time, one here and one on the command line: the first step counts.
+    context.journal.step_once(steps.CLIENT_SWITCH_ACKNOWLEDGED, details=details, unless_step=(steps.ABANDONED, None))
     return PhaseResult(PHASE, details["summary"], details)
 
 
@@ -139,7 +144,7 @@ def answered(context: PhaseContext, kind: ApprovalKind, *, second: bool = False)
         acted_on = attempt is not None and not attempt.lifted
     else:
         acted_on = context.record.client_switch() is not None
-    if context.journal.tip_state is State.ROLLED_BACK:
+    if context.journal.tip_state is State.ROLLED_BACK or rolling_back.is_abandoned(context.journal):
         acted_on = True
     if not acted_on:
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import proof, way_back
+from airflow_provider_kafka_migration.approvals import abandon, proof, way_back
 from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.approvals.request import (
     abort_code,
@@ -30,8 +31,9 @@ from airflow_provider_kafka_migration.topics import lags
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
     """Check an answer and write it to the journal; return it as journaled.
 
-    An approval must carry the current code, and "abort", which is final, a code of its own; "not_yet" needs none. To
-    "abort" a way back keeps the new cluster, which needs the same people as an approval.
+    An approval must carry the current code, and what is final, "abort" and "back_out", a code of its own; "not_yet"
+    needs none. To "abort" a way back keeps the new cluster, and to "back_out" abandons a migration whose clients were
+    told to switch: both need the same people as an approval.
 
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
@@ -59,15 +61,45 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
-    if answer.decision == "abort":
+    final = _checks_of_an_end(context, answer)
+    if final is not None:
         try:
-            (check_keep if record.spec.is_way_back else _check_abort)(record, answer)
+            final()
         except ApprovalRefused as error:
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
     context.journal.step(steps.APPROVAL, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
     return answer
+
+
+def _checks_of_an_end(context: PhaseContext, answer: ApprovalAnswer) -> Callable[[], None] | None:
+    """Return what checks an answer that ends a migration for good; None: the answer does not."""
+    if answer.decision == "back_out":
+        return partial(check_abandon, context, answer)
+    if answer.decision == "abort":
+        return partial(check_keep if context.spec.is_way_back else _check_abort, context.record, answer)
+    return None
+
+
+def check_abandon(context: PhaseContext, answer: ApprovalAnswer) -> None:
+    """Check an answer that abandons a migration whose clients were told to switch; write nothing.
+
+    :raises IllegalTransition: it is too early or too late for that.
+    :raises ApprovalRefused: the code is not the present one; the answer is too old; the person may not decide that; or
+        clients have written to the target, or may have.
+    """
+    record = context.record
+    abandon.check_possible(record)
+    abandon.check_code(record, _clean(answer.code))
+    _check_person(record, answer)
+    _check_age(record, answer)
+    abandon.check_target(record, context.target, accepts_unread=answer.target_unread)
+
+
+def is_second_abandon(record: MigrationRecord, person: str, code: str) -> bool:
+    """Whether this person would be the second one who abandons the migration with a code, where two have to."""
+    return _is_second_end(record, "client_switch", "back_out", person, code)
 
 
 def check_keep(record: MigrationRecord, answer: ApprovalAnswer) -> None:
@@ -111,11 +143,15 @@ def check_abort_code(record: MigrationRecord, code: str) -> None:
 
 def is_second_keep(record: MigrationRecord, person: str, code: str) -> bool:
     """Whether this person would be the second one who keeps the new cluster with a code, where two have to."""
-    entry = record.journal.find_step(steps.APPROVAL, answer_key("cutover", second=False))
+    return _is_second_end(record, "cutover", "abort", person, code)
+
+
+def _is_second_end(record: MigrationRecord, kind: ApprovalKind, decision: str, person: str, code: str) -> bool:
+    entry = record.journal.find_step(steps.APPROVAL, answer_key(kind, second=False))
     if entry is None or not record.spec.approvals.second_users:
         return False
     first = ApprovalAnswer.model_validate(entry.details)
-    return first.decision == "abort" and first.code == _clean(code) and _person(first) != person
+    return first.decision == decision and first.code == _clean(code) and _person(first) != person
 
 
 def answer_key(kind: ApprovalKind, *, second: bool) -> str:

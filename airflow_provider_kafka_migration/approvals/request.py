@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import proof, way_back
+from airflow_provider_kafka_migration.approvals import abandon, proof, way_back
 from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
@@ -55,6 +55,8 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
         facts = {**facts, "way_back": way_back.facts(record)}
     elif kind == "cutover":
         facts = {**facts, "abort_code": abort_code(record)}
+    if kind == "client_switch":
+        facts = {**facts, "abandon_code": abandon.abandon_code(record)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(

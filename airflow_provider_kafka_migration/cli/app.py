@@ -8,6 +8,7 @@ import typer
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli import (
+    abandon,
     executor_package,
     inspect,
     migrate,
@@ -47,7 +48,7 @@ def _main(
     """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
 
 
-for command in (*plan.COMMANDS, *migrate.COMMANDS, *sealing_key.COMMANDS):
+for command in (*plan.COMMANDS, *migrate.COMMANDS, abandon.abandon, *sealing_key.COMMANDS):
     app.command()(command)
 app.add_typer(schemas.schemas_app, name="schemas")
 app.add_typer(way_back.way_back_app, name="way-back")

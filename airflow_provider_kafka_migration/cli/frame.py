@@ -107,7 +107,13 @@ def next_step_for(command: str, text: str) -> str:
     return commands_in(_once(text, again))
 
 
-_COMMANDS_OF_WAY_BACK = {"run": "run", "resume": "resume", "status": "status", "rollback": "keep"}
+_COMMANDS_OF_WAY_BACK = {
+    "run": "run",
+    "resume": "resume",
+    "status": "status",
+    "rollback": "keep",
+    "abandon": "abandon",
+}
 #: ``mirror resume`` ends a pause, which is something else.
 _COMMANDS_OF_MIRROR = {"run": "run", "resume": "run", "status": "status"}
 #: The group of the current command, and its commands that do the same as those of a migration; None: of a migration.

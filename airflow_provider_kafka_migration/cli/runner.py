@@ -191,7 +191,7 @@ class Tail:
 def _in_freeze(context: PhaseContext) -> bool:
     """Return whether, according to the journal, a cutover has begun and was not given up."""
     found = open_freeze.read(context)
-    return found is not None and found.standing is not Standing.GIVEN_UP
+    return found is not None and found.standing in (Standing.FROZEN, Standing.READY)
 
 
 class MigrationRunner:

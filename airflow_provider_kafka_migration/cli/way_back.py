@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from airflow_provider_kafka_migration.cli.abandon import (
+    AbandonApproveOption,
+    Abandonment,
+    AbandonReasonOption,
+    TargetUnreadOption,
+    abandon_answer,
+)
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering, speak_of_way_back
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.migrate import (
@@ -183,6 +190,26 @@ def keep(
         reason = reason or f"the new cluster is kept ({person()})"
         result = migration.run("rollback", reason=reason, code=approve or "")
     return rollback_answer(spec, result)
+
+
+@way_back_app.command("abandon")
+@answering
+def abandon_return(
+    file: SpecArgument,
+    approve: AbandonApproveOption = None,
+    target_unread: TargetUnreadOption = False,
+    reason: AbandonReasonOption = "",
+    takeover: TakeoverOption = False,
+    *,
+    json_output: JsonOption = False,
+) -> Answer:
+    """Abandon a return that clients were told to make, as long as none has written to the old cluster.
+
+    The producers of the new cluster write again, and the new cluster is kept. Without --approve it shows what will
+    happen, and the code. Exit status 10: the code is wanted.
+    """
+    decision = Abandonment(approve, target_unread, reason, takeover)
+    return abandon_answer(_derived(file), file, decision, quiet=json_output)
 
 
 @way_back_app.command("leave-out")

@@ -111,16 +111,21 @@ class ApprovalFacts(Document):
 class ApprovalAnswer(Document):
     """A person's answer to an approval, as stored in the journal and the evidence."""
 
+    LATER_FIELDS = ("target_unread",)
+
     version: int = 1
     migration_id: str
     kind: ApprovalKind
-    decision: Literal["approve", "not_yet", "abort"]
+    decision: Literal["approve", "not_yet", "abort", "back_out"]
     code: str
     responders: list[Responder]
     second: bool = Field(False, description="this is the second of two people")
     answered_at: str
     body_shown: str
     facts_digest: str = ""
+    target_unread: bool = Field(
+        False, description="back_out: also if the target's logs cannot be read, so that clients may have written there"
+    )
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------

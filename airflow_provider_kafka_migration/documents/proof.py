@@ -25,6 +25,8 @@ class Outcome(StrEnum):
     FAILED = "FAILED"
     #: Only of evidence: a way back has ended with *Keep*, so nothing was validated.
     KEPT = "KEPT"
+    #: Only of evidence: the migration was abandoned before a client had switched, so nothing was validated.
+    ABANDONED = "ABANDONED"
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

@@ -165,7 +165,13 @@ def _cutover(record: MigrationRecord) -> dict[str, Any]:
         "groups_snapshot": _last_attempt_step(record, steps.SNAPSHOT_GROUPS),
         "offset_translations": _last_attempt_step(record, steps.COMMIT_GROUPS),
         "lifted": [{"at": entry.at, **entry.details} for entry in record.freezes_lifted()],
+        **_abandoned(record),
     }
+
+
+def _abandoned(record: MigrationRecord) -> dict[str, Any]:
+    entry = record.journal.find_step(steps.ABANDONED)
+    return {} if entry is None else {"abandoned": {"at": entry.at, **entry.details}}
 
 
 # -- way back --------------------------------------------------------------------------------------------------------

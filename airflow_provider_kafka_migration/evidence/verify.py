@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPE
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, JournalTampered
 from airflow_provider_kafka_migration.journal.entries import Ledger
-from airflow_provider_kafka_migration.record.steps import OLD_CLUSTER_RELEASED
+from airflow_provider_kafka_migration.record.steps import ABANDONED, FREEZE_LIFTED, OLD_CLUSTER_RELEASED
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,21 @@ def _verify_outcome(bundle: EvidenceBundle) -> None:
         raise _invalid("only a way back that ended with Keep has the outcome KEPT, and a report of the old cluster")
     if bundle.outcome is Outcome.KEPT:
         _verify_released(bundle)
+    _verify_abandoned(bundle)
+
+
+def _verify_abandoned(bundle: EvidenceBundle) -> None:
+    """Check that the journal says so if the migration was abandoned, and that its producers are free."""
+    steps = {entry.get("step"): entry for entry in bundle.journal}
+    entry = steps.get(ABANDONED)
+    if (bundle.outcome is Outcome.ABANDONED) != (entry is not None and bundle.outcome is not Outcome.KEPT):
+        raise _invalid("only a migration whose journal says that it was abandoned has the outcome ABANDONED")
+    if entry is None:
+        return
+    if bundle.cutover.get("abandoned") != {"at": entry["at"], **entry["details"]}:
+        raise _invalid("its journal does not say that the migration was abandoned as it states")
+    if FREEZE_LIFTED not in steps or steps[FREEZE_LIFTED]["seq"] < entry["seq"]:
+        raise _invalid("its journal does not say that the producers of the source are free")
 
 
 def _verify_released(bundle: EvidenceBundle) -> None:

@@ -28,6 +28,7 @@ def still_frozen(
     deadline: datetime | None,
     acls: list[Acl],
     held: bool = False,
+    abandoned: bool = False,
 ) -> StillFrozen:
     """Return the error of a freeze that could not be lifted.
 
@@ -36,6 +37,7 @@ def still_frozen(
     :param deadline: when the freeze was to end; None: unknown, because the journal cannot be read.
     :param acls: the DENY bindings that stop producers, as far as they are known.
     :param held: the webhook's receiver was asked to forget the deadline.
+    :param abandoned: it was abandoned after READY, so a person may free producers, whatever else the journal has.
     """
     return StillFrozen(
         f"{what}: {cause.what}",
@@ -45,7 +47,7 @@ def still_frozen(
             path=cause.where.path,
             broker=cause.where.broker,
         ),
-        next_step=instructions(spec, method=method, deadline=deadline, acls=acls, held=held),
+        next_step=instructions(spec, method=method, deadline=deadline, acls=acls, held=held, abandoned=abandoned),
         details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
     )
 
@@ -63,23 +65,34 @@ def maybe_ready(spec: MigrationSpec, cause: MigrationError, *, method: str, dead
 
 
 def instructions(
-    spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl], held: bool = False
+    spec: MigrationSpec,
+    *,
+    method: str,
+    deadline: datetime | None,
+    acls: list[Acl],
+    held: bool = False,
+    abandoned: bool = False,
 ) -> str:
     """Return sentences for the person who has to free the producers."""
     if method == "webhook":
         how = _webhook(spec, deadline, held=held)
     else:
         how = _acl(acls) if method == "acl" else _MANUAL
+    if abandoned:
+        return (
+            f"{how} The migration is abandoned, so nobody writes to the target. Run `kafka-migration abandon FILE`, or "
+            "the task abandon in Airflow, again: it tries once more"
+        )
     if spec.kind == "mirror":
         return (
             f"{how} Do not do it if the journal has the step promoted, because clients may be on the target already; "
-            "nor if the journal cannot be read. The mirror keeps trying while it runs, and so does Airflow's "
-            "freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
+            f"nor if the journal cannot be read. The mirror keeps trying while it runs, and so "
+            "does Airflow's freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
         )
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
         "or red, because clients may be on the target already; nor if floor_guard has begun and the journal cannot be "
-        "read. The migration keeps trying while cutover.freeze_limit or the command line runs; "
+        f"read; {words.WAY_OUT}. The migration keeps trying while cutover.freeze_limit or the command line runs; "
         "`kafka-migration rollback FILE` also lifts the freeze as soon as it can"
     )
 

@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.freeze.without_acls import check_closed, m
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
-from airflow_provider_kafka_migration.record import handover, steps, times
+from airflow_provider_kafka_migration.record import handover, rolling_back, steps, times
 from airflow_provider_kafka_migration.record.changes import Change, Changes, Standing, wait_for_open
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -433,7 +433,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
 def changes_of(context: PhaseContext, attempt: FreezeAttempt) -> Changes:
     """Return what journals each request of an attempt to stop something, and undoes it if it came too late."""
     if attempt.ready:
-        allowed: dict[str, Any] = {}
+        allowed: dict[str, Any] = {"unless_step": (steps.ABANDONED, None)}
     elif attempt.request is None:
         allowed = {"only_in": {State.CUTOVER}}
     else:
@@ -449,11 +449,11 @@ def changes_of(context: PhaseContext, attempt: FreezeAttempt) -> Changes:
 
 def standing(record: MigrationRecord, attempt: FreezeAttempt) -> Standing:
     """Return what has become of an attempt, by the journal as last read, regardless of who holds the claim."""
-    last = record.freeze()
-    if last is None or last.ready:
+    last, is_abandoned = record.freeze(), rolling_back.is_abandoned(record.journal)
+    if last is None or (last.ready and not is_abandoned):
         return Standing.GOES_ON if last is None or last.number == attempt.number else Standing.SUPERSEDED
     state = record.journal.tip_state
-    if last.lifted or last.given_up or (state is not None and state.is_terminal):
+    if is_abandoned or last.lifted or last.given_up or (state is not None and state.is_terminal):
         return Standing.OVER
     return Standing.GOES_ON if last.number == attempt.number else Standing.SUPERSEDED
 
@@ -620,6 +620,32 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
 
 
+def free_abandoned(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
+    """Free the producers of a migration that was abandoned after READY, or of such a promotion. Idempotent.
+
+    The journal has the step ``abandoned``, so no client is told to switch any more.
+
+    :raises StillFrozen: the producers could not be freed; the error says what a person has to do. Call it again.
+    """
+    if attempt.lifted:
+        return {}
+    record = context.record
+    try:
+        context.journal.check_holds()
+        done = unfreeze(context, attempt)
+        # A receiver may have been asked behind READY to keep them stopped, by a process that is slow, or dead.
+        if wait_for_open(context.journal, attempt.key, now=context.now, sleep=context.sleep):
+            done = unfreeze(context, attempt)
+    except HANDS_OFF:
+        raise
+    except MigrationError as error:
+        raise still_frozen(record, attempt, error, abandoned=True) from error
+    details = {"reason": "abandoned", **done}
+    details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
+    context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
+    return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+
+
 def finish_given_up(context: PhaseContext) -> None:
     """Finish the lift of a freeze that somebody has given up and not lifted: whoever runs does it. Idempotent.
 
@@ -670,14 +696,18 @@ def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
         raise PhaseOver(
             f"freeze {attempt.number} ended with {name}: it is too late to free the producers",
             where=record.where(words.phase_of(record.spec)),
-            next_step="nothing needs to be done: the migration has continued, and clients may be on the target",
+            next_step="nothing needs to be done: the migration has continued, and clients may be on the target"
+            + (f"; {words.WAY_OUT}" if attempt.request is None else ""),
         )
 
 
 def still_frozen(
-    record: MigrationRecord, attempt: FreezeAttempt, cause: MigrationError, *, what: str = ""
+    record: MigrationRecord, attempt: FreezeAttempt, cause: MigrationError, *, what: str = "", abandoned: bool = False
 ) -> StillFrozen:
-    """Return the error of a freeze that cannot be lifted now, with instructions for a person."""
+    """Return the error of a freeze that cannot be lifted now, with instructions for a person.
+
+    :param abandoned: the migration was abandoned, so no client writes to the target.
+    """
     return by_hand.still_frozen(
         record.spec,
         what or f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
@@ -686,6 +716,7 @@ def still_frozen(
         deadline=attempt.deadline,
         acls=planned_acls(record, attempt.key),
         held=attempt.held,
+        abandoned=abandoned,
     )
 
 

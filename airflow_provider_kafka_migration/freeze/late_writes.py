@@ -40,13 +40,17 @@ class LateWrites:
     is_open: bool = False
     deleted_offsets: int = 0
     after: str = "the cutover"
+    #: of whom the log is that was read: of the source, or of a target to which only the copy should have written
+    role: str = "source"
 
     def __bool__(self) -> bool:
         return self.records > 0 or self.is_open or self.deleted_offsets > 0
 
     def __str__(self) -> str:
         more = "at least " if self.records >= MAX_COUNTED else ""
-        text = f"{more}{self.records} records were written to the source after {self.after} and are not on the target"
+        other = "target" if self.role == "source" else "source"
+        text = f"{more}{self.records} records were written to the {self.role} after {self.after} and are not on the "
+        text += other
         text += f" (the first at {self.first_at})" if self.first_at else ""
         if self.producer_ids:
             text += f", by producer ids {', '.join(map(str, self.producer_ids[:5]))}"
@@ -191,9 +195,9 @@ def read_behind(
     except HANDS_OFF:
         raise
     except MigrationError as error:
-        return BehindBoundary(0, unchecked={"source": error.what})
+        return BehindBoundary(0, unchecked={source.role: error.what})
     if not boundary:
-        return BehindBoundary(0, unchecked={"source": f"no boundary of {after} is known"})
+        return BehindBoundary(0, unchecked={source.role: f"no boundary of {after} is known"})
     late: dict[str, str] = {}
     unchecked: dict[str, str] = {}
     records = 0
@@ -203,8 +207,8 @@ def read_behind(
             unchecked[partition_name(key)] = "it has no boundary" if end is None else "its log end is not known"
         elif found < end:
             unchecked[partition_name(key)] = (
-                f"the source ends at offset {found}, before the boundary {end}: its log was truncated, or the topic "
-                "was created again"
+                f"the {source.role} ends at offset {found}, before the boundary {end}: its log was truncated, or the "
+                "topic was created again"
             )
         else:
             if found > end:
@@ -212,8 +216,8 @@ def read_behind(
             if log_ends.get(key, found) > found:
                 unchecked.setdefault(
                     partition_name(key),
-                    f"offsets {found} to {log_ends[key] - 1} are not on all in-sync replicas of the source yet, so "
-                    "they cannot be read",
+                    f"offsets {found} to {log_ends[key] - 1} are not on all in-sync replicas of the {source.role} yet, "
+                    "so they cannot be read",
                 )
     return BehindBoundary(len(boundary), late, records, unchecked)
 
@@ -244,7 +248,7 @@ def _read_partition(
         return 0
     if found is None:
         return 0
-    late[partition_name(key)] = str(replace(found, after=after))
+    late[partition_name(key)] = str(replace(found, after=after, role=source.role))
     return found.records
 
 

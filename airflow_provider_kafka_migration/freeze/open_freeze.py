@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_provider_kafka_migration.freeze import words
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -25,8 +25,17 @@ class Standing(StrEnum):
     #: producers are free.
     GIVEN_UP = "given_up"
     #: READY is journaled, but the last step of the cutover has not ended, or a promotion is not complete: the producers
-    #: are never freed again.
+    #: are not freed any more, unless people abandon it.
     READY = "ready"
+    #: Clients were told to switch, and nobody has acknowledged that yet.
+    SWITCHING = "switching"
+    #: It is abandoned, and the journal does not say that producers are free.
+    ABANDONED = "abandoned"
+
+    @property
+    def is_behind_ready(self) -> bool:
+        """Whether no limit is in force any more: clients may be on the target, or none goes there."""
+        return self in (Standing.READY, Standing.SWITCHING, Standing.ABANDONED)
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class OpenFreeze:
     @property
     def is_overdue(self) -> bool:
         """Whether ``max_producer_freeze`` has passed."""
-        return self.standing is not Standing.READY and self.read_at > self.attempt.deadline
+        return not self.standing.is_behind_ready and self.read_at > self.attempt.deadline
 
     def as_dict(self, file: str = "FILE") -> dict[str, Any]:
         """Return the freeze as JSON-able data."""
@@ -64,7 +73,7 @@ class OpenFreeze:
             "overdue": self.is_overdue,
             "without_deadline": attempt.held,
             "go_on": go_on(file),
-            "lift": None if self.standing is Standing.READY else lift(file),
+            "lift": self._abandon(file) if self.standing.is_behind_ready else lift(file),
             "text": self.lines(file),
         }
 
@@ -74,15 +83,10 @@ class OpenFreeze:
         :param file: path of the spec, for commands that can be copied.
         """
         attempt = self.attempt
+        if self.standing.is_behind_ready:
+            return self._lines_behind_ready(file)
         if self.is_mirror:
             return self._mirror_lines(file)
-        if self.standing is Standing.READY:
-            return [
-                f"producers stay stopped on the source: {steps.READY} is journaled, and "
-                "cutover.floor_guard has not ended",
-                f"to continue: `{_resume(file)}`; the freeze will not be lifted, and producers must not write to the "
-                "source again",
-            ]
         if self.standing is Standing.GIVEN_UP:
             return [
                 f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
@@ -108,16 +112,42 @@ class OpenFreeze:
             lift,
         ]
 
+    def _abandon(self, file: str) -> str | None:
+        """Return the command that frees the producers from READY on; None: a promoted mirror has none."""
+        return None if self.is_mirror else f"kafka-migration abandon {file}"
+
+    def _lines_behind_ready(self, file: str) -> list[str]:
+        """Return the sentences from READY on, or from the promotion on: what goes on, and the only way out."""
+        stopped = words.stopped(self.attempt.method, self.attempt.stopped_at)
+        if self.is_mirror:
+            return [
+                f"{stopped}; {steps.PROMOTED} is journaled, and the promotion is not complete",
+                f"to complete it: `{_run_mirror(file)}`, if nobody runs the mirror; the freeze will not be lifted, and "
+                "producers must not write to the source again",
+            ]
+        abandon = self._abandon(file)
+        if self.standing is Standing.ABANDONED:
+            return [
+                f"{stopped}; it is abandoned, and the journal does not say that they are free again",
+                f"to free them: `{abandon}`{_then(self.attempt.method)}",
+            ]
+        way_out = f"to stay on the source, as long as no client has written to the target: `{abandon}` frees them"
+        if self.standing is Standing.READY:
+            return [
+                f"{stopped}; {steps.READY} is journaled, and cutover.floor_guard has not ended",
+                f"to continue: `{_resume(file)}`; no limit lifts the freeze any more",
+                way_out,
+            ]
+        return [
+            f"{stopped}, until they are started on the target: clients may switch, and nobody has acknowledged "
+            "that yet",
+            f"once they use the target: `{_resume(file)} --approve CODE`; `{_resume(file)}` shows the code",
+            way_out,
+        ]
+
     def _mirror_lines(self, file: str) -> list[str]:
         """Return the sentences for a mirror: whoever runs it carries on by itself."""
         attempt, run = self.attempt, _run_mirror(file)
-        if self.standing is Standing.READY:
-            return [
-                f"producers stay stopped on the source: {steps.PROMOTED} is journaled, and the promotion is not "
-                "complete",
-                f"to complete it: `{run}`, if nobody runs the mirror; the freeze will not be lifted, and producers "
-                "must not write to the source again",
-            ]
         if self.standing is Standing.GIVEN_UP:
             return [
                 f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
@@ -168,10 +198,20 @@ def read(context: PhaseContext) -> OpenFreeze | None:
     if attempt is None or attempt.lifted or state is None or state.is_terminal:
         return None
     if attempt.ready:
-        is_past = context.journal.is_past(State.CUTOVER)
-        return None if is_past else OpenFreeze(attempt, Standing.READY, context.now())
+        behind = _behind_ready(context.record)
+        return None if behind is None else OpenFreeze(attempt, behind, context.now())
     standing = Standing.GIVEN_UP if attempt.given_up else Standing.FROZEN
     return OpenFreeze(attempt, standing, context.now())
+
+
+def _behind_ready(record: MigrationRecord) -> Standing | None:
+    """Return how a freeze stands that no limit lifts any more; None: clients have switched."""
+    journal = record.journal
+    if rolling_back.is_abandoned(journal):
+        return Standing.ABANDONED
+    if record.client_switch() is not None or journal.is_past(State.AWAITING_CLIENT_SWITCH):
+        return None
+    return Standing.SWITCHING if journal.is_past(State.CUTOVER) else Standing.READY
 
 
 def lifted_since(record: MigrationRecord, at: datetime) -> str:

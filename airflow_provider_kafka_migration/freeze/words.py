@@ -18,6 +18,12 @@ IF_PARAMS = "where the spec comes from the run's Params, start a new run with th
 #: The advice when people have stopped an application by hand.
 TELL_OWNERS = "tell the producers' owners that they may write to the source again"
 
+#: The advice where clients were told to switch, and cannot.
+WAY_OUT = (
+    "if clients cannot use the target, and none has written to it, `kafka-migration abandon FILE` frees the producers "
+    "of the source and ends the migration (in Airflow: *Back out* of approve_client_switch)"
+)
+
 _LIFTED = {
     "webhook": "producers write to the source again",
     "acl": "producers may write to the source again: the DENY ACLs of the freeze are removed",
@@ -63,6 +69,11 @@ def frozen(method: str, since: datetime, deadline: datetime, now: datetime) -> s
     left = (deadline - now).total_seconds()
     limit = f"{words(left)} are left" if left > 0 else f"which passed {words(-left)} ago"
     return f"producers are frozen ({_HOW[method]}) since {iso(since)}; the limit is {iso(deadline)}, {limit}"
+
+
+def stopped(method: str, since: datetime) -> str:
+    """State that producers are stopped and that no limit frees them: how, and since when; one clause."""
+    return f"producers are stopped on the source ({_HOW[method]}) since {iso(since)}"
 
 
 _HOW = {

@@ -40,7 +40,15 @@ from airflow_provider_kafka_migration.journal.entries import (
     utc_now,
 )
 from airflow_provider_kafka_migration.journal.view import VerifyReport, View, verify_journal
-from airflow_provider_kafka_migration.state import FORWARD, Resume, State, position, resume_state
+from airflow_provider_kafka_migration.state import (
+    FORWARD,
+    ROLLBACK_FROM,
+    Resume,
+    State,
+    no_rollback_from,
+    position,
+    resume_state,
+)
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- failure ----------------------------------------------------------------------------------------------------------
@@ -336,7 +344,8 @@ class Journal:
         """Go to a state. If the migration is already there, write nothing and return the entry that led there.
 
         :param from_states: states from which this caller may go there; by default the preceding one on the forward
-            path, and ``failed`` if ``to`` is the state that failed. Backward transitions (to tail) must be named, so
+            path, and ``failed`` if ``to`` is the state that failed; for ``rolled_back`` those before the cutover.
+            Backward transitions (to tail) must be named, so
             that a task that was presumed dead cannot undo a cutover.
         :param unless_step: name and key of a step: once it is journaled, this transition comes too late.
         :raises PhaseOver: that step is journaled.
@@ -350,11 +359,15 @@ class Journal:
             if tip.to_state is to:
                 return next(entry for entry in reversed(ledger.entries) if not entry.is_step or entry.seq == 0)
             draft = self._draft(ledger, to, reason, details=details)
-            if tip.to_state not in sources:
+            # A failed migration ends from the state that has failed.
+            place = ledger.failed_in if to is State.ROLLED_BACK else None
+            if (place or tip.to_state) not in sources:
                 raise IllegalTransition(
                     f"this task may not move the migration from {tip.to_state} to {to}",
                     where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
-                    next_step="the migration has moved on: clear this task, and it acts on the current state",
+                    next_step=no_rollback_from(place or tip.to_state)
+                    if to is State.ROLLED_BACK
+                    else "the migration has moved on: clear this task, and it acts on the current state",
                     details={"from": tip.to_state.value, "to": to.value},
                 )
             self._check_unless(ledger, unless_step, f"to go to {to}")
@@ -396,6 +409,7 @@ class Journal:
         *,
         reason: str | None = None,
         only_in: Collection[State] | None = None,
+        unless_step: tuple[str, str | None] | None = None,
     ) -> JournalEntry:
         """Record a step like :meth:`step`, unless one with that name and key exists: then return that entry."""
 
@@ -403,7 +417,9 @@ class Journal:
             for entry in ledger.entries:
                 if (entry.step, entry.step_key) == (name, key):
                     return entry
-            return self._step(ledger, name, key, details, reason, only_in)
+            draft = self._step(ledger, name, key, details, reason, only_in)
+            self._check_unless(ledger, unless_step, f"for {name}")
+            return draft
 
         return self._append(decide)
 
@@ -508,7 +524,9 @@ def _claim_reason(holder: Claim | None, owner: Owner, *, follows: bool) -> str:
 
 def _usual_sources(to: State) -> frozenset[State]:
     index = position(to)
+    if to is State.ROLLED_BACK:
+        return frozenset(ROLLBACK_FROM)
     if index is None:
-        # For rolled_back and failed, the state machine alone decides.
+        # For the others the state machine alone decides.
         return frozenset(State)
     return frozenset({State.FAILED, *FORWARD[max(0, index - 1) : index]})

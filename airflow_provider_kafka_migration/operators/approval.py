@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 APPROVE = "Approve"
 NOT_YET = "Not yet"
 ABORT = "Abort"
+BACK_OUT = "Back out"
 
-Decision = Literal["approve", "not_yet", "abort"]
-DECISIONS: dict[str, Decision] = {APPROVE: "approve", NOT_YET: "not_yet", ABORT: "abort"}
+Decision = Literal["approve", "not_yet", "abort", "back_out"]
+DECISIONS: dict[str, Decision] = {APPROVE: "approve", NOT_YET: "not_yet", ABORT: "abort", BACK_OUT: "back_out"}
+#: Decisions that end a migration.
+_ENDS = ("abort", "back_out")
 
 #: Name of the field into which the person types the code.
 CODE = "code"
@@ -54,6 +57,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     :param takeover: take the migration over from another owner.
     :param first_task_id: this task asks the second of two people; the first one answered that task.
     :param awaits_second: this task asks the first of two people; the second one decides what follows.
+    :param abort_task_ids: direct downstream tasks that run only after a decision that ends the migration.
     :param kwargs: arguments of ``ApprovalOperator`` (``notifiers``, ...). ``assigned_users`` and ``response_timeout``
         come from the spec unless they are given here.
     """
@@ -77,6 +81,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         takeover: bool = False,
         first_task_id: str | None = None,
         awaits_second: bool = False,
+        abort_task_ids: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retry_policy", migration_retry_policy())
@@ -89,6 +94,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         self.takeover = takeover
         self.first_task_id = first_task_id
         self.awaits_second = awaits_second
+        self.abort_task_ids = sorted(abort_task_ids)
 
     # ---- asking
 
@@ -156,8 +162,11 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
             self.process_trigger_event_error(event)
         self.validate_chosen_options(event["chosen_options"])
         with self.open_migration(context) as migration:
-            answer = self._answer(migration.context, event, body_shown, facts_digest)
-            facts = self._take(migration.context, answer)
+            # Whoever backs out may do so because a cluster does not answer any more.
+            is_end = self.decisions[event["chosen_options"][0]] == "back_out"
+            core = migration.journal_context if is_end else migration.context
+            answer = self._answer(core, event, body_shown, facts_digest)
+            facts = self._take(core, answer)
         if facts is not None:
             self._ask(context, facts)
         return self._go_on(context, answer.decision, self._pointers(context, answer.decision))
@@ -172,12 +181,16 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     def _answer(
         self, core: PhaseContext, event: Mapping[str, Any], body_shown: str, facts_digest: str
     ) -> ApprovalAnswer:
+        from airflow_provider_kafka_migration.approvals.abandon import parse_code
+
         person = event.get("responded_by_user") or {}
+        code, target_unread = parse_code(str((event.get("params_input") or {}).get(CODE) or ""))
         return ApprovalAnswer(
             migration_id=core.migration_id,
             kind=self.kind,
             decision=self.decisions[event["chosen_options"][0]],
-            code=str((event.get("params_input") or {}).get(CODE) or ""),
+            code=code,
+            target_unread=target_unread,
             responders=[Responder(user_id=str(person.get("id") or ""), user_name=str(person.get("name") or ""))],
             answered_at=_answered_at(event),
             body_shown=body_shown,
@@ -206,6 +219,15 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     def _go_on(self, context: Context, decision: str, pointers: dict[str, Any]) -> dict[str, Any]:
         """End the task, skipping what must not follow."""
+        if self.awaits_second:
+            return pointers
+        ends = decision in _ENDS
+        below = context["task"].get_direct_relatives(upstream=False)
+        skipped = [task for task in below if (task.task_id in self.abort_task_ids) != ends]
+        if skipped:
+            # skip() ends the task, so its result would not reach XCom.
+            context["ti"].xcom_push(key="return_value", value=pointers)
+            self.skip(ti=context["ti"], tasks=skipped)
         return pointers
 
     def _pointers(self, context: Context, decision: str) -> dict[str, Any]:
@@ -239,26 +261,17 @@ class CutoverApprovalOperator(MigrationApprovalOperator):
     choices = (APPROVE, NOT_YET, ABORT)
 
     def __init__(self, *, abort_task_ids: Sequence[str] = ("rollback",), **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.abort_task_ids = sorted(abort_task_ids)
-
-    def _go_on(self, context: Context, decision: str, pointers: dict[str, Any]) -> dict[str, Any]:
-        if self.awaits_second:
-            return pointers
-        aborted = decision == "abort"
-        below = context["task"].get_direct_relatives(upstream=False)
-        skipped = [task for task in below if (task.task_id in self.abort_task_ids) != aborted]
-        if skipped:
-            # skip() ends the task, so its result would not reach XCom.
-            context["ti"].xcom_push(key="return_value", value=pointers)
-            self.skip(ti=context["ti"], tasks=skipped)
-        return pointers
+        super().__init__(abort_task_ids=abort_task_ids, **kwargs)
 
 
 class ClientSwitchApprovalOperator(MigrationApprovalOperator):
-    """Task ``approve_client_switch``: the clients are being switched; Approve, or Not yet.
+    """Task ``approve_client_switch``: the clients are being switched; Approve, Not yet, or Back out.
 
-    A rollback is no longer possible. Approving syncs the groups' offsets for the last time.
+    Approving syncs the groups' offsets for the last time. "Back out" abandons the migration, as long as no client has
+    written to the target: the producers of the source are freed, and clients stay there. It needs its own code from the
+    text; if the target's logs cannot be read, also the word ``target-unread`` behind it.
+
+    :param abort_task_ids: direct downstream tasks that run only after "Back out"; all others run only after "Approve".
 
     .. seealso:: docs/operators.md
     """
@@ -267,4 +280,7 @@ class ClientSwitchApprovalOperator(MigrationApprovalOperator):
     REJECT = NOT_YET
     phase = "approve_client_switch"
     kind = "client_switch"
-    choices = (APPROVE, NOT_YET)
+    choices = (APPROVE, NOT_YET, BACK_OUT)
+
+    def __init__(self, *, abort_task_ids: Sequence[str] = ("abandon",), **kwargs: Any) -> None:
+        super().__init__(abort_task_ids=abort_task_ids, **kwargs)

@@ -392,6 +392,18 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
         return self.migration_spec(context)
 
 
+class KafkaMigrationAbandonOperator(MigrationOperator):
+    """Ends a migration whose clients were told to switch and have not, after *Back out*; they stay on the source.
+
+    It frees the producers of the source first, which needs neither the target nor the person again.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "abandon"
+    takes_recorded = True
+
+
 class KafkaMigrationEvidenceOperator(MigrationOperator):
     """Signs the evidence bundle, uploads it and finalizes the migration.
 

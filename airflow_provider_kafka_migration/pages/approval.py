@@ -41,7 +41,7 @@ def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, 
     rows = {name: with_each_kind(facts[name], _MAX_ROWS) for name in ("left_out",) if name in facts}
     body = render_template(
         f"approval_{kind}.md.j2",
-        **{"way_back": None, "abort_code": "", "former_freezes": (), **facts, **rows},
+        **{"way_back": None, "abort_code": "", "abandon_code": "", "former_freezes": (), **facts, **rows},
         spec=spec,
         action=_ACTIONS[kind],
         approval_code=code,

@@ -100,9 +100,15 @@ def violated(record: MigrationRecord, violations: list[Violation]) -> FloorViola
         f"{len(violations)} target partitions have lost copied records: {first}",
         where=record.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
         next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election); the "
-        "client switch stays blocked: delete these topics on the target and migrate them again",
+        "client switch stays blocked: delete these topics on the target and migrate them again"
+        + (f"; {words.WAY_OUT}" if _is_ready(record) else ""),
         details={"violations": [item.as_dict() for item in violations]},
     )
+
+
+def _is_ready(record: MigrationRecord) -> bool:
+    attempt = record.freeze()
+    return attempt is not None and attempt.ready
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -221,8 +227,8 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         raise type(error)(
             f"{steps.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
             where=error.where,
-            next_step="the cutover can no longer be rolled back: make the receiver accept a freeze without a deadline, "
-            "or correct its address, then clear cutover.floor_guard; do not free the producers",
+            next_step="the freeze is not lifted any more: make the receiver accept a freeze without a deadline, or "
+            f"correct its address, then clear cutover.floor_guard; do not free the producers by hand; {words.WAY_OUT}",
             details=error.details,
         ) from error
 
@@ -261,9 +267,9 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
         raise FreezeFailed(
             f"{steps.READY} is journaled, and clients must not be told to switch: {error.what}",
             where=error.where,
-            next_step="stop these producers again: the freeze is not lifted, and the cutover can no longer be rolled "
-            "back. The records named here are on the source only: have them sent again to the target after the "
-            "switch, then set cutover.on_bypass: continue and clear cutover.floor_guard, which then names them and "
+            next_step=f"stop these producers again, or stay on the source: {words.WAY_OUT}. The records named here are "
+            "on the source only: have them sent again to the target after the switch, then set cutover.on_bypass: "
+            "continue and clear cutover.floor_guard, which then names them and "
             f"continues; {words.IF_PARAMS}",
             details=error.details,
         ) from error

@@ -45,7 +45,7 @@ _NOT_OPENED = "journal_not_opened"
 #: For the time until the last step ends: it fences the copiers, and only then may clients be told to switch.
 _READY_TEXT = (
     f"producers stay stopped: {steps.READY} is journaled, so the freeze will not be lifted; "
-    "if cutover.floor_guard has failed, clear it"
+    f"if cutover.floor_guard has failed, clear it; {words.WAY_OUT}"
 )
 
 
@@ -60,7 +60,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
         return without_journal(record.freeze(), record.now(), error)
     attempt = record.freeze()
     if _is_over(record):
-        return {"ready": True, "summary": f"nothing is frozen any more: the state is {record.journal.tip_state}"}
+        return {"ready": True, "summary": _over_text(record)}
     if attempt is not None and attempt.ready:
         return {"ready": False, "summary": _ready_text(attempt)}
     if attempt is None or not attempt.is_open:
@@ -107,7 +107,7 @@ def run(context: PhaseContext) -> PhaseResult:
     except JournalTampered as error:
         raise _tampered(context, error) from error
     if _is_over(context.record):
-        return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
+        return _result(_over_text(context.record), watch=False)
     attempt = context.record.freeze()
     is_mirror = context.spec.kind == "mirror"
     if is_mirror and not context.spec.freezes_promotion and (attempt is None or not attempt.is_open):
@@ -193,6 +193,15 @@ def is_journal_unreachable(error: MigrationError) -> bool:
 def _is_over(record: MigrationRecord) -> bool:
     state = record.journal.tip_state
     return record.journal.is_past(State.CUTOVER) or (state is not None and state.is_terminal)
+
+
+def _over_text(record: MigrationRecord) -> str:
+    """Say why there is no limit to watch any more; producers may be stopped for clients that switch."""
+    attempt, state = record.freeze(), record.journal.tip_state
+    if attempt is None or not attempt.ready or attempt.lifted or state is not State.AWAITING_CLIENT_SWITCH:
+        return f"nothing is frozen any more: the state is {state}"
+    stopped = words.stopped(attempt.method, attempt.stopped_at)
+    return f"no limit is in force any more: {stopped}, until they are started on the target; {words.WAY_OUT}"
 
 
 def _overdue(record: MigrationRecord, attempt: FreezeAttempt) -> bool:

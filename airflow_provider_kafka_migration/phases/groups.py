@@ -25,7 +25,7 @@ from airflow_provider_kafka_migration.groups.commit import (
 )
 from airflow_provider_kafka_migration.groups.final import commit_final, sync_groups
 from airflow_provider_kafka_migration.groups.offsets import count_translations
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
@@ -137,4 +137,5 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
 
 def _switched(record: MigrationRecord) -> bool:
     record.journal.refresh()
-    return record.client_switch() is not None or record.journal.is_past(State.AWAITING_CLIENT_SWITCH)
+    is_over = rolling_back.is_abandoned(record.journal) or record.journal.is_past(State.AWAITING_CLIENT_SWITCH)
+    return record.client_switch() is not None or is_over

@@ -1,5 +1,8 @@
 """Rollback before the client switch: free producers, remove ACLs, restore copy-time settings, and stop the tail.
 
+People can abandon a migration later, too, as long as no client has written to the target (:func:`abandon`): producers
+are freed then, and the rest is undone as in a rollback.
+
 Data on the target is never touched: ``rollback-report.json`` lists it, with the commands that delete it. The *Keep* of
 a way back is a rollback, too; its report is also in signed evidence, with the journal.
 """
@@ -15,6 +18,7 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.access import left as access_left
 from airflow_provider_kafka_migration.access import write_grants
+from airflow_provider_kafka_migration.approvals import abandon as abandonment
 from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
@@ -25,7 +29,7 @@ from airflow_provider_kafka_migration.freeze import frozen, source_registry, wor
 from airflow_provider_kafka_migration.groups import early
 from airflow_provider_kafka_migration.groups.written import LeftOffsets, read_left, unread_left
 from airflow_provider_kafka_migration.kafka.admin.access import acl_row
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
@@ -35,7 +39,7 @@ from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schemas.modes import TemporarySettings
 from airflow_provider_kafka_migration.schemas.settings_left import has_open, put_back_target
 from airflow_provider_kafka_migration.schemas.written import written_schemas
-from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
+from airflow_provider_kafka_migration.state import ABANDON_FROM, ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics.topics_gone import find_gone
 from airflow_provider_kafka_migration.way_back import guard
@@ -136,9 +140,11 @@ def _can_leave_cutover(record: MigrationRecord, state: State) -> bool:
 
 def _instead(state: State) -> str:
     if state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
+        late = f"{words.WAY_OUT}. Otherwise " if state is not State.VALIDATING else ""
         return (
-            "clients may already use the target, so the source may lack their records: complete the switch; clients "
-            "can then return, with what they have written, by `kafka-migration way-back run FILE` (docs/way-back.md)"
+            f"{late}clients may already use the target, so the source may lack their records: complete the switch; "
+            "clients can then return, with what they have written, by `kafka-migration way-back run FILE` "
+            "(docs/way-back.md)"
         )
     return "the migration has ended; start a new one with another migration_id"
 
@@ -166,7 +172,6 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "", withdraw_acc
     if state is State.CUTOVER:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
         frozen.back_to_tail(record, "the migration is rolled back", unless_ready=record.freeze())
-    problems: list[dict[str, Any]] = []
     # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need their
     # copy-time settings, whether the rollback or the cutover is run again.
     freed = _unfreeze(context)
@@ -174,11 +179,72 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "", withdraw_acc
     context.journal.step_once(
         steps.ROLLBACK_BEGUN, None, begun, reason="the rollback undoes what the migration has set"
     )
+    return _undo(context, state, reason, freed, withdraw_access=withdraw_access)
+
+
+def abandon(context: PhaseContext, *, reason: str = "") -> PhaseResult:
+    """End a migration whose clients were told to switch, and of which none has: they stay on the source.
+
+    The decision is journaled first, so nobody can acknowledge the switch any more; then the producers are freed, and
+    the rest is undone as in a rollback, and signed. Killed anywhere, it continues when it is run again.
+
+    :raises IllegalTransition: it is too early or too late for that.
+    :raises ApprovalRefused: the people who have to decide it have not; or clients have written to the target.
+    :raises StillFrozen: the producers could not be freed; the error says what a person has to do. Run it again.
+    """
+    record, journal = context.record, context.journal
+    if not abandonment.check_possible(record):
+        return _again(context, withdraw_access=False)
+    journal.check_holds()
+    if not rolling_back.is_abandoned(journal):
+        _decide_to_abandon(context, reason)
+    state = journal.working_state or State.AWAITING_CLIENT_SWITCH
+    freed = frozen.free_abandoned(context, abandonment.ready_attempt(record))
+    return _undo(context, state, reason, {"lifted": {abandonment.ready_attempt(record).key: freed}}, is_abandoned=True)
+
+
+def _decide_to_abandon(context: PhaseContext, reason: str) -> None:
+    """Journal that no client switches any more, after a last look at the target."""
+    record, journal = context.record, context.journal
+    given = abandonment.check_decided(record)
+    accepts_unread = all(answer.target_unread for answer in given)
+    found = abandonment.check_target(record, context.target, accepts_unread=accepts_unread)
+    if journal.tip_state is State.FAILED and journal.working_state is not None:
+        journal.transition(journal.working_state, "the migration is abandoned")
+    people = sorted({person.user_id for answer in given for person in answer.responders})
+    details = {
+        "by": people,
+        "code": given[-1].code,
+        "reason": reason,
+        "target": found.as_dict(),
+        "target_unread_accepted": accepts_unread,
+    }
+    journal.step(
+        steps.ABANDONED,
+        details=details,
+        reason=f"abandoned by {' and '.join(people)}: clients stay on the source",
+        only_in=ABANDON_FROM,
+        unless_step=(steps.CLIENT_SWITCH_ACKNOWLEDGED, None),
+    )
+
+
+def _undo(
+    context: PhaseContext,
+    state: State,
+    reason: str,
+    freed: dict[str, Any],
+    *,
+    is_abandoned: bool = False,
+    withdraw_access: bool = False,
+) -> PhaseResult:
+    """Undo the rest once the producers are free, report what stays, and end the migration."""
+    record = context.record
+    problems: list[dict[str, Any]] = []
     # Copiers first: what runs beside them changes topics and ACLs of the target, too.
     stopped = _attempt(_TAIL, problems, lambda: _stop_tail(record))
     # Not best effort: once the journal has ended, nothing would know of these ACLs any more. But behind the freeze: a
     # way back holds the producers of the new cluster, and an old cluster that does not answer must not keep them.
-    released = guard.remove(context) if record.spec.is_way_back else None
+    released = _release_old_cluster(context) if record.spec.is_way_back else None
     undone = {
         "freeze": freed,
         "tail": stopped,
@@ -225,7 +291,8 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "", withdraw_acc
     )
     key = context.key(keys.ROLLBACK_REPORT)
     context.evidence_store.put(key, report.canonical())
-    summary = f"rolled back from {state}: {len(left)} topics stay on the target"
+    what = "abandoned in" if is_abandoned else "rolled back from"
+    summary = f"{what} {state}: {len(left)} topics stay on the target"
     summary += f", {len(subjects)} subjects on the target registry" if subjects else ""
     summary += f", {len(offsets.own)} offsets of groups on the target" if offsets.own and released is None else ""
     summary += _access_text(access)
@@ -247,14 +314,29 @@ def run(context: PhaseContext, *, reason: str = "", code: str = "", withdraw_acc
         kept |= {"report": details["report"], "digest": details["digest"]}
         kept |= {"group_offsets_left": len(report.groups_left), "deny_acls_left": left_acls}
         context.journal.step(steps.OLD_CLUSTER_RELEASED, details=kept, reason=summary)
-        signed, told = _sign(context)
+        signed, told = _sign(context, Outcome.KEPT)
         details |= signed
         summary += told
         # Again: a process that was slow may have created one of them in the meantime, and died of it.
-        guard.remove(context)
+        _release_old_cluster(context)
+    elif is_abandoned:
+        signed, told = _sign(context, Outcome.ABANDONED)
+        details |= signed
+        summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
-    context.journal.transition(State.ROLLED_BACK, reason or summary, details)
-    return PhaseResult(PHASE, summary, details)
+    sources = ABANDON_FROM if is_abandoned else ROLLBACK_FROM
+    context.journal.transition(State.ROLLED_BACK, reason or summary, details, from_states=sources)
+    return PhaseResult("abandon" if is_abandoned else PHASE, summary, details)
+
+
+def _release_old_cluster(context: PhaseContext) -> dict[str, Any]:
+    """Remove what keeps producers out of the old cluster; nothing once clients could return: they are let in already.
+
+    An old cluster that has died since must not keep the end of an abandoned return waiting.
+    """
+    if context.journal.find_step(steps.READY_FOR_CLIENT_RETURN) is not None:
+        return {"deny_acls_removed": 0, "principals": []}
+    return guard.remove(context)
 
 
 def _restore_access(context: PhaseContext, problems: list[dict[str, Any]], parts: Collection[str]) -> dict[str, Any]:
@@ -278,15 +360,15 @@ def _access_text(left: access_left.AccessLeft) -> str:
     return f"; {told} of the migration stay on the target" if told else ""
 
 
-def _sign(context: PhaseContext) -> tuple[dict[str, Any], str]:
-    """Publish signed evidence that the old cluster is released: (details for the journal, words for the summary).
+def _sign(context: PhaseContext, outcome: Outcome) -> tuple[dict[str, Any], str]:
+    """Publish signed evidence of the end: (details for the journal, words for the summary).
 
-    What cannot be signed for good, for want of a key for example, keeps nobody from releasing the old cluster.
+    What cannot be signed for good, for want of a key for example, keeps nobody from ending the migration.
 
     :raises Transient: the evidence store does not answer; run the same again.
     """
     try:
-        published = publish(context, Outcome.KEPT).as_dict()
+        published = publish(context, outcome).as_dict()
     except HANDS_OFF:
         raise
     except Terminal as error:
@@ -343,7 +425,8 @@ def _free_again(context: PhaseContext) -> str:
     :raises StillFrozen: they could not be freed.
     """
     attempt = context.record.freeze()
-    if attempt is None or attempt.ready or not open_changes(context.journal, attempt.key):
+    is_ready = attempt is not None and attempt.ready and not rolling_back.is_abandoned(context.journal)
+    if attempt is None or is_ready or not open_changes(context.journal, attempt.key):
         return ""
     frozen.take_back(context, attempt)
     return attempt.method

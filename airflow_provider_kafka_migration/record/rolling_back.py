@@ -1,4 +1,5 @@
-"""A rollback that has begun to undo things: only the rollback itself may run from there on.
+"""A rollback that has begun to undo things: only the rollback itself may run from there on. So it is if people abandon
+a migration whose clients were told to switch.
 
 It may die halfway, with some settings put back and the producers of a way back let in again. A copy that went on from
 there would copy to topics that delete again, and clients would be told to use a cluster to which others write.
@@ -6,7 +7,7 @@ there would copy to topics that delete again, and clients would be told to use a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
 from airflow_provider_kafka_migration.errors import IllegalTransition, Where
@@ -23,8 +24,15 @@ def has_begun(journal: Journal) -> bool:
     return journal.find_step(steps.ROLLBACK_BEGUN) is not None
 
 
-def next_step(spec: MigrationSpec) -> str:
+def is_abandoned(journal: Journal) -> bool:
+    """Whether people have decided that no client switches any more; producers may still be stopped."""
+    return journal.find_step(steps.ABANDONED) is not None
+
+
+def next_step(spec: MigrationSpec, *, abandoned: bool = False) -> str:
     """Return how to end a rollback that has begun."""
+    if abandoned:
+        return "end it: `kafka-migration abandon FILE`, without a code (in Airflow: clear the task abandon)"
     if spec.is_way_back:
         return "end it: `kafka-migration way-back keep FILE`, without a code (in Airflow: clear the task rollback)"
     return "end it: `kafka-migration rollback FILE` (in Airflow: clear the task rollback)"
@@ -34,7 +42,11 @@ def resume(journal: Journal, spec: MigrationSpec) -> Resume | None:
     """Return what to do with a rollback that has begun and not ended; None: there is none."""
     journal.refresh()
     tip = journal.tip_state
-    if tip is None or tip.is_terminal or not has_begun(journal):
+    if tip is None or tip.is_terminal:
+        return None
+    if is_abandoned(journal):
+        return Resume(ResumeAction.REENTER, tip, f"it is abandoned: {next_step(spec, abandoned=True)}")
+    if not has_begun(journal):
         return None
     return Resume(ResumeAction.REENTER, tip, f"a rollback has begun: {next_step(spec)}")
 
@@ -44,28 +56,34 @@ def check_not_begun(journal: Journal, spec: MigrationSpec, phase: str) -> None:
 
     :raises IllegalTransition: a rollback has begun; the error says how to end it.
     """
-    entry = journal.find_step(steps.ROLLBACK_BEGUN)
+    abandoned = journal.find_step(steps.ABANDONED)
+    entry = abandoned or journal.find_step(steps.ROLLBACK_BEGUN)
     if entry is None:
         return
     what = "the way back is ended by *keep*" if spec.is_way_back else "the migration is rolled back"
+    if abandoned is not None:
+        what = "the way back is abandoned" if spec.is_way_back else "the migration is abandoned"
     raise IllegalTransition(
         f"{phase} cannot run: {what} since {entry.at}, and that has not come to its end",
         where=Where(migration_id=spec.migration_id, phase=phase),
-        next_step=next_step(spec),
+        next_step=next_step(spec, abandoned=abandoned is not None),
     )
 
 
-def is_kept(journal: Journal, answers: tuple[str, str], *, is_by_two: bool) -> bool:
+def is_kept(
+    journal: Journal, answers: tuple[str, str], *, is_by_two: bool, decision: Literal["abort", "back_out"] = "abort"
+) -> bool:
     """Whether the last answer to these approvals is to end the way back; its code was checked.
 
     :param answers: keys of the answers of the first and of the second person in the journal.
     :param is_by_two: two different people have to end it, both with the same code.
+    :param decision: the answer that ends it; "back_out" abandons a migration.
     """
     if is_by_two:
         entries = [journal.find_step(steps.APPROVAL, key) for key in answers]
         both = [ApprovalAnswer.model_validate(entry.details) for entry in entries if entry is not None]
         people = {person.user_id for answer in both for person in answer.responders}
         codes = {answer.code for answer in both}
-        return len(people) == 2 and len(codes) == 1 and all(answer.decision == "abort" for answer in both)
+        return len(people) == 2 and len(codes) == 1 and all(answer.decision == decision for answer in both)
     given = [entry for entry in journal.steps(steps.APPROVAL) if entry.step_key in answers]
-    return bool(given) and ApprovalAnswer.model_validate(given[-1].details).decision == "abort"
+    return bool(given) and ApprovalAnswer.model_validate(given[-1].details).decision == decision

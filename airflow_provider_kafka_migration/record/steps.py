@@ -138,6 +138,9 @@ FREEZE_HELD: Final = "freeze_held"
 #: migration goes back to ``tail`` instead.
 FREEZE_GIVEN_UP: Final = "freeze_given_up"
 FREEZE_LIFTED: Final = "freeze_lifted"
+#: Clients were told to switch, and people have decided that none does: the details say who, and what the target's logs
+#: have shown. From here on only the rest of that runs. Journaled before the first producer is freed.
+ABANDONED: Final = "abandoned"
 #: A request to stop producers took effect after the lift and could not be undone: the freeze is open again.
 FREEZE_CAME_LATE: Final = "freeze_came_late"
 #: A change that somebody may have to undo is about to be made, and its outcome (``record.changes``) [number of the

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SpecInvalid, Terminal, Where
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.spec.way_back import WayBackSection
@@ -58,7 +59,7 @@ def check_switched(record: MigrationRecord) -> None:
     is_early = state is not None and state is not State.ROLLED_BACK
     is_told = state is State.AWAITING_CLIENT_SWITCH
     early = (
-        "acknowledge the client switch first (`kafka-migration resume FILE --approve CODE`)"
+        f"acknowledge the client switch first (`kafka-migration resume FILE --approve CODE`); {words.WAY_OUT}"
         if is_told
         else "before the client switch, `kafka-migration rollback FILE` abandons the migration, and clients stay"
     )

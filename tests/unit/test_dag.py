@@ -47,7 +47,7 @@ TASK_IDS = [
     "validate",
     "evidence",
 ]
-SIDE_TASKS = ["cutover.freeze_limit", "rollback", "sync_groups"]
+SIDE_TASKS = ["abandon", "cutover.freeze_limit", "rollback", "sync_groups"]
 
 
 def _serialised(dag: DAG) -> str:
@@ -71,6 +71,7 @@ def test_order_of_the_tasks() -> None:
     assert _upstream(dag, "drain_ready") == {"seed"}
     assert _upstream(dag, "cutover.commit_groups") == {"cutover.snapshot_groups"}
     assert _upstream(dag, "rollback") == {"approve_cutover"}
+    assert _upstream(dag, "abandon") == {"approve_client_switch"}
     assert _upstream(dag, "cutover.freeze_limit") == {"drain_ready"}
     assert _upstream(dag, "sync_groups") == {"cutover.floor_guard"}
 
@@ -121,6 +122,7 @@ def test_two_people_are_asked_one_after_the_other() -> None:
     assert _upstream(dag, "approve_cutover_second") == {"approve_cutover"}
     assert _upstream(dag, "cutover.freeze") == {"approve_cutover_second"}
     assert _upstream(dag, "rollback") == {"approve_cutover_second"}
+    assert _upstream(dag, "abandon") == {"approve_client_switch_second"}
     assert _upstream(dag, "validate") == {"approve_client_switch_second"}
     assert dag.get_task("approve_cutover").awaits_second
     assert dag.get_task("approve_cutover_second").first_task_id == "approve_cutover"
@@ -180,13 +182,14 @@ def test_arguments_for_unknown_tasks_are_refused() -> None:
 
 
 #: Producers wait for these; the last one may have to let them go.
-HURRIED = [task_id for task_id in [*TASK_IDS, *SIDE_TASKS] if task_id.startswith("cutover.")] + ["rollback"]
+HURRIED = [task_id for task_id in [*TASK_IDS, *SIDE_TASKS] if task_id.startswith("cutover.")]
+HURRIED += ["abandon", "rollback"]
 
 
 def test_tasks_for_which_producers_wait_go_before_all_others() -> None:
     """As the scheduler sees them: weights must not add up in the tasks above, which are in no hurry."""
     dag = build_migration_dag()
-    assert len(HURRIED) == 8
+    assert len(HURRIED) == 9
     for task in DagSerialization.from_dict(DagSerialization.to_dict(dag)).tasks:
         hurried = task.task_id in HURRIED
         assert task.priority_weight == (1000 if hurried else 1), task.task_id

@@ -87,7 +87,7 @@ def test_a_freeze_is_over_when_clients_may_switch(freezes: Freezes) -> None:
     freezes.context.journal.step(steps.READY, key="1")
     assert freezes.found() == (OVER, 1)
     freezes.context.journal.transition(State.AWAITING_CLIENT_SWITCH, "ready")
-    assert freezes.found() == (OVER, 0)
+    assert freezes.found() == (OVER, 1)
 
 
 def test_a_rollback_ends_a_freeze(freezes: Freezes) -> None:

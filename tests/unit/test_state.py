@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import IllegalTransition
 from airflow_provider_kafka_migration.state import (
+    ABANDON_FROM,
     FORWARD,
     MAX_HOPS,
     MIGRATION,
@@ -34,8 +35,8 @@ LEGAL = {
     "seed": {"tail", "rolled_back", "failed"},
     "tail": {"drain_ready", "rolled_back", "failed"},
     "drain_ready": {"cutover", "tail", "rolled_back", "failed"},
-    "cutover": {"awaiting_client_switch", "tail", "failed"},
-    "awaiting_client_switch": {"validating", "failed"},
+    "cutover": {"awaiting_client_switch", "tail", "rolled_back", "failed"},
+    "awaiting_client_switch": {"validating", "rolled_back", "failed"},
     "validating": {"finalized", "failed"},
     "finalized": set(),
     "rolled_back": set(),
@@ -115,7 +116,7 @@ def test_a_paused_mirror_waits_where_it_was() -> None:
 @pytest.mark.parametrize("failed_in", [state for state in FORWARD if state not in TERMINAL])
 @pytest.mark.parametrize("to", list(State))
 def test_after_a_failure(failed_in: State, to: State) -> None:
-    expected = to in (failed_in, S.FAILED) or (to is S.ROLLED_BACK and failed_in in ROLLBACK_FROM)
+    expected = to in (failed_in, S.FAILED) or (to is S.ROLLED_BACK and failed_in in (*ROLLBACK_FROM, *ABANDON_FROM))
     assert allowed(S.FAILED, to, failed_in=failed_in) is expected
 
 

@@ -71,8 +71,13 @@ def test_status_shows_an_overdue_freeze_one_without_end_and_ready(
     assert "without a deadline: it frees them only when it gets" in invoke("status", spec_file).stdout
     journal.step(steps.READY, "1", {})
     found = json.loads(invoke("status", spec_file, "--json").stdout)["freeze"]
-    assert (found["standing"], found["lift"]) == ("ready", None), "nobody frees them any more"
+    assert (found["standing"], found["lift"]) == ("ready", f"kafka-migration abandon {spec_file}"), (
+        "no limit frees them"
+    )
     journal.transition(State.AWAITING_CLIENT_SWITCH, "test")
+    found = json.loads(invoke("status", spec_file, "--json").stdout)["freeze"]
+    assert (found["standing"], found["overdue"]) == ("switching", False)
+    journal.step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
     assert json.loads(invoke("status", spec_file, "--json").stdout)["freeze"] is None
 
 

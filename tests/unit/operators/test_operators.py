@@ -62,6 +62,7 @@ class FakeMigration:
         self.ran: list[str] = []
         journal = SimpleNamespace(tip_state=state, refresh=lambda: None)
         self.attempt: Any = None
+        self.journal_context: Any = None
         record = SimpleNamespace(freeze=lambda: self.attempt, where=lambda *_args, **_fields: None)
         self.context = SimpleNamespace(
             migration_id="orders", journal=journal, record=record, where=lambda *_args, **_fields: None
@@ -510,6 +511,42 @@ def test_cutover_under_way_is_not_asked_again(
     tasks = Skipping(minimal_spec, "approve_cutover", monkeypatch)
     assert tasks.task.execute(_context(task=tasks.task))["decision"] == "approve"
     assert asked == []
+
+
+def test_back_out_needs_no_cluster_and_runs_only_what_ends_the_migration(
+    asked: Asked,
+    given: list[ApprovalAnswer],
+    fake: FakeMigration,
+    minimal_spec: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is for a target that is dead: the whole context would have to open it."""
+    tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
+    fake.journal_context, fake.context = fake.context, SimpleNamespace()
+    context = _context(FakeTaskInstance("approve_client_switch"), task=tasks.task)
+    tasks.task.execute_complete(context, _event("Back out", code="0123abcd target-unread"))
+    assert (given[0].decision, given[0].code, given[0].target_unread) == ("back_out", "0123abcd", True)
+    assert tasks.skipped == ["validate"]
+
+
+def test_an_approved_switch_abandons_nothing(
+    asked: Asked, given: list[ApprovalAnswer], minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
+    context = _context(FakeTaskInstance("approve_client_switch"), task=tasks.task)
+    tasks.task.execute_complete(context, _event("Approve"))
+    assert (given[0].target_unread, tasks.skipped) == (False, ["abandon"])
+
+
+@pytest.mark.parametrize("decision", ["back_out", "abort"])
+def test_an_approval_of_what_is_abandoned_is_not_asked_again(
+    asked: Asked, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, decision: str
+) -> None:
+    done = PhaseResult("approve_client_switch", "backed out", {"decision": decision}, already_done=True)
+    monkeypatch.setattr(answers, "answered", lambda _core, _kind, second: done if not second else None)
+    tasks = Skipping(minimal_spec, "approve_client_switch", monkeypatch)
+    tasks.task.execute(_context(task=tasks.task))
+    assert (asked, tasks.skipped) == ([], ["validate"])
 
 
 # ---- two people

@@ -107,7 +107,7 @@ def test_the_answer_of_the_approval_is_a_decision_until_another_one(returns: Ret
 
 
 #: All phases and other tasks, except those that end a way back and its freeze.
-OTHERS = sorted(PHASES.keys() - {"rollback", "cutover.freeze_limit"})
+OTHERS = sorted(PHASES.keys() - {"rollback", "abandon", "cutover.freeze_limit"})
 
 
 @pytest.fixture(scope="module")

@@ -225,10 +225,10 @@ def test_nothing_is_written_once_keeping_has_begun(world: World, monkeypatch: py
     passes: list[Any] = []
     real = rollback._sign
 
-    def meet(context: Any) -> Any:
+    def meet(context: Any, outcome: Any) -> Any:
         move(world, 4)
         passes.append(old_groups.sync_once(world.context()))
-        return real(context)
+        return real(context, outcome)
 
     monkeypatch.setattr(rollback, "_sign", meet)
     keep(world)

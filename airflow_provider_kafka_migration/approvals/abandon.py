@@ -1,0 +1,202 @@
+"""Abandoning between READY_FOR_CLIENT_SWITCH and the first client: what people are shown, and what it needs.
+
+From READY on the freeze is never lifted, since clients may write to the target. As long as none has, the source still
+has every record, so clients can stay there. That takes a code over what is given up, the people who may approve the
+client switch, and the target's own logs: they must end where the copy has ended. If they cannot be read, for instance
+because the target is dead, nobody knows whether a client has written there; people then accept that with a word more.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_kafka_migration.approvals.code import code_of
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
+from airflow_provider_kafka_migration.freeze import late_writes, words
+from airflow_provider_kafka_migration.freeze.late_writes import BehindBoundary
+from airflow_provider_kafka_migration.record import rolling_back, steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.state import ABANDON_FROM, State
+
+PHASE = "abandon"
+#: Typed behind the code, or given as an option: also if the target's logs cannot be read.
+ACCEPT_UNREAD = "target-unread"
+#: Keys of the answers of the first and of the second person.
+ANSWERS = ("client_switch", "client_switch/second")
+
+
+def check_possible(record: MigrationRecord) -> bool:
+    """Check that the migration may be abandoned now, or goes on being abandoned; False: it has ended so already.
+
+    :raises IllegalTransition: clients were not told to switch yet, or one may have; the error names the other way.
+    """
+    journal = record.journal
+    journal.refresh()
+    if rolling_back.is_abandoned(journal):
+        return journal.tip_state is not State.ROLLED_BACK
+    state, attempt = journal.working_state, record.freeze()
+    if state in ABANDON_FROM and attempt is not None and attempt.ready and record.client_switch() is None:
+        return True
+    raise IllegalTransition(
+        f"a migration in state {state or 'not started'} cannot be abandoned",
+        where=record.where(PHASE),
+        next_step=_instead(record, state),
+        details={"state": "" if state is None else state.value},
+    )
+
+
+def _instead(record: MigrationRecord, state: State | None) -> str:
+    if state is None or state in (State.FINALIZED, State.ROLLED_BACK):
+        return "nothing is to be done: no producers are stopped for it any more"
+    if state is State.VALIDATING or record.client_switch() is not None:
+        return (
+            "clients have switched, so the source may lack their records; they can return with what they have "
+            "written: `kafka-migration way-back run FILE` (docs/way-back.md)"
+        )
+    return "clients were not told to switch yet: `kafka-migration rollback FILE` frees producers and ends the migration"
+
+
+def ready_attempt(record: MigrationRecord) -> FreezeAttempt:
+    """Return the attempt that keeps producers stopped. Call :func:`check_possible` before."""
+    attempt = record.freeze()
+    assert attempt is not None
+    return attempt
+
+
+def abandon_code(record: MigrationRecord) -> str:
+    """Return the code that abandoning needs. It depends on the cutover alone, so it needs no cluster."""
+    attempt = record.freeze()
+    return code_of(
+        {
+            "kind": "abandon",
+            "migration_id": record.migration_id,
+            "attempt": 0 if attempt is None else attempt.number,
+            "plan": record.plan().digest() if record.has_plan() else "",
+        }
+    )
+
+
+def facts(record: MigrationRecord, target: Cluster) -> dict[str, Any]:
+    """Return what a person is shown: who is stopped, what the target's logs show, and the code."""
+    attempt = ready_attempt(record)
+    return {
+        "method": attempt.method,
+        "since": iso(attempt.stopped_at),
+        "target": read_target(record, target).as_dict(),
+        "lifted": words.lifted(attempt.method),
+        "code": abandon_code(record),
+    }
+
+
+def read_target(record: MigrationRecord, target: Cluster) -> BehindBoundary:
+    """Read what the target's logs have behind the copy. What cannot be read, or tells nothing, is named as unchecked.
+
+    The marker that fences the copiers is behind it by right; records are not.
+    """
+    document = record.offset_map()
+    if document is None:
+        return BehindBoundary(
+            0, unchecked={"target": "offset-map.json is missing: it is not known where the copy ends"}
+        )
+    boundary, shared = {}, {}
+    for item in document.partitions:
+        key = (item.target_topic, item.partition)
+        if item.verdict == Verdict.TRANSACTIONAL:
+            shared[partition_name(key)] = "others write to it by right, so its log does not tell whether clients did"
+        else:
+            boundary[key] = item.target_end_offset
+    if not boundary:
+        return BehindBoundary(len(shared), unchecked=shared)
+    found = late_writes.read_behind(target, boundary, after="the copy")
+    return replace(found, partitions=len(document.partitions), unchecked={**found.unchecked, **shared})
+
+
+def check_code(record: MigrationRecord, code: str) -> None:
+    """Check the code of a person who abandons the migration.
+
+    :raises ApprovalRefused: it is not the code of now.
+    """
+    if hmac.compare_digest(abandon_code(record).encode(), code.encode()):
+        return
+    raise ApprovalRefused(
+        f"the code {code[:20]!r} does not abandon the migration" if code else "abandoning needs its code",
+        where=record.where(PHASE),
+        next_step="`kafka-migration abandon FILE` shows what will happen, and the code for it",
+        details={"given": code[:20]},
+    )
+
+
+def check_target(record: MigrationRecord, target: Cluster, *, accepts_unread: bool) -> BehindBoundary:
+    """Check that nobody has written to the target.
+
+    :param accepts_unread: people accept that it cannot be read.
+    :raises ApprovalRefused: somebody has; or it cannot be read, and nobody accepts that.
+    """
+    found = read_target(record, target)
+    if found.late:
+        name, what = next(iter(found.late.items()))
+        raise ApprovalRefused(
+            f"the migration cannot be abandoned: clients have written to {len(found.late)} partitions of the target; "
+            f"{name}: {what}",
+            where=record.where(PHASE, cluster="target"),
+            next_step="the source lacks these records: complete the client switch (`kafka-migration resume FILE "
+            "--approve CODE`); clients can then return, with what they have written, by `kafka-migration way-back run "
+            "FILE`",
+            details=found.as_dict(),
+        )
+    if found.unchecked and not accepts_unread:
+        name, why = next(iter(found.unchecked.items()))
+        raise ApprovalRefused(
+            f"it is not known whether clients have written to the target: {len(found.unchecked)} of its partitions "
+            f"cannot be checked; {name}: {why}",
+            where=record.where(PHASE, cluster="target"),
+            next_step="ask the clients' owners. If none has written there, or what they wrote may be lost: "
+            f"`kafka-migration abandon FILE --approve CODE --{ACCEPT_UNREAD}`; in Airflow type the code, a space and "
+            f"{ACCEPT_UNREAD}",
+            details=found.as_dict(),
+        )
+    return found
+
+
+def is_decided(record: MigrationRecord) -> bool:
+    """Whether the people who have to decide it have abandoned the migration, by their last answers."""
+    is_by_two = bool(record.spec.approvals.second_users)
+    return rolling_back.is_kept(record.journal, ANSWERS, is_by_two=is_by_two, decision="back_out")
+
+
+def deciding_answers(record: MigrationRecord) -> list[ApprovalAnswer]:
+    """Return the answers that abandon the migration: one, or those of two people."""
+    entries = [record.journal.find_step(steps.APPROVAL, key) for key in ANSWERS]
+    given = [ApprovalAnswer.model_validate(entry.details) for entry in entries if entry is not None]
+    return [answer for answer in given if answer.decision == "back_out"]
+
+
+def check_decided(record: MigrationRecord) -> list[ApprovalAnswer]:
+    """Return the answers that abandon the migration.
+
+    :raises ApprovalRefused: not all who have to decide it have.
+    """
+    if is_decided(record):
+        return deciding_answers(record)
+    raise ApprovalRefused(
+        "nobody has decided to abandon the migration"
+        if not record.spec.approvals.second_users
+        else "two people have to abandon the migration, with the same code, and they have not",
+        where=record.where(PHASE),
+        next_step="`kafka-migration abandon FILE` shows the code; then `kafka-migration abandon FILE --approve CODE`",
+    )
+
+
+def parse_code(text: str) -> tuple[str, bool]:
+    """Return the code that a person has typed, and whether the word for an unread target followed."""
+    given = text.strip()
+    is_accepted = given.lower().endswith(ACCEPT_UNREAD)
+    return (given[: -len(ACCEPT_UNREAD)].strip(), True) if is_accepted else (given, False)
