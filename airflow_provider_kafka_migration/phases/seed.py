@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.record.offset_maps import job_figures, wri
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
+from airflow_provider_kafka_migration.topics.large_batches import make_room
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
@@ -49,6 +50,7 @@ def prepare(context: PhaseContext) -> Step:
     recopy(context, PHASE, job)
     late_ids.before_copied_again(context, PHASE, job)
     make_missing(context, PHASE, job)
+    make_room(context, PHASE)
     done = context.journal.find_step(steps.SEED_DONE)
     if done is not None and not _behind(record, context.target, job):
         try_to_put_back_target(context)

@@ -31,6 +31,12 @@ PHASE = "topology_copy"
 COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
 
 
+def largest_batch_bytes(record: MigrationRecord, topic: str) -> int:
+    """Return the largest batch that a target topic accepts during the copy, as far as the migration raises it."""
+    found = [int(entry.details["batch_bytes"].get(topic, 0)) for entry in record.journal.steps(steps.LARGE_BATCHES)]
+    return max([COPY_TIME_BATCH_BYTES, *found])
+
+
 def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
     """Write and journal the settings of all topics of the plan, except merged ones: nothing is ever set on those.
 
@@ -46,7 +52,9 @@ def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -
         before = known[topic.target_name].before if topic.target_name in known else here.before
         known[topic.target_name] = TopicSettings(
             before=before,
-            copy_time=copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES),
+            copy_time=copy_time_configs(
+                topic, plan.target, max_batch_bytes=largest_batch_bytes(record, topic.target_name)
+            ),
             final=dict(topic.target_configs),
         )
     settings = CopySettings(migration_id=record.migration_id, topics=dict(sorted(known.items())))
