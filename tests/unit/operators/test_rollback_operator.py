@@ -60,7 +60,7 @@ def test_connections_may_be_others(spec: MigrationSpec) -> None:
 
 def test_its_form_asks_for_the_journal_only() -> None:
     dag = build_rollback_dag()
-    assert set(dag.params) == {"migration_id", "journal", "storage", "source", "target", "takeover"}
+    assert set(dag.params) == {"migration_id", "journal", "storage", "source", "target", "takeover", "withdraw_access"}
     assert dag.params["takeover"] is True
 
 
