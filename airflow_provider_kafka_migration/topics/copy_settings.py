@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec.advice import begin_again
 from airflow_provider_kafka_migration.topics.configs import (
     RETENTION,
     changes,
@@ -287,7 +288,7 @@ def config_failure(record: MigrationRecord, failures: dict[str, ItemError]) -> M
     return TopologyRefused(
         kind.what,
         where=kind.where,
-        next_step="correct these configs on the source, or make a new plan that excludes them "
-        "(topology.config_exclude)",
+        next_step="correct these configs on the source, then clear the task; to leave them out, "
+        f"{begin_again(record.spec)} and topology.config_exclude",
         details=details,
     )
