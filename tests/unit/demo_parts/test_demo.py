@@ -98,6 +98,7 @@ def verdict(**changes: Any) -> Verdict:
         "evidence_path": Path("build/demo/evidence.json"),
         "evidence_verified": True,
         "evidence_says": "verified",
+        "independent": {"records": 100, "differences": 0, "reader": "Spark"},
         "seconds": 12.34,
     }
     return Verdict(**{**good, **changes})
@@ -111,8 +112,8 @@ def problems(found: Verdict, failed: list[Any] | None = None) -> list[str]:
 def test_the_summary_has_exactly_the_promised_keys() -> None:
     summary = verdict().summary()
     assert list(summary) == [
-        *("migration_id", "states", "topics", "groups", "schemas", "frozen_seconds", "evidence_path"),
-        *("evidence_verified", "seconds"),
+        *("migration_id", "states", "topics", "groups", "schemas", "frozen_seconds", "independent"),
+        *("evidence_path", "evidence_verified", "seconds"),
     ]
     assert summary["schemas"] == {"subjects": 6, "versions": 8, "ids_kept": True, "decoded_records": 4000}
     assert set(summary["topics"][0]) == {"name", "source_records", "target_records", "content_equal", "offsets_equal"}
