@@ -337,7 +337,8 @@ ROWS: tuple[Phase, ...] = (
     ),
     Phase(
         "validate",
-        "Runs the seven checks, including the content of all records, on Spark.\n\n**Red?** The log lists every "
+        "Runs the eight checks, including the content of all records (twice, by different code), on Spark."
+        "\n\n**Red?** The log lists every "
         "difference. Clear it after correcting; nothing on the target is deleted before it has passed.",
         "validate:run",
         state=State.VALIDATING,
