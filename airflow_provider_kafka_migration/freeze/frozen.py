@@ -485,9 +485,13 @@ def _stopping(
 def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
     """Free producers that a request of this process has stopped after they were freed; no claim is needed.
 
+    Once clients may be on the target, or if a newer attempt is in force, it does nothing.
+
     :raises StillFrozen: they could not be freed. Unless another owner has taken over, the journal has the freeze open
         again, so that whoever runs goes on trying.
     """
+    if standing(context.record, attempt) is not Standing.OVER:
+        return
     try:
         unfreeze(context, attempt)
     except MigrationError as error:

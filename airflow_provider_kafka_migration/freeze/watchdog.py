@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     JournalTampered,
     MigrationError,
+    PhaseOver,
     StillFrozen,
     StorageUnavailable,
     Transient,
@@ -26,6 +27,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
 from airflow_provider_kafka_migration.freeze.frozen import planned_acls
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import Standing
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -176,10 +178,21 @@ class FreezePatience:
         while True:
             self._look()
             if self._last is not None:
+                self._check_not_ready(self._last, error)
                 last = self._lift(self._last, last)
             if self._left() <= 0:
                 raise last from error
             self._pause(last)
+
+    def _check_not_ready(self, attempt: FreezeAttempt, error: StillFrozen) -> None:
+        """Raise :class:`PhaseOver` if clients may be on the target: the step had journaled it before it failed."""
+        if attempt.ready:
+            raise PhaseOver(
+                f"{steps.READY} is journaled, so producers stay stopped",
+                where=error.where,
+                next_step="clear cutover.floor_guard, which continues from there; do not free the producers",
+                details={"cause": error.as_dict()},
+            ) from error
 
     def _lift(self, attempt: FreezeAttempt, error: StillFrozen) -> StillFrozen:
         """Try to lift once; return why it failed."""
