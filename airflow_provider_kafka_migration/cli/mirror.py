@@ -439,8 +439,11 @@ def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
         raise IllegalTransition(
             f"the mirror is {state}",
             where=Where(migration_id=spec.migration_id, phase=state.value),
-            next_step="start a new mirror with another migration_id (not with mirror.naming: identity in both "
-            "directions: all records would arrive twice)",
+            next_step="clients use its target now: to bring what they write there back, make the opposite mirror with "
+            "kafka-migration mirror fail-back FILE"
+            if state is State.PROMOTED
+            else "start a new mirror with another migration_id (not with mirror.naming: identity in both directions: "
+            "all records would arrive twice)",
         )
 
 
