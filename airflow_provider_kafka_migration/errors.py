@@ -300,6 +300,14 @@ class RecordTooLarge(Terminal):
     """A single record is larger than the target topic accepts."""
 
 
+class TimestampsReplaced(Terminal):
+    """The target has written its own time into copied records: somebody has set message.timestamp.type there."""
+
+
+class UncommittedRecords(Terminal):
+    """The source returns records of open transactions to a reader that asked for committed ones only."""
+
+
 class BatchMalformed(Terminal):
     """The bytes are not a valid record batch, or their CRC is wrong."""
 

@@ -44,7 +44,7 @@ from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner,
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
-from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.journal import Journal, Takeover
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec, spec_to_record
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -127,7 +127,7 @@ class Migration:
     """One migration, opened by one owner. Close it, or use it as a context manager.
 
     :param owner: holder of the migration: the same for all tasks of a DAG run, and for repeated CLI calls of a user.
-    :param takeover: take the migration over from another owner.
+    :param takeover: take the migration over from another owner; "once": only if this owner has never held it.
     """
 
     #: How steps of the cutover wait between tries inside a freeze, and the clock.
@@ -140,7 +140,7 @@ class Migration:
         owner: Owner,
         resolver: Resolver,
         *,
-        takeover: bool = False,
+        takeover: Takeover = False,
         runner: CopyRunner | None = None,
         verifier: CopyRunner | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -171,10 +171,8 @@ class Migration:
         actor: str,
         kind: str = "dag_run",
         process: OwnerProcess | None = None,
-        takeover: bool = False,
-        runner: CopyRunner | None = None,
-        verifier: CopyRunner | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        installation: str = "",
+        **options: Any,
     ) -> Migration:
         """Open without any I/O; clusters and storage are contacted when a phase needs them.
 
@@ -182,17 +180,10 @@ class Migration:
         :param actor: who acts, for the journal: a task id or a user.
         :param kind: ``dag_run`` or ``cli``.
         :param process: for ``cli``: the process that holds the migration, so that another one of the same user waits.
-        :param runner: runs copy jobs; ``verifier`` runs content checks (a runner that accepts job documents).
+        :param installation: for ``dag_run``: which Airflow it is.
+        :param options: of the class: ``takeover``; ``runner`` runs copy jobs, ``verifier`` content checks.
         """
-        return cls(
-            spec,
-            Owner(kind, owner, actor, process),
-            resolver,
-            takeover=takeover,
-            runner=runner,
-            verifier=verifier,
-            progress=progress,
-        )
+        return cls(spec, Owner(kind, owner, actor, process, installation), resolver, **options)
 
     def __enter__(self) -> Migration:
         return self

@@ -234,7 +234,7 @@ def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) ->
             group_count=len(previews),
             lag=status.total,
             window_seconds=record.spec.cutover.freeze_stable_window.total_seconds(),
-            handover_seconds=changes.frozen_seconds,
+            handover_seconds=changes.frozen_seconds + _is_by_hand(record.spec) * changes.typical_seconds,
             least_work_seconds=max((item.work_seconds for item in former), default=0.0),
         ),
         "former_freezes": [item.as_dict() for item in former],
@@ -249,17 +249,23 @@ def cannot_fit(spec: MigrationSpec, changes: Handover) -> str | None:
     Only the shortest measured hand-over counts: neither an estimate nor a wait for a slot may cause a refusal.
     """
     section = spec.cutover
-    if not changes.measured or not changes.changes:
+    count = changes.changes + _is_by_hand(spec)
+    if not changes.measured or not count:
         return None
-    least = section.freeze_stable_window.total_seconds() + changes.changes * changes.least_seconds
+    least = section.freeze_stable_window.total_seconds() + count * changes.least_seconds
     limit = section.max_producer_freeze.total_seconds()
     if least <= limit:
         return None
     return (
         f"producers would be frozen for at least {words(least)}, but max_producer_freeze is {words(limit)}: "
-        f"{changes.changes} hand-overs between tasks at {words(changes.least_seconds)} each, the shortest measured "
+        f"{count} hand-overs between tasks at {words(changes.least_seconds)} each, the shortest measured "
         f"in this migration, and the window of {words(section.freeze_stable_window.total_seconds())}"
     )
+
+
+def _is_by_hand(spec: MigrationSpec) -> bool:
+    """Whether producers are stopped before the answer, so that the way to the first task of the cutover counts, too."""
+    return spec.cutover.freeze == "manual"
 
 
 def _proof_so_far(record: MigrationRecord, status: lags.DrainStatus) -> dict[str, Any] | None:

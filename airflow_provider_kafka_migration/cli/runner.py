@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -46,6 +47,7 @@ from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.provider.job_references import references_of
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
@@ -221,6 +223,7 @@ class MigrationRunner:
         self._on_result = on_result
         self._until = until
         self._code: str | None = None
+        self._answered_at: datetime | None = None
         self.outcome = Outcome()
 
     def go(self, code: str | None = None) -> Outcome:
@@ -229,7 +232,8 @@ class MigrationRunner:
         :param code: answers the first approval.
         :raises MigrationError: any error of a phase.
         """
-        self._code = code
+        # A person who stops producers by hand has stopped them before typing the code.
+        self._code, self._answered_at = code, datetime.now(UTC)
         with contextlib.suppress(_StopHere):
             self._go()
         return self.outcome
@@ -264,7 +268,7 @@ class MigrationRunner:
         with self._open_guard(), self._open_tail() as tail:
             if not in_freeze:
                 for row in DRAIN:
-                    self._run(row, tail)
+                    self._run(row, tail, **self._no_second_window())
                 if not self._approved("cutover"):
                     return False
             tail.hurry()
@@ -273,6 +277,17 @@ class MigrationRunner:
                 if row is _LAST_WITH_TAIL:
                     self._join(tail)
         return True
+
+    def _no_second_window(self) -> dict[str, Any]:
+        """Return the options of a drain whose window had passed before a person typed the code.
+
+        The lags have to be small now, all the same, and the tail has to be heard.
+        """
+        journal = self._migration.context.journal
+        ready = journal.find_step(steps.DRAIN_READY)
+        if self._code is None or ready is None or journal.working_state is not State.DRAIN_READY:
+            return {}
+        return {"event": {"stable_since": ready.step_key}}
 
     def _join(self, tail: Tail) -> None:
         """Wait until the tail has reached its stop offsets."""
@@ -286,8 +301,9 @@ class MigrationRunner:
         final.sync_groups(self._migration.context)
         return self._approved("client_switch")
 
-    def _run(self, row: Phase, tail: Tail | None = None) -> None:
-        options: dict[str, Any] = {"sleep": tail.sleep} if tail is not None and row.watches_tail else {}
+    def _run(self, row: Phase, tail: Tail | None = None, **options: Any) -> None:
+        if tail is not None and row.watches_tail:
+            options["sleep"] = tail.sleep
         self._note(self._migration.run(row.id, **options))
         if row.id == self._until:
             raise _StopHere
@@ -342,7 +358,7 @@ class MigrationRunner:
             decision="approve",
             code=code,
             responders=[Responder(user_id=self._person, user_name=self._person)],
-            answered_at=iso(context.now()),
+            answered_at=iso(self._answered_at or context.now()),
             body_shown=facts.body,
             facts_digest=facts.digest(),
             second=bool(context.spec.approvals.second_users and first),

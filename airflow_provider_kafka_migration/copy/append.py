@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.copy.append_errors import (
     OutOfOrder,
     dropped,
     marker_error,
+    replaced_timestamps,
     too_large,
     unexpected_end,
     unexpected_offset,
@@ -455,6 +456,8 @@ class Appender(TargetWriter):
                 self._report(copy, self._append_error(copy, item))
             elif item.base_offset != waiting.target_offset:
                 self._report(copy, unexpected_offset(copy, waiting, item.base_offset))
+            elif item.log_append_time >= 0:
+                self._report(copy, replaced_timestamps(copy, waiting, item.log_append_time))
             else:
                 copy.confirm_append(now_ms)
                 self._events.append(Confirmed(copy))

@@ -11,6 +11,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     RecordTooLarge,
     SliceExpired,
+    TimestampsReplaced,
     Transient,
     Where,
 )
@@ -91,6 +92,20 @@ def marker_error(code: int, where: Where) -> MigrationError:
             next_step="none: the newer one continues",
         )
     return error_codes.error_for(code, "control markers were refused", where=where)
+
+
+def replaced_timestamps(copy: PartitionCopy, sent: Sent, log_append_time_ms: int) -> TimestampsReplaced:
+    """Return the error of an append whose records have got the broker's time."""
+    spec = copy.spec
+    return TimestampsReplaced(
+        f"the target has replaced the timestamps of the records that it appended at offset {sent.target_offset} by its "
+        f"own time ({log_append_time_ms} ms)",
+        where=Where(cluster="target", topic=spec.target_topic, partition=spec.partition, offset=sent.target_offset),
+        next_step="somebody has set message.timestamp.type=LogAppendTime on the target topic: set it back to "
+        "CreateTime. The records from that offset on keep the wrong time, so the topic has to be deleted on the target "
+        "and copied again",
+        details={"target_offset": sent.target_offset, "source_offset": sent.source_offset},
+    )
 
 
 def dropped(where: Where) -> Transient:

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.errors import (
     SourceGap,
     SourceTruncated,
     Transient,
+    UncommittedRecords,
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
@@ -574,6 +575,7 @@ class KafkaSource:
             return
         said = says(item, batches, copy.read.next_offset, fetch.READ_COMMITTED)
         if said is Says.BATCHES:
+            self._check_committed(copy, item.last_stable_offset, batches[-1].last_offset)
             self._tell_watch(copy, batches, batches[-1].next_offset, item, sent_at)
             copy.read.leader_epoch = max(copy.read.leader_epoch, last_epoch(batches))
             self._alone.pop(copy, None)
@@ -589,6 +591,26 @@ class KafkaSource:
         else:
             # Other partitions have used up the answer's bytes, or the answer means nothing at all.
             self._alone[copy] = Ask.PROBE if ask is Ask.ALONE else self._alone.get(copy, Ask.ALONE)
+
+    def _check_committed(self, copy: PartitionCopy, last_stable_offset: int, last_offset: int) -> None:
+        """Check that an answer does not reach beyond the last stable offset.
+
+        Brokers name that offset before they read the log, so it may have advanced meanwhile: it is asked for again.
+
+        :raises UncommittedRecords: the answer has records of open transactions.
+        """
+        if last_offset < last_stable_offset:
+            return
+        stable_offset = self._source.list_offsets([copy.key], "stable")[copy.key]
+        if last_offset >= stable_offset:
+            raise UncommittedRecords(
+                f"the broker returns records up to offset {last_offset}, although only those below {stable_offset} are "
+                "committed",
+                where=self._where(copy),
+                next_step="this broker does not keep apart what is committed (isolation level read_committed); leave "
+                "topics with transactions out, or copy from brokers that do",
+                details={"last_offset": last_offset, "last_stable_offset": stable_offset},
+            )
 
     def _ask_for_more(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask) -> None:
         """Fetch the partition alone: its batch is larger than the bytes requested and was not the answer's first."""

@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     records,
 )
 from airflow_provider_kafka_migration.kafka.fetch import Aborted
+from airflow_provider_kafka_migration.kafka.logs import first_offset
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter
 
 # -- chunk ------------------------------------------------------------------------------------------------------------
@@ -190,6 +191,13 @@ class AbortedTransactions:
     def drops(self, batch: RawBatch) -> bool:
         """Return whether this batch belongs to an aborted transaction. Call it for each batch, in offset order."""
         if batch.producer_id < 0:
+            if batch.producer_id < -1:
+                raise BatchMalformed(
+                    f"the batch at offset {batch.base_offset} has producer id {batch.producer_id}, so it is not known "
+                    "whether its transaction was aborted",
+                    next_step="leave the topic out, or copy it from the cluster that its records were written to: ids "
+                    "below -1 are none of Apache Kafka's",
+                )
             return False
         pending = self._pending
         while pending and pending[-1][0] <= batch.last_offset:
@@ -250,6 +258,10 @@ class BatchTransformer:
         self._rebuilds_log_append_time = timestamps == "visible"
         #: batches whose inner offsets were skewed and had to be renumbered
         self.skewed_batches = 0
+        #: producer id -> first offset of its records that were forwarded since its last marker, and everything below
+        #: which was seen without a break
+        self._unended: dict[int, int] = {}
+        self._seen_until = next_offset
 
     def decide(
         self,
@@ -296,6 +308,7 @@ class BatchTransformer:
         legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes, packs=self.packs)
         for batch in batches:
             covered = max(covered, batch.next_offset)
+            self._note_seen(batch)
             wanted = self._wanted(batch, aborted)
             if wanted is None:
                 continue
@@ -317,10 +330,23 @@ class BatchTransformer:
             yield from self._forwarded(batch)
         yield from self._joined(small)
         yield from legacy.flush()
+        self._note_covered(covered)
         if covered > self.next_offset:
             hole = Hole(self.next_offset, covered - self.next_offset)
             self.next_offset = covered
             yield hole
+
+    def _note_seen(self, batch: AnyBatch) -> None:
+        """Forget open transactions where offsets are missing: their markers may be among them."""
+        if self._unended and first_offset(batch) > self._seen_until:
+            self._unended.clear()
+        self._seen_until = batch.next_offset
+
+    def _note_covered(self, until_offset: int) -> None:
+        """Do the same for what is missing at the end of a chunk."""
+        if until_offset > self._seen_until:
+            self._unended.clear()
+            self._seen_until = until_offset
 
     def _wanted(self, batch: AnyBatch, aborted: AbortedTransactions) -> AnyBatch | None:
         """Return the batch with those of its records that are to be copied; None if there are none."""
@@ -335,7 +361,26 @@ class BatchTransformer:
         # Markers below next_offset count as well, so aborted transactions are checked first.
         if aborted and aborted.drops(batch):
             return False
+        if batch.is_transactional:
+            self._check_end(batch)
         return batch.next_offset > self.next_offset and batch.record_count > 0 and not batch.is_control
+
+    def _check_end(self, batch: RawBatch) -> None:
+        """Check a transaction's end against what was forwarded of it.
+
+        :raises BatchMalformed: an abort marker ends records that the list of aborted transactions did not have.
+        """
+        if not batch.is_control:
+            self._unended.setdefault(batch.producer_id, batch.base_offset)
+            return
+        first = self._unended.pop(batch.producer_id, None)
+        if first is not None and _is_abort_marker(batch):
+            raise BatchMalformed(
+                f"the marker at offset {batch.base_offset} aborts a transaction of producer id {batch.producer_id}, "
+                f"but the source did not list it as aborted: records from offset {first} on were taken for committed",
+                next_step="compare the source's replicas (kafka-dump-log, and the .txnindex files of its brokers): its "
+                "log contradicts its index of aborted transactions; then copy the topic again",
+            )
 
     def _with_target_ids(
         self, batch: AnyBatch, rewriter: IdRewriter, small: SmallBatches, legacy: _LegacyRecords

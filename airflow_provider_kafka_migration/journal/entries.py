@@ -66,16 +66,21 @@ class Owner:
     :param actor: who acts, for the journal: a user, a task or a program. It does not distinguish owners.
     :param process: the CLI process: two commands of one user are two owners. ``None`` for DAG runs, whose tasks run
         in many processes.
+    :param installation: which Airflow a DAG run belongs to: two of them may have runs of the same id. Empty: not
+        known, as in journals of earlier releases; then the other fields decide.
     """
 
     kind: str
     identity: str
     actor: str
     process: OwnerProcess | None = None
+    installation: str = ""
 
     def is_same(self, other: Owner) -> bool:
         """Return whether the other is the same run, regardless of the actor; for the CLI, the same process."""
-        return (self.kind, self.identity, self.process) == (other.kind, other.identity, other.process)
+        if (self.kind, self.identity, self.process) != (other.kind, other.identity, other.process):
+            return False
+        return self.installation == other.installation or not (self.installation and other.installation)
 
     def follows(self, other: Owner) -> bool:
         """Return whether this is a command of the other's user and host, after the other's process surely ended."""
@@ -88,6 +93,8 @@ class Owner:
         details: dict[str, Any] = {"kind": self.kind, "identity": self.identity, "actor": self.actor}
         if self.process is not None:
             details["process"] = self.process.as_details()
+        if self.installation:
+            details["installation"] = self.installation
         return details
 
     def __str__(self) -> str:
@@ -109,7 +116,8 @@ class Claim:
             raise ValueError(f"entry {entry.seq} is not a claim")
         owner = entry.details["owner"]
         process = OwnerProcess.of_details(owner.get("process"))
-        return cls(Owner(owner["kind"], owner["identity"], owner["actor"], process), entry.generation, entry.at)
+        found = Owner(owner["kind"], owner["identity"], owner["actor"], process, owner.get("installation", ""))
+        return cls(found, entry.generation, entry.at)
 
     def as_details(self, *, takeover_from: Claim | None) -> dict[str, Any]:
         """Return the details of a ``claimed`` entry."""
@@ -123,37 +131,46 @@ class Claim:
         return details
 
 
-def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
-    """Return the error for a claim on a migration that another owner holds."""
+#: Added for an owner that has no takeover left.
+_USED = ". The takeover of this run has been used: start a new run with takeover, which is a new decision"
+
+
+def held_by_another(holder: Claim, migration_id: str, owner: Owner, *, used: bool = False) -> ClaimHeld:
+    """Return the error for a claim on a migration that another owner holds.
+
+    :param used: whether the owner wanted to take over, and has held the migration before.
+    """
     process = holder.owner.process
     life = None if process is None else process.life()
     which = "" if process is None else f", {process}, which {life}"
     ended = "its process has ended and no longer acts: kafka-migration release FILE --takeover releases the migration"
+    other = " in another Airflow" if holder.owner.identity == owner.identity and holder.owner.installation else ""
     return ClaimHeld(
-        f"the migration is held by {holder.owner} (acting: {holder.owner.actor}{which}) since {holder.since}",
+        f"the migration is held by {holder.owner}{other} (acting: {holder.owner.actor}{which}) since {holder.since}",
         where=Where(migration_id=migration_id),
         next_step=(ended if life is Life.ENDED else "let it end, or release it (kafka-migration release FILE)")
         + "; if it is dead or must stop, take over with takeover=true "
-        "(CLI: --takeover): its next write is then refused",
+        "(CLI: --takeover): its next write is then refused" + (_USED if used else ""),
         details={
             "kind": holder.owner.kind,
             "identity": holder.owner.identity,
             "actor": holder.owner.actor,
             "since": holder.since,
             "generation": holder.generation,
+            "installation": holder.owner.installation,
             "process": None if process is None else {**process.as_details(), "life": str(life)},
         },
     )
 
 
-def taken_over_before(owner: Owner, by: Claim, migration_id: str) -> ClaimLost:
+def taken_over_before(owner: Owner, by: Claim, migration_id: str, *, used: bool = False) -> ClaimLost:
     """Return the error for an owner that returns after a takeover, when the migration has no holder any more."""
     return ClaimLost(
         f"{owner} has lost the migration to {by.owner} (generation {by.generation}) at {by.since}, and may not "
         "claim it again although it has no holder now",
         where=Where(migration_id=migration_id),
         next_step="stop; nothing was written. Continue with a new run or command, which needs no takeover; to continue "
-        "here, clear the task with takeover=true (CLI: --takeover)",
+        "here, clear the task with takeover=true (CLI: --takeover)" + (_USED if used else ""),
         details={"generation": None, "holder": None, "taken_over_by": str(by.owner), "taken_over_at": by.since},
     )
 
@@ -294,6 +311,11 @@ class Ledger:
         if self.holder is not None and not self.holder.owner.is_same(claim.owner):
             self._ousted.append((self.holder.owner, claim))
         self.holder, self.generation = claim, claim.generation
+
+    def has_claimed(self, owner: Owner) -> bool:
+        """Return whether this owner has ever held the migration."""
+        claims = (Claim.of_entry(entry) for entry in self.entries if entry.step == CLAIMED)
+        return any(claim.owner.is_same(owner) for claim in claims)
 
     def ousted_by(self, owner: Owner) -> Claim | None:
         """Return the claim that took the migration over from this owner, unless the owner got it back; else None."""

@@ -15,7 +15,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, FAILED_AGAIN, RELEASED, JournalEntry
 from airflow_provider_kafka_migration.errors import (
@@ -79,6 +79,9 @@ def describe_failure(error: BaseException) -> tuple[str, dict[str, Any]]:
 
 log = logging.getLogger(__name__)
 
+#: Whether a claim may end another owner's.
+Takeover = bool | Literal["once"]
+
 _ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -119,7 +122,7 @@ class Journal:
         fingerprint: Fingerprint,
         *,
         owner: Owner,
-        takeover: bool = False,
+        takeover: Takeover = False,
         reason: str = "migration created",
         details: Mapping[str, Any] | None = None,
         clock: Clock = utc_now,
@@ -240,7 +243,7 @@ class Journal:
 
     # ---- claims
 
-    def claim(self, owner: Owner, *, takeover: bool = False) -> Claim:
+    def claim(self, owner: Owner, *, takeover: Takeover = False) -> Claim:
         """Claim the migration. A claim by the same owner (cleared tasks, other processes of the run) changes nothing.
 
         A command claims a new generation if the same user ran the former one on this host and it has ended, so that
@@ -249,7 +252,8 @@ class Journal:
         A finalized or rolled back migration cannot be held: no entry is written, and later appends
         are refused as illegal transitions.
 
-        :param takeover: end another owner's claim; its next write is refused.
+        :param takeover: end another owner's claim; its next write is refused. "once": only if this owner has never
+            held the migration. A setting that stays would otherwise take over again whenever it is ousted.
         :raises ClaimHeld: another owner holds it; the error names the owner and the time of its claim.
         :raises ClaimLost: it was taken over from this owner before. This holds even if it has no holder now: the
             takeover was meant to stop this owner.
@@ -270,11 +274,13 @@ class Journal:
                 granted.append(Claim(owner, ledger.generation, tip.at))
                 return tip
             follows = holder is not None and owner.follows(holder.owner)
-            if holder is not None and not takeover and not follows:
-                raise held_by_another(holder, self.migration_id)
+            used = takeover == "once" and ledger.has_claimed(owner)
+            may_take_over = bool(takeover) and not used
+            if holder is not None and not may_take_over and not follows:
+                raise held_by_another(holder, self.migration_id, owner, used=used)
             ousted_by = ledger.ousted_by(owner)
-            if ousted_by is not None and not takeover:
-                raise taken_over_before(owner, ousted_by, self.migration_id)
+            if ousted_by is not None and not may_take_over:
+                raise taken_over_before(owner, ousted_by, self.migration_id, used=used)
             generation = ledger.generation + 1
             reason = _claim_reason(holder, owner, follows=follows)
             details = Claim(owner, generation, "").as_details(takeover_from=holder)

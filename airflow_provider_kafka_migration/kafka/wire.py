@@ -374,12 +374,17 @@ class Wire:
         return found
 
     def _list_offsets(self, broker_id: int, keys: Sequence[TopicPartition], timestamp: int, which: Which) -> Any:
+        # Replica id -2 is answered by any replica, with an end of its own. Only the epoch makes it refuse where another
+        # leader was elected since the metadata was read.
+        epochs = self._leader_epochs if which == "log_end" else {}
         topics = [
             ListOffsetsRequest.ListOffsetsTopic(
                 name=topic,
                 partitions=[
                     ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+                        partition_index=partition,
+                        current_leader_epoch=epochs.get((topic, partition), -1),
+                        timestamp=timestamp,
                     )
                     for partition in numbers
                 ],

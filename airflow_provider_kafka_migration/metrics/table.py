@@ -172,7 +172,7 @@ ALL: tuple[Metric, ...] = (
         "partitions",
         "migration",
         "Partitions of which the target has lost records after they were copied.",
-        "It is above 0.",
+        "It grows.",
     ),
     Metric(
         "heartbeat_age_seconds",

@@ -8,12 +8,13 @@ known.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.approvals import check
-from airflow_provider_kafka_migration.documents.cutover import FreezeResult
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, FreezeResult
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
 from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, words
@@ -107,8 +108,8 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     write_grants.remember(context.record, context.source, context.target)
     now = context.now()
     number = former.number + 1 if former else 1
-    deadline = now + context.spec.cutover.max_producer_freeze
-    stopped_at = min(now, *(parse_iso(item.answered_at) for item in answers)) if _by_hand(context.spec) else now
+    stopped_at = _stopped_at(context, answers, now)
+    deadline = stopped_at + context.spec.cutover.max_producer_freeze
     attempt = FreezeAttempt(number, context.spec.cutover.freeze, now, deadline, stopped_at)
     details = {
         "method": attempt.method,
@@ -118,6 +119,26 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     }
     context.journal.step(steps.FREEZE_REQUESTED, key=attempt.key, details={**details, "lag": status.total})
     return attempt
+
+
+def _stopped_at(context: PhaseContext, answers: Sequence[ApprovalAnswer], now: datetime) -> datetime:
+    """Return since when producers are stopped; by hand, since the answer that completed the approval.
+
+    :raises FreezeFailed: that is longer ago than producers may be stopped at all.
+    """
+    if not _by_hand(context.spec):
+        return now
+    stopped_at = min(now, max(parse_iso(item.answered_at) for item in answers))
+    limit = context.spec.cutover.max_producer_freeze
+    if now - stopped_at >= limit:
+        raise FreezeFailed(
+            f"the producers were stopped by hand {(now - stopped_at).total_seconds():.0f} s ago, when the cutover was "
+            f"approved, and max_producer_freeze is {limit.total_seconds():g} s",
+            where=context.where(PHASE),
+            next_step="raise cutover.max_producer_freeze, or give the cutover's tasks a faster executor; then "
+            f"{words.again(context.spec)}",
+        )
+    return stopped_at
 
 
 def _by_hand(spec: MigrationSpec) -> bool:

@@ -164,7 +164,7 @@ def run_params(kind: Kind = "migration") -> dict[str, Param]:
             type="boolean",
             title="Take over",
             description_md=f"Only when another run or the CLI holds this {kind} and will not come back: its next "
-            "write is then refused.",
+            "write is then refused. A run takes over once.",
             section="More",
         )
     }

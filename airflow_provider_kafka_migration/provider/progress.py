@@ -201,7 +201,9 @@ class TroubleNotices:
         self._migration_id = migration_id
         self._notify = notify
         self._gauge = gauge or write_gauge
-        self._failed = self._went_back = 0
+        self._failed = 0
+        #: None: not seen yet; what the first progress has was notified by the task's former run
+        self._went_back: int | None = None
         self._told_stuck = self._told_silent = False
         self._clock = clock
         self._heartbeat, self._heard_at = "", clock()
@@ -222,7 +224,7 @@ class TroubleNotices:
         if not memory:
             return
         self._failed, self._told_stuck = int(memory["failed"]), bool(memory["stuck"])
-        self._went_back = int(memory.get("went_back", 0))
+        self._went_back = memory.get("went_back")
         self._told_silent, self._heartbeat = bool(memory["silent"]), str(memory["heartbeat"])
         self._heard_at = self._clock() - max(time.time() - float(memory["heard_at"]), 0.0)
 
@@ -231,7 +233,8 @@ class TroubleNotices:
         if progress.failed < 0:
             return
         tags = {"migration_id": self._migration_id, "phase": progress.phase}
-        has_news = progress.failed > self._failed or progress.went_back > self._went_back
+        has_lost = self._went_back is not None and progress.went_back > self._went_back
+        has_news = progress.failed > self._failed or has_lost
         is_long = progress.stuck > 0 and progress.stuck_seconds >= STUCK_NOTICE_SECONDS
         has_news = has_news or (is_long and not self._told_stuck)
         # A new driver counts from 0, so a partition that fails again is reported again.

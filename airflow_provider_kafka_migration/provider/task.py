@@ -12,6 +12,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
+from airflow_provider_kafka_migration.provider.installation import installation_id
 from airflow_provider_kafka_migration.provider.params import (
     TAKEOVER,
     WAY_BACK,
@@ -71,7 +72,10 @@ def run_spec(
 
 
 def run_owner(context: Context) -> str:
-    """Return the owner of the migration: this DAG run. Cleared tasks of the same run have the same owner."""
+    """Return the owner of the migration: this DAG run. Cleared tasks of the same run have the same owner.
+
+    Another Airflow may have a run of the same id: :func:`~.installation.installation_id` tells them apart.
+    """
     task_instance = context["ti"]
     return f"{task_instance.dag_id}/{task_instance.run_id}"
 
@@ -84,7 +88,8 @@ class MigrationTask:
     """Mixin for all operators and sensors of a migration. It makes no decisions: :class:`Migration` does.
 
     :param spec: the migration; None takes it from the run's Params (the generic DAG).
-    :param takeover: take the migration over from another owner; True in the run's Params has the same effect.
+    :param takeover: take the migration over from another owner, once per run; True in the run's Params has the same
+        effect.
     """
 
     #: Id of the phase in the table of phases.
@@ -170,7 +175,9 @@ class MigrationTask:
             run_owner(context),
             airflow_resolver(),
             actor=context["ti"].task_id,
-            takeover=bool(self.takeover or (context.get("params") or {}).get(TAKEOVER)),
+            # A run keeps its Params: they are one decision, about the owner that it has met at its start.
+            takeover="once" if self.takeover or (context.get("params") or {}).get(TAKEOVER) else False,
+            installation=installation_id(),
             progress=self.progress_sink(context),
             **options,
         ) as migration:

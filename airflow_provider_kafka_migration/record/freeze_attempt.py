@@ -28,9 +28,9 @@ class FreezeAttempt:
     clients may be on the target, and in how the journal shows that no further step of the attempt may follow: a
     migration goes back to ``tail``; a mirror stays in its state, and journals ``freeze_given_up``.
 
-    :param requested_at: when the migration asked producers to stop; the limit counts from here.
+    :param requested_at: when the migration asked producers to stop.
     :param stopped_at: when producers were stopped: at the request, or with ``freeze: manual`` at the approval, in which
-        a person confirmed it.
+        a person confirmed it. The limit counts from here.
     """
 
     number: int

@@ -151,7 +151,8 @@ def measure_freeze(
     if gaps and last.actor != ended_by:
         # The task that ended it had to begin, too; how much of the rest it has worked is not known.
         gaps.append(min((end - parse_iso(last.at)).total_seconds(), statistics.median(gaps)))
-    frozen_seconds = (end - parse_iso(str(asked.details["requested_at"]))).total_seconds()
+    stopped_at = str(asked.details.get("stopped_at", asked.details["requested_at"]))
+    frozen_seconds = (end - parse_iso(stopped_at)).total_seconds()
     handovers = tuple(seconds for seconds in gaps if 0 <= seconds <= LONGEST_SECONDS)
     return FormerFreeze(int(key), max(frozen_seconds, 0.0), handovers)
 

@@ -318,7 +318,8 @@ def _delete(record: MigrationRecord, target: Cluster, phase: str, ids: Mapping[s
     Another client may have created topics with these names by then; the code that creates topics decides about them.
     """
     names = sorted(ids)
-    for name, error in target.admin.delete_topics(names).items():
+    for name in names:
+        error = target.admin.delete_topic_with_id(name, ids[name])
         if error is not None:
             raise error.exception(
                 "the target topic cannot be deleted in order to copy it again",

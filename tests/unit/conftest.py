@@ -58,6 +58,12 @@ def _confirm_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _one_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the Airflow of the tests of tasks, which have no API to read a Variable from."""
+    monkeypatch.setenv("AIRFLOW_VAR_KAFKA_MIGRATION_INSTALLATION_ID", "tests")
+
+
+@pytest.fixture(autouse=True)
 def _read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Call a journal tampered with at the first look: no store here is late with an object that it lists."""
     entries = sys.modules.get("airflow_provider_kafka_migration.journal.entries")

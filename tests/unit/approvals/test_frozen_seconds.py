@@ -11,10 +11,12 @@ from phase_support import Clock, approval, make_context
 
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
+from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.phases import floor_guard, freeze
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 
@@ -47,14 +49,19 @@ def ready(context: PhaseContext, clock: Clock, seconds: float) -> FrozenTime:
     return floor_guard._frozen_time(context.record, attempt)
 
 
-def begin(context: PhaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def begin(
+    context: PhaseContext, monkeypatch: pytest.MonkeyPatch, *, after_seconds: float = 5, second: str = ""
+) -> None:
     """The freeze is requested as the task does it; the lag is small."""
     monkeypatch.setattr(freeze.follow, "check_all_followed", lambda *_: None)
     context.source.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     code = request.make_facts(context, "cutover").code
     check.check_approval(context, approval(context, "cutover", code))
-    context.now.__self__.sleep(5)  # type: ignore[attr-defined]
+    context.now.__self__.sleep(after_seconds)  # type: ignore[attr-defined]
+    if second:
+        check.check_approval(context, approval(context, "cutover", code, user=second, second=True))
+        context.now.__self__.sleep(5)  # type: ignore[attr-defined]
     freeze._begin(context, None)
 
 
@@ -79,7 +86,7 @@ def test_it_counts_from_the_request(
     assert time.steps == {"freeze": 12.0, "final_drain": 20.0}
     attempt = context.record.freeze()
     assert attempt is not None
-    assert attempt.deadline - attempt.requested_at == timedelta(seconds=60), "the limit counts from the request, too"
+    assert attempt.deadline - attempt.stopped_at == timedelta(seconds=60), "the limit counts from the same moment"
     if section["freeze"] == "manual":
         assert frozen.lift(context, attempt, reason="test")["frozen_seconds"] == felt
 
@@ -93,7 +100,34 @@ def test_the_approval_speaks_of_the_same_seconds(tmp_path: Path) -> None:
     )
     assert two - one == 10, "the verification is part of it"
     assert one >= request.STOP_SECONDS + 2.0, "and so is the way to the producers"
-    assert "from the moment they are asked to stop" in text
+    assert "counted from your answer" in text, "producers that are stopped by hand are stopped before it"
+    other = make_context(tmp_path / "acl", state=State.DRAIN_READY, cutover={"freeze": "acl"})
+    assert "from the moment they are asked to stop" in request.make_facts(other, "cutover").body
+
+
+def test_a_freeze_by_hand_that_has_lasted_too_long_before_it_begins_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor took a minute to start the task, and nobody writes since the answer."""
+    clock = Clock()
+    context = make_context(tmp_path, state=State.CUTOVER, clock=clock, cutover={"freeze": "manual"})
+    with pytest.raises(FreezeFailed, match="stopped by hand 60 s ago") as caught:
+        begin(context, monkeypatch, after_seconds=60)
+    assert AGAIN in caught.value.next_step
+    assert context.record.freeze() is None
+
+
+def test_of_two_people_the_second_one_confirms_that_producers_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    two = {"second_users": ["bob"]}
+    context = make_context(tmp_path, state=State.CUTOVER, clock=clock, cutover={"freeze": "manual"}, approvals=two)
+    begin(context, monkeypatch, after_seconds=300, second="bob")
+    attempt = context.record.freeze()
+    assert attempt is not None
+    assert attempt.requested_at - attempt.stopped_at == timedelta(seconds=5)
+    assert "counted from the second answer" in request.make_facts(context, "cutover").body
 
 
 def test_what_an_older_release_has_written_is_read(tmp_path: Path) -> None:

@@ -291,13 +291,13 @@ class Frozen:
         return None
 
 
-def driven(migration: Frozen, *, until: str) -> tuple[Outcome, list[PhaseResult]]:
+def driven(migration: Frozen, *, until: str, code: str | None = None) -> tuple[Outcome, list[PhaseResult]]:
     shown: list[PhaseResult] = []
     opened: Any = migration
     driver = MigrationRunner(
         opened, lambda: Tail(opened, threading.Event()), person="ann", on_result=shown.append, until=until
     )
-    return driver.go(), shown
+    return driver.go(code), shown
 
 
 def test_resume_in_a_freeze_goes_straight_to_the_steps_that_wait_for_clusters(journal: Journal) -> None:
@@ -315,6 +315,27 @@ def test_resume_in_a_freeze_goes_straight_to_the_steps_that_wait_for_clusters(jo
         "cutover.floor_guard",
     ]
     assert "tail" in [item.phase for item in shown]
+
+
+@pytest.mark.parametrize("code", [None, "0123abcd"])
+def test_the_window_of_the_drain_is_not_waited_for_again_once_the_code_is_typed(
+    journal: Journal, code: str | None
+) -> None:
+    """Producers may be stopped by hand by then."""
+    for state in FORWARD[FORWARD.index(State.SEED) + 1 : FORWARD.index(State.CUTOVER)]:
+        journal.transition(state, "test")
+    journal.step("drain_ready", key="2026-04-24T10:40:00.000Z", details={})
+    options: dict[str, Any] = {}
+
+    class Waiting(Frozen):
+        def run(self, phase: str, **given: Any) -> PhaseResult:
+            options[phase] = given
+            return super().run(phase)
+
+    driven(Waiting(journal, lambda: PhaseResult("tail", "stopped")), until="drain_ready", code=code)
+    options["drain_ready"].pop("sleep")
+    event = {"stable_since": "2026-04-24T10:40:00.000Z"}
+    assert options["drain_ready"] == ({} if code is None else {"event": event})
 
 
 @pytest.mark.parametrize("until", ["seed", "drain_ready"])

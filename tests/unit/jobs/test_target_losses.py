@@ -9,7 +9,7 @@ import pytest
 from phase_support import ready
 
 from airflow_provider_kafka_migration.approvals import request
-from airflow_provider_kafka_migration.cli.migrate import trouble_rows
+from airflow_provider_kafka_migration.cli.status import trouble_rows
 from airflow_provider_kafka_migration.copy.archive import write_loss
 from airflow_provider_kafka_migration.documents.copy import LaneReading, TargetLossRecord
 from airflow_provider_kafka_migration.evidence import bundle

@@ -120,6 +120,51 @@ def test_a_stale_holder_of_the_same_run_stays_stale_after_the_run_took_it_back(o
     back.step("x")
 
 
+def test_a_takeover_that_stays_set_is_used_once(open_journal: OpenJournal) -> None:
+    """Two runs were started with the Param: each of their tasks would take the migration from the other one."""
+    one, two = (Owner("dag_run", f"kafka_migration/run-{name}", "plan") for name in ("a", "b"))
+    open_journal()
+    first = open_journal(one, takeover="once")
+    assert first.generation == 2
+    assert open_journal(one, takeover="once").generation == 2, "the other tasks of the run are the same owner"
+    second = open_journal(two, takeover="once")
+    assert second.generation == 3, "another run is another decision"
+    with pytest.raises(ClaimHeld, match="start a new run with takeover"):
+        open_journal(one, takeover="once")
+    second.release()
+    with pytest.raises(ClaimLost, match="start a new run with takeover"):
+        open_journal(one, takeover="once")
+    assert open_journal(Owner("dag_run", "kafka_migration/run-c", "plan"), takeover="once").generation == 4
+
+
+def test_a_run_that_held_it_before_does_not_take_it_from_the_next_holder(open_journal: OpenJournal) -> None:
+    """Its takeover was about the owner at its start, whether or not there was one."""
+    open_journal(takeover="once").release()
+    open_journal(BOB)
+    with pytest.raises(ClaimHeld, match="start a new run"):
+        open_journal(takeover="once")
+
+
+def test_runs_of_the_same_id_in_two_airflows_are_two_owners(open_journal: OpenJournal) -> None:
+    blue, green = (Owner("dag_run", "kafka_mirror/scheduled__2026", "mirror", None, name) for name in ("blue", "green"))
+    journal = open_journal(blue)
+    with pytest.raises(ClaimHeld, match="scheduled__2026 in another Airflow"):
+        open_journal(green)
+    cleared = Owner("dag_run", "kafka_mirror/scheduled__2026", "another task", None, "blue")
+    assert open_journal(cleared).generation == 1
+    assert open_journal(green, takeover=True).generation == 2
+    with pytest.raises(ClaimLost):
+        journal.step("anything")
+
+
+@pytest.mark.parametrize(("recorded", "now"), [("", "blue"), ("blue", "")])
+def test_where_an_airflow_is_not_known_its_run_decides(open_journal: OpenJournal, recorded: str, now: str) -> None:
+    """Journals of earlier releases name no Airflow, and one that cannot read its id must still free producers."""
+    run = ("dag_run", "kafka_migration/run-1", "seed", None)
+    open_journal(Owner(*run, recorded))
+    assert open_journal(Owner(*run, now)).generation == 1
+
+
 def test_release_lets_others_in(open_journal: OpenJournal) -> None:
     journal = open_journal()
     journal.release("evening")

@@ -116,7 +116,8 @@ def test_takeover_by_argument_or_by_the_run(
 ) -> None:
     operator = KafkaMigrationPlanOperator(task_id="plan", spec=minimal_spec, takeover=argument)
     operator.execute(_context(params={"takeover": param}))
-    assert fake.opened["takeover"] is True
+    assert fake.opened["takeover"] == "once", "a run that was ousted needs a new decision"
+    assert fake.opened["installation"] == "tests"
 
 
 def test_xcom_gets_pointers_only(fake: FakeMigration, minimal_spec: dict[str, Any]) -> None:

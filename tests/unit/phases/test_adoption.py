@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -372,6 +373,25 @@ def test_below_a_start_that_was_taken_over_without_an_exact_map_nothing_is_skipp
     answer = translator.translate(late)[0].target_offset
     assert answer is None or answer <= 2
     assert (answer is not None) == mapped
+
+
+def test_a_way_back_with_translated_ids_says_that_it_compares_nothing(
+    switched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = boundary._compare
+    translated = SimpleNamespace(spec=SimpleNamespace(schemas=SimpleNamespace(ids="translate")))
+
+    def of_translated(context: Any, _record: Any, *rest: Any) -> Any:
+        return compare(context, translated, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(boundary, "_compare", of_translated)
+    back = WayBack(switched)
+    back.run("plan")
+    adoption = back.context().record.adoption()
+    assert adoption is not None
+    assert {item.start.compared_records for item in adoption.partitions} == {0}
+    assert all("no record before the boundary was compared" in item.start.note for item in adoption.partitions)
+    assert "W123" in findings(back)
 
 
 def through(world: World) -> None:

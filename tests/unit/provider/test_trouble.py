@@ -48,9 +48,14 @@ def test_people_are_notified_once_of_what_the_target_has_lost() -> None:
     other.recall(take.remembered())
     other(Progress("tail", "lost in 2", failed=0, stuck=0, went_back=2))
     assert len(told) == 2
+    # One that begins afterwards finds it in the first progress, and says nothing.
+    later = notices(told)
     old = take.remembered()
     del old["went_back"]
-    other.recall(old)
+    later.recall(old)
+    for count in (2, 2, 3):
+        later(Progress("tail", f"lost in {count}", failed=0, stuck=0, went_back=count))
+    assert told[2:] == ["lost in 3"]
 
 
 def test_stuck_partitions_are_told_when_it_lasts_and_again_the_next_time() -> None:

@@ -28,7 +28,8 @@ from airflow_provider_kafka_migration.state import State
 def migrated(folder: Path, seconds: list[float], **sections: Any) -> tuple[PhaseContext, Clock]:
     """A migration in drain_ready whose phases began so many seconds after the one before had ended."""
     clock = Clock()
-    context = make_context(folder, state=State.PLANNED, clock=clock, **sections)
+    cutover = {"freeze": "acl", **sections.pop("cutover", {})}
+    context = make_context(folder, state=State.PLANNED, clock=clock, cutover=cutover, **sections)
     journal = context.journal
     for number, state in enumerate((State.PRECHECK, State.TOPOLOGY_COPY, State.SEED, State.TAIL, State.DRAIN_READY)):
         journal.step("work_done", details={"number": number})
@@ -124,6 +125,20 @@ def test_what_may_fit_is_not_refused(tmp_path: Path, cutover: dict[str, Any], se
     assert not facts.facts["cannot_fit"]
     answers.answer(context, approval(context, "cutover", facts.code))
     assert check.given(context, "cutover")
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+def test_the_way_from_the_answer_to_the_first_task_counts_where_producers_are_stopped_by_hand(
+    tmp_path: Path, in_one_task: bool
+) -> None:
+    by_hand, by_acls = (
+        request.make_facts(
+            migrated(tmp_path / method, [4, 4, 4, 4], cutover={"freeze": method, "in_one_task": in_one_task})[0],
+            "cutover",
+        ).facts["expected_freeze_seconds"]
+        for method in ("manual", "acl")
+    )
+    assert by_hand - by_acls == 4
 
 
 def test_one_task_has_no_changes_and_says_so(tmp_path: Path) -> None:

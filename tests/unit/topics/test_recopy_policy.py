@@ -41,15 +41,17 @@ class World:
         self.admin.topics["orders"] = "id-1"
         self.deleted: list[list[str]] = []
         self.error: ItemError | None = None
-        self.admin.delete_topics = self._delete
+        self.admin.delete_topic_with_id = self._delete
         self.context.journal.step(steps.TOPIC_CREATED, details={"topics": {"orders": "id-1"}})
         self.fail(code)
 
-    def _delete(self, names: list[str]) -> dict[str, ItemError | None]:
-        self.deleted.append(list(names))
+    def _delete(self, name: str, topic_id: str) -> ItemError | None:
+        if self.admin.topics.get(name) != topic_id:
+            return None
+        self.deleted.append([name])
         if self.error is None:
-            self.admin.topics.update(dict.fromkeys(names, GONE))
-        return dict.fromkeys(names, self.error)
+            self.admin.topics[name] = GONE
+        return self.error
 
     def fail(self, code: str, *, run: str = "r1", failed: bool = True) -> None:
         partitions = [
@@ -211,10 +213,17 @@ def test_not_where_it_would_be_copied_from_elsewhere(tmp_path: Path, options: di
 
 def test_a_topic_that_does_not_go_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
-    world.admin.delete_topics = lambda names: dict.fromkeys(names)
+    world.admin.delete_topic_with_id = lambda name, topic_id: None
     monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
     with pytest.raises(Transient, match="still exist"):
         world.run()
+
+
+def test_another_topic_that_has_got_the_name_is_never_deleted(tmp_path: Path) -> None:
+    """Somebody creates it between the last look and the deletion."""
+    world = World(tmp_path)
+    recopy._delete(world.context.record, world.context.target, "tail", {"orders": "id-0"})
+    assert (world.deleted, world.admin.topics["orders"]) == ([], "id-1")
 
 
 def with_stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +235,12 @@ def with_stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         found = described(names, **options)
         return {name: item if item.error else replace(item, partitions=partitions) for name, item in found.items()}
 
-    def delete(names: list[str]) -> dict[str, ItemError | None]:
-        world.deleted.append(list(names))
-        world.admin.topics.update(dict.fromkeys(names, "id-of-somebody"))
-        return dict.fromkeys(names)
+    def delete(name: str, topic_id: str) -> None:
+        world.deleted.append([name])
+        world.admin.topics[name] = "id-of-somebody"
 
     monkeypatch.setattr(world.admin, "describe_topics", describe)
-    monkeypatch.setattr(world.admin, "delete_topics", delete)
+    monkeypatch.setattr(world.admin, "delete_topic_with_id", delete)
     monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
 
 
@@ -350,14 +358,14 @@ def test_a_copier_that_has_outlived_its_task_is_waited_for(tmp_path: Path) -> No
             copier.end()
 
     waiting = replace(world.context, progress=progress)
-    deleted = world.admin.delete_topics
+    deleted = world.admin.delete_topic_with_id
 
-    def delete(names: list[str]) -> Any:
+    def delete(name: str, topic_id: str) -> Any:
         leases = sorted(info.key for info in world.context.journal_store.list("m1/leases/target/"))
         assert [key.rpartition(".")[2] for key in leases] == ["json", "ended", "json"], "ours is not ended yet"
-        return deleted(names)
+        return deleted(name, topic_id)
 
-    world.admin.delete_topics = delete
+    world.admin.delete_topic_with_id = delete
     assert recopy.recopy(waiting, "tail", world.job()) == ["orders"]
     assert (before, world.deleted) == ([], [["orders"]])
     # It gives the lane back: the copiers that come next do not wait.
