@@ -51,6 +51,7 @@ java:
 jars: env java ## Fetch Kafka's jars and Apicurio into the user's cache and check them; both start offline afterwards
 	@$(BIN)/python -m harness.jars.kafka_jars
 	@$(BIN)/python -m harness.registries
+	@$(BIN)/python -m harness.jars.spark_kafka_jars
 
 .PHONY: demo
 demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1, WAY_BACK=1)

@@ -408,6 +408,10 @@ class SparkJobFailed(Transient):
     """Spark gave up on a task after all its attempts, or the Spark cluster disappeared."""
 
 
+class SparkConnectorMissing(Terminal):
+    """Spark has no Kafka source, so that it can read no topic."""
+
+
 def error_from_dict(data: dict[str, Any]) -> MigrationError:
     """Return the error that :meth:`MigrationError.as_dict` describes; for an unknown code, Terminal or Transient."""
     kinds = {kind.code: kind for kind in _all_kinds(MigrationError)}

@@ -121,8 +121,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "default": "",
     },
     "spark_jobs_folder": {
-        "description": "Folder of the Spark mains (seed.py, tail.py, verify.py, compare_mirror.py, probe.py). Empty: "
-        "inside the package.",
+        "description": "Folder of the Spark mains (seed.py, tail.py, verify.py, compare_mirror.py, independent.py, "
+        "probe.py). Empty: inside the package.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/opt/airflow/spark_jobs",

@@ -39,6 +39,7 @@ class Verdict:
     evidence_path: Path
     evidence_verified: bool
     evidence_says: str
+    independent: dict[str, Any]
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
 
@@ -62,6 +63,7 @@ class Verdict:
             ],
             "schemas": self.schemas.summary(),
             "frozen_seconds": self.frozen_seconds,
+            "independent": self.independent,
             "evidence_path": str(self.evidence_path),
             "evidence_verified": self.evidence_verified,
             "seconds": round(self.seconds, 1),
@@ -95,6 +97,7 @@ def judge(world: World, groups: Sequence[Switched]) -> Verdict:
         evidence_path=evidence,
         evidence_verified=verified,
         evidence_says=says,
+        independent=_independent(bundle),
     )
     verdict.problems = _problems(verdict, world)
     return verdict
@@ -121,6 +124,17 @@ def _verify(evidence: Path, key: Path) -> tuple[bool, str]:
     command = [str(Path(sys.executable).with_name("kafka-migration")), "verify-evidence", str(evidence)]
     done = subprocess.run([*command, "--public-key", str(key)], capture_output=True, text=True, timeout=_VERIFY_SECONDS)
     return done.returncode == 0, (done.stdout + done.stderr).strip()
+
+
+def _independent(bundle: dict[str, Any]) -> dict[str, Any]:
+    """What the evidence says of the proof by Spark's own Kafka source; without records if it did not run."""
+    checks = bundle["validation"]["checks"]
+    rows = next((check["partitions"] for check in checks if check["name"] == "independent"), [])
+    return {
+        "records": sum(row.get("compared", 0) for row in rows),
+        "differences": sum(row.get("difference_count", 0) for row in rows),
+        "reader": next((row["reader"] for row in rows if row.get("reader")), ""),
+    }
 
 
 def _states(journal: Path) -> list[str]:
@@ -159,6 +173,8 @@ def _problems(verdict: Verdict, world: World) -> list[str]:
     problems += verdict.schemas.problems
     if not verdict.evidence_verified:
         problems.append(f"the evidence does not verify: {verdict.evidence_says}")
+    if not verdict.independent["records"] or verdict.independent["differences"]:
+        problems.append(f"the independent proof is not one: {verdict.independent}")
     lost = sum(len(producer.failed) for producer in world.producers)
     if lost:
         problems.append(f"producers lost {lost} records before the freeze")
@@ -197,6 +213,11 @@ def show(console: Console, verdict: Verdict) -> None:
         ("states", " -> ".join(verdict.states)),
         ("partitions", partitions),
         ("content", f"{records:,} records of each side compared, {verdict.comparison.difference_count} differences"),
+        (
+            "independently",
+            f"{verdict.independent['records']:,} records compared by the {verdict.independent['reader'] or 'nobody'}, "
+            f"{verdict.independent['differences']} differences",
+        ),
         (
             "schemas",
             f"{moved.versions} versions of {moved.subjects} subjects, ids "

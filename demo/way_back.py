@@ -69,7 +69,7 @@ class WayBack:
 
     def _params(self) -> dict[str, Any]:
         spec = self._world.spec()
-        more = {"spark": {"conf": spec["spark"]["conf"]}, "cutover": {"freeze": "manual"}}
+        more = {"spark": spec["spark"], "cutover": {"freeze": "manual"}}
         return {
             "migration_id": MIGRATION_ID,
             "journal": spec["storage"]["journal"],

@@ -20,7 +20,7 @@ from harness import registries
 from harness.airflow import AirflowStandalone
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
-from harness.jars import kafka_jars
+from harness.jars import kafka_jars, spark_kafka_jars
 from harness.load import TopicLoad, standard_topics
 from harness.registries import ApicurioRegistry
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
@@ -99,6 +99,7 @@ class World:
         """
         for version in (SOURCE_VERSION, TARGET_VERSION):
             self._say(f"Kafka {version}: {kafka_jars.ensure(version)}")
+        self._say(f"Spark's Kafka source: {spark_kafka_jars.jars()[0].parent}")
         registry = self.source_registry.version
         self._say(f"Apicurio Registry {registry}: {registries.ensure(registry)}")
         parts = (self.source, self.target, self.s3, self.source_registry, self.target_registry)
@@ -202,7 +203,10 @@ class World:
                 "signing_key": "airflow:demo_signing_key",
                 "public_key": self.keys.public_hex,
             },
-            "spark": {"conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"}},
+            "spark": {
+                "conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"},
+                "kafka_connector": ",".join(str(jar) for jar in spark_kafka_jars.jars()),
+            },
         }
 
     def logs(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Input and results of the validation: seven checks with per-partition detail.
+"""Input and results of the validation: eight checks with per-partition detail.
 
 A runner from the context (Spark or local) does the third check, the content of all records. The phase passes it a list
 of :class:`ContentRange` and gets back one :class:`PartitionContent` for each.
@@ -21,6 +21,8 @@ class Outcome(StrEnum):
     """Result of a check, a validation or an evidence bundle; ordered by :func:`worst`."""
 
     PASSED = "PASSED"
+    #: Only of a check that may be left out: it says nothing about the migration.
+    NOT_RUN = "NOT_RUN"
     WARNING = "WARNING"
     FAILED = "FAILED"
     #: Only of evidence: a way back has ended with *Keep*, so nothing was validated.
@@ -147,7 +149,9 @@ class ContentVerifier(Protocol):
 class CheckResult(Part):
     """One of the checks."""
 
-    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift", "schemas"]
+    name: Literal[
+        "topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift", "schemas", "independent"
+    ]
     outcome: Outcome
     summary: str
     partitions: list[dict[str, Any]] = Field(default_factory=list, description="per-partition detail")

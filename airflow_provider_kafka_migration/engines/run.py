@@ -62,7 +62,7 @@ _WARN_EVERY = 12
 
 _LAST_WORD = re.compile(r"\[(?P<code>[A-Z][A-Z_]+)\] (?P<text>.+)$")
 #: Jobs that compare; all others copy, and their progress document lists the partitions that failed.
-_CONTENT_JOBS = ("verify", "verify-archive")
+_CONTENT_JOBS = ("verify", "verify-archive", "independent")
 
 
 def _sleep(seconds: float) -> bool:

@@ -351,7 +351,7 @@ class KafkaMigrationSyncGroupsOperator(MigrationOperator):
 
 
 class KafkaMigrationValidateOperator(SparkMigrationOperator):
-    """Runs the seven checks; the third compares the content of all records, on Spark.
+    """Runs the eight checks; two of them compare the content of all records, on Spark.
 
     .. seealso:: docs/operators.md
     """

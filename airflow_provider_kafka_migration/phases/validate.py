@@ -1,4 +1,7 @@
-"""Validation: seven checks, the third over all records. Nothing on the target is deleted before it has passed."""
+"""Validation: eight checks. The third compares all records, and the last one compares them again by other code.
+
+Nothing on the target is deleted before its content has passed.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from airflow_provider_kafka_migration.documents.proof import (
     ValidationResult,
     worst,
 )
-from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal, Transient, ValidationFailed
 from airflow_provider_kafka_migration.evidence.publish import publish_failure
-from airflow_provider_kafka_migration.jobs import content_jobs
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
+from airflow_provider_kafka_migration.jobs import content_jobs, independent_jobs
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.record import keys, steps
-from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends
 from airflow_provider_kafka_migration.record.overtaken import with_overtaken
 from airflow_provider_kafka_migration.record.passed_content import (
@@ -33,7 +36,15 @@ from airflow_provider_kafka_migration.record.passed_content import (
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schemas.check import check_schemas, prepare
-from airflow_provider_kafka_migration.validation import content, counts, groups, sentinels, source_drift, topics
+from airflow_provider_kafka_migration.validation import (
+    content,
+    counts,
+    groups,
+    independent,
+    sentinels,
+    source_drift,
+    topics,
+)
 
 PHASE = "validating"
 #: Characters of a check's first finding in the summary; results/validation.json has all findings in full.
@@ -53,8 +64,21 @@ def run(context: PhaseContext) -> PhaseResult:
         return _phase_result(result, already_done=True)
     started = _begin(context)
     passed = _load_passed(context)
-    contents = passed.contents if passed is not None else compare(context, _document(context.record))
-    return _conclude(context, started, contents, passed)
+    if passed is not None:
+        return _conclude(context, started, passed.contents, passed)
+    contents = compare(context, _document(context.record))
+    _compare_independently(context)
+    return _conclude(context, started, contents, None)
+
+
+def _compare_independently(context: PhaseContext) -> None:
+    if not independent_jobs.write_job(context, content_ranges(_document(context.record))):
+        return
+    try:
+        _run_job(context, job_ref(context.record, independent_jobs.JOB))
+    except MigrationError as error:
+        if not _can_do_without(context, error):
+            raise
 
 
 def prepare_job(context: PhaseContext) -> Step:
@@ -75,10 +99,31 @@ def finish(context: PhaseContext, ended: JobRef) -> Step:
 
     :raises ValidationFailed: source and target differ.
     """
+    contents = _readable(context, content_jobs.read_results(context.record, content_jobs.JOB))
+    is_first = ended.name == content_jobs.JOB
+    if is_first and independent_jobs.write_job(context, content_ranges(_document(context.record))):
+        return job_ref(context.record, independent_jobs.JOB)
     # Sampled again here: nothing but the job's name comes from ``prepare_job``, which may have been days ago.
-    started = _begin(context)
-    contents = _readable(context, content_jobs.read_results(context.record, ended.name))
-    return _conclude(context, started, contents, None)
+    return _conclude(context, _begin(context), contents, None)
+
+
+def _run_job(context: PhaseContext, job: JobRef) -> None:
+    if job.name == content_jobs.JOB:
+        content_jobs.run_content_job(context, job)
+        return
+    assert isinstance(context.runner, JobRunner)
+    context.runner.run(context.record, job, lambda: independent_jobs.progress(context.record))
+
+
+def _read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
+    if job.name == content_jobs.JOB:
+        return content_jobs.content_progress(record, job)
+    return independent_jobs.progress(record)
+
+
+def _can_do_without(context: PhaseContext, error: MigrationError) -> bool:
+    """Whether the job that failed is the independent proof, for a reason for which it counts as not run."""
+    return independent_jobs.note_not_run(context.record, error)
 
 
 @dataclass(frozen=True)
@@ -162,17 +207,18 @@ def _validate(
     ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)
     compared = content.check_content(contents, list(ends))
+    second = independent.check(context, contents)
     counted = counts.check(context, document, ends, contents, compared_log_starts(record, ranges, passed))
     if passed is not None:
         found = passed.sentinels
     else:
         found = sentinels.check(record, context.target, document, boundary)
-    if passed is None and worst([compared.outcome, found.outcome]) is not Outcome.FAILED:
+    if passed is None and worst([compared.outcome, found.outcome, second.outcome]) is not Outcome.FAILED:
         # Before anything may be deleted: if this run dies later, the next one completes it without reading again.
         target_keys = [(item.target_topic, item.partition) for item in ranges]
         starts = context.target.wire.list_offsets(target_keys, "earliest")
         save_passed(record, ranges, contents, found, starts)
-    proven = worst([compared.outcome, counted.outcome, found.outcome]) is not Outcome.FAILED
+    proven = worst([compared.outcome, counted.outcome, found.outcome, second.outcome]) is not Outcome.FAILED
     results = [
         topics.check(record, context.source, context.target, proven=proven),
         counted,
@@ -181,10 +227,12 @@ def _validate(
         groups.check(record, context.target),
         source_drift.check(record, context.source, context.target),
         check_schemas(context, contents, started.late.missed, started.late.unread),
+        second,
     ]
     return ValidationResult(
         migration_id=context.migration_id,
-        outcome=worst(check.outcome for check in results),
+        # A check that was left out says nothing about the migration; its own row says that it did not run.
+        outcome=worst(check.outcome for check in results if check.outcome is not Outcome.NOT_RUN),
         checks=results,
         started_at=started.at,
         finished_at=iso(context.now()),
@@ -237,9 +285,10 @@ def _readable(context: PhaseContext, contents: Iterable[PartitionContent]) -> li
 
 
 JOB_PHASE: Final = JobPhase(
-    jobs=(content_jobs.JOB,),
+    jobs=(content_jobs.JOB, independent_jobs.JOB),
     prepare=prepare_job,
     finish=finish,
-    run_job=content_jobs.run_content_job,
-    read_progress=content_jobs.content_progress,
+    run_job=_run_job,
+    read_progress=_read_progress,
+    is_enough=_can_do_without,
 )

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_provider_kafka_migration.documents.independent import INDEPENDENT
 from airflow_provider_kafka_migration.engines.base import SparkEngine, SparkJob
 from airflow_provider_kafka_migration.engines.submit import SubmitEngine
+from airflow_provider_kafka_migration.jobs.independent_jobs import connector_conf
 from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references
 from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.references import Resolver
@@ -85,10 +87,17 @@ class JobMaker:
                 main=launch.main_file(launch.main_name(job.name), self._mains),
                 py_files=launch.build_py_files(self._folder) if job.key and self._is_shipped() else None,
                 arguments=tuple(launch.job_arguments(job.location, job.key, given, token)),
-                conf={**DEFAULT_CONF, **spec.spark.conf, **self._conf, **launch.FORCED_CONF},
+                conf=self._conf_of(job.name),
                 environment={**self._python(), **self._environment},
                 staging=f"{spec.storage.journal}/{spec.migration_id}/spark",
             )
+
+    def _conf_of(self, name: str) -> dict[str, str]:
+        conf = {**DEFAULT_CONF, **self._spec.spark.conf, **self._conf, **launch.FORCED_CONF}
+        more = connector_conf(self._spec.spark.kafka_connector) if name == INDEPENDENT else {}
+        for key, value in more.items():
+            conf[key] = f"{conf[key]},{value}" if conf.get(key) else value
+        return conf
 
     def _is_shipped(self) -> bool:
         return self._ships_code and not (isinstance(self._engine, SubmitEngine) and self._engine.is_local)

@@ -122,6 +122,8 @@ LEFT_OUT: Final = "left-out"
 FINAL_OFFSET_MAP: Final = "offset-map"
 CONTENT_PASSED: Final = "content-passed"
 VALIDATION: Final = "validation"
+#: Why Spark could not run the independent proof.
+INDEPENDENT_NOT_RUN: Final = "independent-not-run"
 #: How far each partition was mirrored when its mirror was promoted.
 PROMOTION: Final = "promotion"
 #: The last comparison of the contents of a mirror.

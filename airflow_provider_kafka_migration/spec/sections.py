@@ -434,6 +434,16 @@ class ValidationSection(Section):
         "32MiB",  # type: ignore[assignment]
         description="How fast the comparison before the cutover reads, per lane, both sides together; empty: no limit.",
     )
+    independent: Literal["all", "sample", "off"] | None = Field(
+        None,
+        description="A second comparison of all records, by code that has copied none of them: Spark's own Kafka "
+        "source reads both clusters. sample: whole partitions, drawn at random, up to independent_sample; empty: all "
+        "up to that size, else sample.",
+    )
+    independent_sample: ByteSize = Field(  # type: ignore[assignment]
+        "100GiB",
+        description="How much of the source the sample of validation.independent reads, at least one partition.",
+    )
     on_late_writes: Literal["fail", "warn"] = Field(
         "fail",
         description="Records written to the source after the cutover are not on the target: the validation "
@@ -467,6 +477,13 @@ class SparkSection(Section):
         default_factory=dict, description="Arguments of the engine, without secrets; see docs/spark.md."
     )
     conf: dict[str, str] = Field(default_factory=dict, description="Additional Spark conf; secrets are refused.")
+    kafka_connector: str = Field(
+        "packages",
+        pattern=r"^(packages|provided|\S+\.jar(,\S+\.jar)*)$",
+        description="Where Spark finds its Kafka source for validation.independent. packages: Spark fetches the "
+        "connector of the installed pyspark's version from its repositories (spark.jars.packages). provided: the "
+        "cluster has it. Otherwise paths or addresses of jars, separated by commas.",
+    )
     executor_references: Literal["auto", "file", "env", "sealed"] = Field(
         "auto",
         description="How Spark's driver and executors get connections. file: a file of mode 0600, where they are "

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.provider.params import params_from_spec
 from harness.airflow_components import ReplaceableAirflow
 from harness.brokers import KafkaCluster
+from harness.jars import spark_kafka_jars
 from harness.processes import wait_for
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
 
@@ -31,6 +32,9 @@ WEBHOOK_SECRET = "e2e-webhook-secret"
 WEBHOOK_TOKEN = "e2e-token-of-the-webhook-s-address"
 NOTIFIER_TOKEN = "e2e-notifier-token"
 SIGNING_KEY = "5e" * 32
+
+#: Tasks of the DAG that run only when a person has chosen so.
+CHOSEN = {"abandon", "rollback"}
 
 #: Long: on a busy machine Spark alone takes a minute to start.
 WAIT_SECONDS = 900.0
@@ -74,7 +78,10 @@ class Lab:
             "tail": {"drain_stable_window": "2s", "drain_max_partition_lag": 5000},
             "cutover": {"freeze": "manual", "max_producer_freeze": "10m"},
             "evidence": {"retention": "1d", "signing_key": "airflow:e2e_signing_key"},
-            "spark": {"conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"}},
+            "spark": {
+                "conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"},
+                "kafka_connector": ",".join(str(jar) for jar in spark_kafka_jars.jars()),
+            },
             "notifications": {
                 "notifier": "e2e_notifier.FileNotifier",
                 "kwargs": {

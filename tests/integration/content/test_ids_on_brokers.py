@@ -13,10 +13,12 @@ from airflow_provider_kafka_migration.documents.proof import PartitionContent
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, SchemaIdSettings, TopicIdSettings
 from harness.brokers import KafkaCluster
 from harness.load import Record, write
+from tests.integration.content.conftest import Prove, job_of
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying
 
-pytestmark = pytest.mark.integration
+# Spark takes seconds to start, and a minute on a busy machine.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 RECORDS = 300
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -75,7 +77,7 @@ def check(copy: Copying) -> list[PartitionContent]:
     return LocalContentRunner(copy.clients, threads=2).run(job)
 
 
-def test_a_rewritten_copy_is_equal_and_all_ids_are_gathered(begun: Copying) -> None:
+def test_a_rewritten_copy_is_equal_and_all_ids_are_gathered(begun: Copying, prove: Prove) -> None:
     begun.run(schema_ids=id_settings(begun))
     for content in check(begun):
         assert content.is_proven, (content.topic, content.differences[:3], content.error)
@@ -87,9 +89,11 @@ def test_a_rewritten_copy_is_equal_and_all_ids_are_gathered(begun: Copying) -> N
             *(("value", "id32", number) for number in range(2, 7)),
         ]
         assert sum(use.count for use in content.schema_ids) == 2 * RECORDS
+    again = prove(begun, job_of(begun, schema_ids=id_settings(begun)))
+    assert [(found.compared, found.difference_count) for found in again] == [(RECORDS, 0)] * len(CODECS)
 
 
-def test_one_wrong_id_is_found(begun: Copying, target_cluster: KafkaCluster) -> None:
+def test_one_wrong_id_is_found(begun: Copying, target_cluster: KafkaCluster, prove: Prove) -> None:
     """In a key, in a value, and in a header of a log that another producer has written."""
     records = [record(number, SHIFT) for number in range(RECORDS)]
     records[40] = replace(records[40], key=prefixed(2 + SHIFT, b"key 40"))
@@ -105,6 +109,8 @@ def test_one_wrong_id_is_found(begun: Copying, target_cluster: KafkaCluster) -> 
             ("changed", 42, "headers"),
         ]
         assert content.compared == RECORDS - 3
+    for found in prove(begun, job_of(begun, schema_ids=id_settings(begun))):
+        assert [item.source_offset for item in found.differences] == [40, 41, 42]
 
 
 def test_a_copy_that_was_not_rewritten_is_not_equal(begun: Copying) -> None:

@@ -106,8 +106,8 @@ def counting(effects: Effects) -> Iterator[Effects]:
     patch.setattr(BrokerConnection, "call", call)
     post = FreezeWebhook._post
 
-    def posting(self: FreezeWebhook, body: bytes) -> Any:
-        return effects.run("webhook", lambda: post(self, body))
+    def posting(self: FreezeWebhook, body: bytes, seconds: float) -> Any:
+        return effects.run("webhook", lambda: post(self, body, seconds))
 
     patch.setattr(FreezeWebhook, "_post", posting)
     try:

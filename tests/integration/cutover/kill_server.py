@@ -133,10 +133,10 @@ def install(points: Points) -> None:
             if dies:
                 points.end()
 
-    def watched_post(self: Any, body: bytes) -> Any:
+    def watched_post(self: Any, body: bytes, seconds: float) -> Any:
         dies = points.takes(f"webhook: {json.loads(body).get('action')}")
         try:
-            return post(self, body)
+            return post(self, body, seconds)
         finally:
             if dies:
                 points.end()

@@ -35,3 +35,18 @@ def test_a_job_that_runs_is_renewed_and_not_built_again(minimal_spec: dict[str, 
         assert job.py_files is None
         assert renewal.read_bytes() != before
     assert not any(argument.startswith("sealed:") for argument in job.arguments)
+
+
+def test_only_the_independent_proof_gets_the_kafka_connector(minimal_spec: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    minimal_spec |= {"storage": {"journal": store.as_uri()}}
+    minimal_spec["spark"] = {"conf": {"spark.jars": "/own.jar"}, "kafka_connector": "/jars/a.jar,/jars/b.jar"}
+    resolver = Resolver({"airflow": lambda _: json.dumps({"bootstrap.servers": "a:1"})})
+    engine = make_engine("submit", {"master": "local[2,4]"})
+    make = JobMaker(parse_spec(minimal_spec), resolver, engine, tmp_path / "private")
+    jars = {}
+    for name in ("verify", "independent"):
+        with make(JobRef(name, store.as_uri(), f"orders/jobs/{name}.json"), f"{name}-1") as job:
+            jars[name] = job.conf["spark.jars"]
+            assert job.main.name == f"{name}.py"
+    assert jars == {"verify": "/own.jar", "independent": "/own.jar,/jars/a.jar,/jars/b.jar"}

@@ -31,7 +31,7 @@ from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.phases import freeze_limit, rollback, tail
+from airflow_provider_kafka_migration.phases import freeze, freeze_limit, rollback, tail
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -233,6 +233,24 @@ def test_a_freeze_that_is_answered_after_its_lift_is_never_verified(
     assert world.steps(steps.FREEZE_VERIFIED) == []
 
 
+def test_a_freeze_that_is_lifted_while_it_is_verified_is_not_verified(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = worlds.at("cutover.freeze")
+    verify = freeze.verify
+
+    def slowly(*given: Any) -> Any:
+        result = verify(*given)
+        lifts_at_the_limit(world)
+        return result
+
+    monkeypatch.setattr(freeze, "verify", slowly)
+    with pytest.raises(PhaseOver):
+        world.run("cutover.freeze")
+    assert world.denied == set()
+    assert world.steps(steps.FREEZE_VERIFIED) == []
+
+
 def test_producers_that_cannot_be_freed_again_are_never_called_free(receiver: Receiver, producers: Producers) -> None:
     world = by_webhook(receiver)
     before_answer(receiver, lambda: lifts_at_the_limit(world))
@@ -364,11 +382,10 @@ def killed_in_webhook(world: World, receiver: Receiver, producers: Producers, ph
 
 def while_it_waits(world: World, context: PhaseContext, arrives: Callable[[], None]) -> PhaseContext:
     """Let the late request take effect while this process waits for it."""
-    act = once(arrives)
 
     def sleep(seconds: float) -> None:
         world.clock.sleep(seconds)
-        act()
+        arrives()
 
     context.sleep = sleep
     return context
@@ -409,12 +426,12 @@ def test_a_request_of_a_dead_process_stops_nobody(
         world = by_webhook(receiver, phase)
         arrives = killed_in_webhook(world, receiver, producers, phase)
     assert len(open_changes(seen(world), "1")) == 1
+    arrives_once = once(arrives)
     if arrival == "before the lift":
-        arrives()
-        context = world.context()
-    else:
-        context = while_it_waits(world, world.context(), arrives)
+        arrives_once()
+    context = while_it_waits(world, world.context(), arrives_once)
     ENDS[end](world, context)
+    arrives_once()  # unless it has: whoever did not wait meets it now
     assert world.denied == set()
     assert not producers.stopped
     attempt = world.context().record.freeze()
@@ -439,10 +456,9 @@ def test_a_registry_that_a_dead_process_makes_read_only_gets_its_mode_back(
             world.run("cutover.freeze")
     world.restart()
 
-    def arrives() -> None:
-        world.registries.open("source").set_mode(None, "READONLY")
-
+    arrives = once(lambda: world.registries.open("source").set_mode(None, "READONLY"))
     rollback.run(while_it_waits(world, world.context(), arrives))
+    arrives()
     assert dict(world.registries.state("source")["modes"]) == before
 
 
@@ -474,6 +490,7 @@ def test_what_an_earlier_attempt_has_added_is_removed_with_the_next_one(
     world.approve("cutover")
     world.run("cutover.freeze")
     assert world.denied == {"User:shop"}
+    assert [acl.principal for acl in frozen.planned_acls(world.context().record, "2")] == ["User:shop"]
     rollback.run(world.context())
     assert world.denied == set()
 
@@ -516,6 +533,31 @@ def test_a_source_that_cannot_take_the_acls_back_stays_open_for_the_watch(
     with pytest.raises(FreezeFailed, match="was lifted"):
         world.run("cutover.freeze_limit")
     assert world.denied == set()
+
+
+@pytest.mark.parametrize("method", ["acl", "webhook"])
+def test_once_clients_may_be_on_the_target_nobody_is_freed(
+    worlds: Worlds, receiver: Receiver, producers: Producers, method: str
+) -> None:
+    """The last step could not lift because the journal was away; READY was in it, and only the answer was lost."""
+    phase = "cutover.floor_guard"
+    world = worlds.at(phase) if method == "acl" else by_webhook(receiver, phase)
+    tried: list[int] = []
+
+    def step() -> PhaseResult:
+        if not tried:
+            tried.append(1)
+            world.run(phase)
+        raise StillFrozen("the journal cannot be read")
+
+    patience = FreezePatience(world.spec, world.context, lambda _: None, sleep=world.clock.sleep, now=world.clock.now)
+    with pytest.raises(PhaseOver, match="producers stay stopped"):
+        patience.run(step)
+    attempt = world.context().record.freeze()
+    assert attempt is not None
+    frozen.take_back(world.context(), attempt)
+    assert world.denied == ({"User:shop"} if method == "acl" else set())
+    assert producers.stopped == (method == "webhook")
 
 
 # -- a freeze that was given up and not lifted ------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""The independent proof: both clusters read again, by Spark's own Kafka source (:mod:`~..spark.independent`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from pydantic import Field
+
+from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentRange, TopicRules
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
+
+#: The name of the job, and of the check.
+INDEPENDENT: Final = "independent"
+
+
+class IndependentJob(Document):
+    """``<migration_id>/jobs/independent.json``: the ranges to compare, and the rules to apply."""
+
+    version: int = 1
+    migration_id: str
+    name: Literal["independent"] = INDEPENDENT
+    attempt: int = Field(1, description="a repeated validation compares again; a retried task does not")
+    journal_location: str = Field(description="results go to <migration_id>/results/independent/ below it")
+    extent: Literal["all", "sample"] = "all"
+    sample_seed: int | None = Field(None, description="seed of the draw; null: every partition is compared")
+    left_out: int = Field(0, description="number of partitions that the draw left out")
+    without_timestamps: list[str] = Field(
+        default_factory=list, description="source topics whose readers see other times by design (timestamps: raw)"
+    )
+    topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic")
+    schema_ids: SchemaIdSettings | None = Field(None, description="topics whose records carry rewritten schema ids")
+    ranges: list[ContentRange]
+
+    def rules(self, topic: str) -> TopicRules:
+        """Return the rules of a topic; an unlisted topic may lose no records."""
+        return self.topics.get(topic, TopicRules(compacted=False, delete_retention_ms=None))
+
+
+class IndependentResult(Document):
+    """``<migration_id>/results/independent/<topic>-<partition>.json``: what the reader found in one partition."""
+
+    version: int = 1
+    migration_id: str
+    job_digest: str = Field(description="digest of the IndependentJob; a different one belongs to an earlier attempt")
+    range: ContentRange
+    reader: str = Field(description="what has read both sides, with its versions")
+    source_records: int = Field(0, description="committed records read in the source's range")
+    target_records: int = Field(0, description="committed records read in the target's range")
+    compared: int = Field(0, description="records found equal on both sides")
+    source_digest: str = Field("", description="SHA-256 over the digests of the source's blocks, hex")
+    target_digest: str = ""
+    explained: dict[str, int] = Field(
+        default_factory=dict, description="records that only the target has, by the valid reason"
+    )
+    deleted_records: int = Field(0, description="records of the target that the source no longer has to compare with")
+    difference_count: int = 0
+    differences: list[ContentDifference] = Field(default_factory=list, description="the first ones, ascending")
+    not_compared: str = Field("", description="why this reader cannot compare the partition; empty: it has")
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(source topic, partition)."""
+        return self.range.key
+
+
+class IndependentRefusal(Document):
+    """``<migration_id>/results/independent-not-run.json``: why the proof did not run."""
+
+    version: int = 1
+    migration_id: str
+    job_digest: str
+    reason: str
+
+
+def result_key(migration_id: str, topic: str, partition: int) -> str:
+    """Return the key of a partition's result."""
+    return f"{migration_id}/results/independent/{topic}-{partition}.json"
+
+
+def records_of(results: Iterable[IndependentResult]) -> int:
+    """Return how many records were compared."""
+    return sum(result.compared for result in results)

@@ -1,0 +1,213 @@
+"""The independent proof as a job of the validation: what it compares, whether it can run, and what it has found."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.compare.independent import IndependentResults
+from airflow_provider_kafka_migration.documents.independent import (
+    INDEPENDENT,
+    IndependentJob,
+    IndependentRefusal,
+    IndependentResult,
+)
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.proof import ContentRange, topic_rules
+from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
+    MigrationError,
+    SparkConnectorMissing,
+    SparkJobFailed,
+)
+from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
+
+JOB: Final = INDEPENDENT
+SWITCHED_OFF: Final = "validation.independent is off"
+WITHOUT_SPARK: Final = (
+    "the validation ran without Spark (--runner local): repeat it with --runner spark to have this check"
+)
+#: What ``spark-submit`` says if it cannot fetch the packages that it was asked for.
+_UNRESOLVED: Final = ("unresolved dependency", "UNRESOLVED DEPENDENCIES", "Server access error")
+_MEANS_NOT_RUN: Final = (SparkConnectorMissing, ConnectionInvalid)
+
+
+def write_job(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
+    """Write the job document; return False if there is nothing to run: it is off, has run, or Spark is not used."""
+    record = context.record
+    if why_not(context) or not ranges:
+        return False
+    job = _job(context, ranges)
+    former = read_job(record)
+    if former is not None and _without_draw(former) == _without_draw(job):
+        # The draw of the former attempt stays: otherwise a killed job would draw until it likes what it gets.
+        job = former
+    record.journal_store.put(record.key(keys.job(JOB)), job.canonical())
+    return len(read_results(record, job)) < len(job.ranges)
+
+
+def why_not(context: PhaseContext) -> str:
+    """Return why the proof is not to run; empty: it is."""
+    if context.spec.validation.independent == "off":
+        return SWITCHED_OFF
+    return "" if isinstance(context.runner, JobRunner) else WITHOUT_SPARK
+
+
+def _without_draw(job: IndependentJob) -> IndependentJob:
+    kept = job.model_copy(update={"sample_seed": None, "left_out": 0})
+    return kept if job.extent == "all" else kept.model_copy(update={"ranges": []})
+
+
+def _job(context: PhaseContext, ranges: Sequence[ContentRange]) -> IndependentJob:
+    record, spec = context.record, context.spec
+    plan = record.plan()
+    ordered = sorted(ranges, key=lambda item: item.key)
+    extent = _extent(spec.validation.independent, plan, spec.validation.independent_sample)
+    seed = secrets.randbits(32) if extent == "sample" else None
+    chosen = ordered if seed is None else draw(ordered, plan, spec.validation.independent_sample, seed)
+    return IndependentJob(
+        migration_id=record.migration_id,
+        attempt=len(record.journal.steps(steps.VALIDATED)) + 1,
+        journal_location=spec.storage.journal,
+        extent=extent,
+        sample_seed=seed,
+        left_out=len(ordered) - len(chosen),
+        without_timestamps=_with_other_times(plan) if spec.offsets.timestamps == "raw" else [],
+        topics=topic_rules(plan, delete_retention_of(record, context.source, plan)),
+        schema_ids=schema_id_settings(record),
+        ranges=chosen,
+    )
+
+
+def _extent(wanted: Literal["all", "sample", "off"] | None, plan: Plan, sample_bytes: int) -> Literal["all", "sample"]:
+    if wanted is None:
+        return "all" if plan.total_bytes <= sample_bytes else "sample"
+    return "sample" if wanted == "sample" else "all"
+
+
+def draw(ranges: Sequence[ContentRange], plan: Plan, sample_bytes: int, seed: int) -> list[ContentRange]:
+    """Draw whole partitions at random until they have so many bytes on the source; at least one.
+
+    :param ranges: ascending; the same ranges, sizes and seed give the same draw.
+    """
+    sizes = {
+        (topic.name, item.partition): max(item.size_bytes, 0) for topic in plan.topics for item in topic.partitions
+    }
+    shuffled = list(ranges)
+    random.Random(seed).shuffle(shuffled)  # noqa: S311 - the seed is part of the evidence, so that anybody can repeat it
+    chosen: list[ContentRange] = []
+    total_bytes = 0
+    for item in shuffled:
+        total_bytes += sizes.get(item.key, 0)
+        if chosen and total_bytes > sample_bytes:
+            break
+        chosen.append(item)
+    return sorted(chosen, key=lambda item: item.key)
+
+
+def _with_other_times(plan: Plan) -> list[str]:
+    """Return the topics whose readers see the broker's time on the source, and the producer's on the target."""
+    return sorted(
+        topic.name
+        for topic in plan.topics
+        if topic.source_configs.get("message.timestamp.type") == "LogAppendTime" or "log_append_time" in topic.kinds
+    )
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def read_job(record: MigrationRecord) -> IndependentJob | None:
+    """Return the last job; None if there is none."""
+    data = record.journal_store.get(record.key(keys.job(JOB)))
+    if data is None:
+        return None
+    try:
+        return IndependentJob.parse(data)
+    except ValidationError:
+        return None
+
+
+def read_results(record: MigrationRecord, job: IndependentJob) -> list[IndependentResult]:
+    """Return the results of a job that are there, ascending."""
+    return IndependentResults(job, record.journal_store).read_all()
+
+
+def progress(record: MigrationRecord) -> Progress | None:
+    """Return how many partitions are compared."""
+    job = read_job(record)
+    if job is None:
+        return None
+    done, total = len(read_results(record, job)), len(job.ranges)
+    what = f"{done} of {total} partitions read again by Spark's own Kafka source"
+    return Progress("validating", what, done, total, "partitions")
+
+
+# -- not run ----------------------------------------------------------------------------------------------------------
+
+
+def note_not_run(record: MigrationRecord, error: MigrationError) -> bool:
+    """Note why the job could not run; return False if the error is no such reason, so that the task fails."""
+    job = read_job(record)
+    if job is None:
+        return False
+    reason = _reason(error)
+    if not reason:
+        return False
+    refusal = IndependentRefusal(migration_id=record.migration_id, job_digest=job.digest(), reason=reason)
+    record.put_result(keys.INDEPENDENT_NOT_RUN, refusal)
+    return True
+
+
+def read_not_run(record: MigrationRecord, job: IndependentJob) -> str:
+    """Return why a job could not run; empty if nothing is known."""
+    data = record.result(keys.INDEPENDENT_NOT_RUN)
+    found = None if data is None else IndependentRefusal.parse(data)
+    return found.reason if found is not None and found.job_digest == job.digest() else ""
+
+
+def _reason(error: MigrationError) -> str:
+    if isinstance(error, _MEANS_NOT_RUN):
+        return error.what
+    lines: Iterable[str] = (error.details or {}).get("log", ()) if isinstance(error, SparkJobFailed) else ()
+    if any(mark in line for line in (error.what, *lines) for mark in _UNRESOLVED):
+        return "Spark could not fetch its Kafka source (spark.kafka_connector: packages)"
+    return ""
+
+
+# -- connector --------------------------------------------------------------------------------------------------------
+
+
+def connector_conf(where: str) -> dict[str, str]:
+    """Return the Spark conf that gives a job Spark's Kafka source.
+
+    :param where: ``spark.kafka_connector`` of the spec.
+    """
+    if where == "provided":
+        return {}
+    if where != "packages":
+        return {"spark.jars": where}
+    version = _spark_version()
+    if not version:
+        return {}
+    scala = "2.12" if version.startswith("3.") else "2.13"
+    return {"spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version}"}
+
+
+def _spark_version() -> str:
+    for name in ("pyspark", "pyspark-client"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""

@@ -1,0 +1,389 @@
+"""Compares partitions of both clusters as DataFrames: blocks first, then the records of blocks that differ.
+
+A *group* is some partitions that are read the same way. Each side of it is read once and folded into one row per block;
+the rows are compared here. Only where they differ, both sides are read again and joined record by record, and what only
+the target has is judged by the topic's rules (compaction, expired tombstones, records that the source has deleted).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
+from pyspark.sql.window import Window
+
+from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentRange, TopicRules
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+from airflow_provider_kafka_migration.spark.independent_columns import (
+    BLOCK_OFFSETS,
+    NO_BLOCK,
+    facts,
+    fold,
+    with_target_ids,
+)
+from airflow_provider_kafka_migration.spark.kafka_reader import OffsetSpan, read_spans
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEPT_DIFFERENCES: Final = 100
+_LATEST: Final = -1
+_OUTSIDE: Final = "outside the offset map"
+
+#: (block, records, digest)
+Blocks = Mapping[int, tuple[int, str]]
+
+
+class Side(NamedTuple):
+    """One cluster.
+
+    :param settings: of the Java client.
+    :param log_starts: asks the brokers for the log starts of some partitions.
+    """
+
+    settings: Mapping[str, str]
+    log_starts: Callable[[Sequence[tuple[str, int]]], Mapping[tuple[str, int], int]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A partition of a group."""
+
+    range: ContentRange
+    map: PartitionMap
+    rules: TopicRules
+
+    @property
+    def target_key(self) -> tuple[str, int]:
+        """(target topic, partition)."""
+        return (self.range.target_topic, self.range.partition)
+
+    @property
+    def has_one_run(self) -> bool:
+        """Whether places are offsets plus one constant."""
+        return len(self.map) == 1 and not isinstance(self.map, TransactionalMap)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the partitions of a group have in common.
+
+    :param ids: of the topic, where the target's records carry other schema ids.
+    """
+
+    has_one_run: bool
+    with_timestamp: bool = True
+    ids: TopicIdSettings | None = None
+
+
+@dataclass
+class Found:
+    """What was found in one partition."""
+
+    source_records: int = 0
+    target_records: int = 0
+    compared: int = 0
+    source_digest: str = ""
+    target_digest: str = ""
+    explained: dict[str, int] = field(default_factory=dict)
+    deleted_records: int = 0
+    difference_count: int = 0
+    differences: list[ContentDifference] = field(default_factory=list)
+
+
+def compare_group(
+    spark: SparkSession,
+    source: Side,
+    target: Side,
+    kind: Kind,
+    items: Sequence[Item],
+    *,
+    id_map: SchemaIdMap | None = None,
+    splits: int = 0,
+) -> list[Found]:
+    """Compare some partitions; return one result per item, in their order.
+
+    :param splits: Spark partitions to read each side with.
+    """
+    return _Group(spark, source, target, kind, items, id_map, splits).compare()
+
+
+@dataclass(frozen=True)
+class _Group:
+    spark: SparkSession
+    source: Side
+    target: Side
+    kind: Kind
+    items: Sequence[Item]
+    id_map: SchemaIdMap | None
+    splits: int
+
+    def compare(self) -> list[Found]:
+        all_items = range(len(self.items))
+        source = self._blocks(self._source_records(dict.fromkeys(all_items)))
+        target = self._blocks(self._target_records(all_items))
+        founds = [_found(source.get(number, {}), target.get(number, {})) for number in all_items]
+        differing = {
+            number: blocks
+            for number in all_items
+            if (blocks := _differing(source.get(number, {}), target.get(number, {})))
+        }
+        if differing:
+            _Records(self, differing).judge(founds)
+        return founds
+
+    def _blocks(self, records: DataFrame) -> dict[int, dict[int, tuple[int, str]]]:
+        found: dict[int, dict[int, tuple[int, str]]] = defaultdict(dict)
+        for row in fold(records, with_timestamp=self.kind.with_timestamp).collect():
+            found[row["number"]][row["block"]] = (row["records"], row["digest"])
+        return found
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _source_records(self, wanted: Mapping[int, set[int] | None]) -> DataFrame:
+        """Read the source's side.
+
+        :param wanted: by number of the item, the blocks to read; None: all.
+        """
+        spans = [self._source_span(number, blocks) for number, blocks in sorted(wanted.items())]
+        return self._of_source(spans, sorted(wanted)).withColumn("place", F.col("offset"))
+
+    def _of_source(self, spans: Sequence[OffsetSpan], numbers: Sequence[int]) -> DataFrame:
+        records = read_spans(self.spark, self.source.settings, spans, splits=self.splits)
+        keys = [(self.items[number].range.topic, self.items[number].range.partition, number) for number in numbers]
+        records = self._numbered(records, keys)
+        if self.kind.ids is None or self.id_map is None:
+            return records
+        return with_target_ids(self.spark, records, self.kind.ids, self.id_map)
+
+    def _source_span(self, number: int, blocks: set[int] | None) -> OffsetSpan:
+        wanted = self.items[number].range
+        start, end = wanted.source_start_offset, wanted.source_end_offset
+        if blocks is not None and NO_BLOCK not in blocks:
+            start = max(start, min(blocks) * BLOCK_OFFSETS)
+            end = max(start, min(end, (max(blocks) + 1) * BLOCK_OFFSETS))
+        return OffsetSpan(wanted.topic, wanted.partition, start, end)
+
+    def source_now(self, starts: Mapping[int, int]) -> DataFrame:
+        """Read the source from some offsets to its present end.
+
+        :param starts: by number of the item.
+        """
+        spans = [
+            OffsetSpan(self.items[number].range.topic, self.items[number].range.partition, start, _LATEST)
+            for number, start in sorted(starts.items())
+        ]
+        return self._of_source(spans, sorted(starts)).withColumn("place", F.col("offset"))
+
+    def _target_records(self, numbers: Iterable[int]) -> DataFrame:
+        wanted = sorted(numbers)
+        spans = [
+            OffsetSpan(item.target_topic, item.partition, item.target_start_offset, item.target_end_offset)
+            for item in (self.items[number].range for number in wanted)
+        ]
+        records = read_spans(self.spark, self.target.settings, spans, splits=self.splits)
+        records = self._numbered(records, [(*self.items[number].target_key, number) for number in wanted])
+        return self._with_one_shift(records) if self.kind.has_one_run else self._with_runs(records)
+
+    def _with_one_shift(self, records: DataFrame) -> DataFrame:
+        shifts = [(number, next(item.map.runs()).shift) for number, item in enumerate(self.items)]
+        frame = self.spark.createDataFrame(shifts, "number int, shift bigint")
+        places = records.join(F.broadcast(frame), "number")
+        return places.withColumn("place", F.col("offset") + F.col("shift")).drop("shift")
+
+    def _with_runs(self, records: DataFrame) -> DataFrame:
+        """Give places by the offset map as a DataFrame: a row for each block of target offsets that a run reaches."""
+        schema = "number int, bucket bigint, first bigint, past bigint, shift bigint"
+        frame = self.spark.createDataFrame(self._run_rows, schema)
+        bucket = F.floor(F.col("offset") / F.lit(BLOCK_OFFSETS)).cast("long")
+        found = (
+            records.withColumn("bucket", bucket)
+            .alias("r")
+            .join(
+                frame.alias("m"),
+                (F.col("r.number") == F.col("m.number"))
+                & (F.col("r.bucket") == F.col("m.bucket"))
+                & (F.col("r.offset") >= F.col("m.first"))
+                & (F.col("r.offset") < F.col("m.past")),
+                "left",
+            )
+        )
+        place = (F.col("r.offset") + F.col("m.shift")).alias("place")
+        places = found.select("r.*", place).drop("bucket")
+        # Beside other producers, whatever no run covers is theirs.
+        foreign = [number for number, item in enumerate(self.items) if isinstance(item.map, TransactionalMap)]
+        return places.where(F.col("place").isNotNull() | ~F.col("number").isin(*foreign)) if foreign else places
+
+    @cached_property
+    def _run_rows(self) -> list[tuple[int, int, int, int, int]]:
+        return [
+            (number, bucket, run.target_start, run.target_start + (run.count or 0), run.shift)
+            for number, item in enumerate(self.items)
+            for run in item.map.runs()
+            if run.count
+            for bucket in range(
+                run.target_start // BLOCK_OFFSETS, (run.target_start + run.count - 1) // BLOCK_OFFSETS + 1
+            )
+        ]
+
+    def _numbered(self, records: DataFrame, keys: Sequence[tuple[str, int, int]]) -> DataFrame:
+        frame = self.spark.createDataFrame(list(keys), "topic string, partition int, number int")
+        return records.join(F.broadcast(frame), ["topic", "partition"])
+
+
+def _found(source: Blocks, target: Blocks) -> Found:
+    return Found(
+        source_records=sum(count for count, _ in source.values()),
+        target_records=sum(count for count, _ in target.values()),
+        compared=sum(count for block, (count, digest) in source.items() if target.get(block) == (count, digest)),
+        source_digest=_digest(source),
+        target_digest=_digest(target),
+    )
+
+
+def _digest(blocks: Blocks) -> str:
+    """SHA-256 over the blocks, ascending."""
+    text = "".join(f"{block}:{count}:{digest}\n" for block, (count, digest) in sorted(blocks.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _differing(source: Blocks, target: Blocks) -> set[int]:
+    return {block for block in source.keys() | target.keys() if source.get(block) != target.get(block)}
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Compares the records of blocks that differ.
+
+    :param differing: by number of the item, its blocks.
+    """
+
+    group: _Group
+    differing: Mapping[int, set[int]]
+
+    def judge(self, founds: Sequence[Found]) -> None:
+        """Add what the records show to the results."""
+        joined = self._joined()
+        for row in joined.groupBy("number", "status").count().collect():
+            found = founds[row["number"]]
+            if row["status"] == "equal":
+                found.compared += row["count"]
+            elif row["status"] != "extra":
+                found.difference_count += row["count"]
+        for row in self._first(joined.where(~F.col("status").isin("equal", "extra"))):
+            founds[row["number"]].differences.append(_difference(row))
+        self._judge_extra(joined.where(F.col("status") == "extra"), founds)
+        for found in founds:
+            found.differences.sort(key=lambda item: item.source_offset if item.source_offset is not None else -1)
+            del found.differences[KEPT_DIFFERENCES:]
+
+    def _joined(self) -> DataFrame:
+        group = self.group
+        wanted = [(number, block) for number, blocks in sorted(self.differing.items()) for block in sorted(blocks)]
+        frame = F.broadcast(group.spark.createDataFrame(wanted, "number int, block bigint"))
+        source = facts(group._source_records(dict(self.differing)), with_timestamp=group.kind.with_timestamp)
+        target = facts(group._target_records(self.differing), with_timestamp=group.kind.with_timestamp)
+        source = source.join(frame, ["number", "block"], "left_semi").select(
+            "number", "place", F.col("digest").alias("source_digest")
+        )
+        target = target.join(frame, ["number", "block"], "left_semi").drop("block")
+        status = (
+            F.when(F.col("digest").isNull(), "missing")
+            .when(F.col("source_digest").isNull(), "extra")
+            .when(F.col("source_digest") == F.col("digest"), "equal")
+            .otherwise("changed")
+        )
+        return source.join(target, ["number", "place"], "full_outer").withColumn("status", status)
+
+    def _first(self, rows: DataFrame) -> Iterator[Any]:
+        """Return the first rows of each item."""
+        order = Window.partitionBy("number").orderBy("place", "offset")
+        first = rows.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= KEPT_DIFFERENCES)
+        yield from first.select("number", "status", "place", "offset").collect()
+
+    def _judge_extra(self, extra: DataFrame, founds: Sequence[Found]) -> None:
+        """Judge what only the target has."""
+        group = self.group
+        keys = {number: group.items[number].range.key for number in self.differing}
+        # Asked now, not before the comparison: what was deleted while Spark read counts as deleted, too.
+        now = group.source.log_starts(sorted(keys.values()))
+        starts = {number: now[key] for number, key in keys.items()}
+        reasons = self._reasons(extra, starts)
+        for row in reasons.groupBy("number", "reason").count().collect():
+            found, reason, count = founds[row["number"]], row["reason"], row["count"]
+            if reason is None:
+                found.difference_count += count
+            elif reason == "deleted":
+                found.deleted_records += count
+            else:
+                found.explained[reason] = count
+        for row in self._first(reasons.where(F.col("reason").isNull())):
+            founds[row["number"]].differences.append(_difference(row))
+
+    def _reasons(self, extra: DataFrame, starts: Mapping[int, int]) -> DataFrame:
+        """Add the reason why the source does not have these records; null: nothing explains it."""
+        group = self.group
+        rules = [self._rule_row(number, starts[number]) for number in sorted(starts)]
+        schema = "number int, log_start bigint, is_compacted boolean, expired_before_ms bigint"
+        ruled = extra.join(F.broadcast(group.spark.createDataFrame(rules, schema)), "number")
+        is_deleted = F.col("place").isNotNull() & (F.col("place") < F.col("log_start"))
+        if not any(row[2] for row in rules):
+            return ruled.withColumn("reason", F.when(is_deleted, "deleted"))
+        compacted = {number: starts[number] for number in starts if group.items[number].rules.compacted}
+        keyed = self._with_other_records(ruled, compacted)
+        place = F.col("place")
+        lives_on = F.coalesce(F.col("first_there") < F.col("expired_place"), F.lit(False))
+        reason = (
+            F.when(is_deleted, "deleted")
+            .when(~F.col("is_compacted") | place.isNull(), F.lit(None))
+            .when(F.col("key_digest").isNull(), "unkeyed")
+            .when(place < F.col("last_there"), "compacted")
+            .when(
+                (place <= F.col("expired_place")) & ~lives_on,
+                F.when(self._is_expired(), "expired").otherwise("compacted"),
+            )
+        )
+        return keyed.withColumn("reason", reason)
+
+    def _rule_row(self, number: int, log_start: int) -> tuple[int, int, bool, int | None]:
+        rules = self.group.items[number].rules
+        retention_ms = rules.delete_retention_ms
+        before = None if retention_ms is None else int(time.time() * 1000) - retention_ms
+        return number, log_start, rules.compacted, before
+
+    @staticmethod
+    def _is_expired() -> Any:
+        return F.col("is_tombstone") & F.coalesce(F.col("timestamp_ms") <= F.col("expired_before_ms"), F.lit(False))
+
+    def _with_other_records(self, ruled: DataFrame, starts: Mapping[int, int]) -> DataFrame:
+        """Add where the source has the keys of these records now, and the last tombstone that it was free to drop."""
+        keys = ruled.where(F.col("is_compacted") & F.col("key_digest").isNotNull()).select("number", "key_digest")
+        there = facts(self.group.source_now(starts), with_timestamp=self.group.kind.with_timestamp)
+        there = there.join(keys.distinct(), ["number", "key_digest"], "left_semi")
+        there = there.groupBy("number", "key_digest").agg(
+            F.min("place").alias("first_there"), F.max("place").alias("last_there")
+        )
+        expired = ruled.where(self._is_expired()).groupBy("number", "key_digest")
+        dropped = expired.agg(F.max("place").alias("expired_place"))
+        return ruled.join(there, ["number", "key_digest"], "left").join(dropped, ["number", "key_digest"], "left")
+
+
+def _difference(row: Any) -> ContentDifference:
+    is_outside = row["place"] is None
+    return ContentDifference(
+        kind=row["status"],
+        source_offset=row["place"],
+        target_offset=row["offset"],
+        detail=_OUTSIDE if is_outside else "",
+    )

@@ -1,0 +1,95 @@
+"""Check: Spark's own Kafka source has read both clusters again, and found the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult, records_of
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, PartitionContent, worst
+from airflow_provider_kafka_migration.jobs import independent_jobs
+from airflow_provider_kafka_migration.record.context import PhaseContext
+
+NAME = "independent"
+_SHOWN = 3
+
+
+def check(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckResult:
+    """Judge what the reader found.
+
+    It is NOT_RUN, by name and with the reason, where it could not run; if the spec asks for it by name, that is a
+    warning. What the source had deleted before Spark read it counts as compared only where the first comparison had
+    proven the partition before.
+
+    :param contents: results of the first comparison.
+    """
+    record = context.record
+    job = independent_jobs.read_job(record)
+    results = [] if job is None else independent_jobs.read_results(record, job)
+    if job is None or not results:
+        reason = independent_jobs.why_not(context)
+        if job is not None and not reason:
+            reason = independent_jobs.read_not_run(record, job) or "it has left no result"
+        return _not_run(context, reason or "there was nothing to compare")
+    return _judge(job, results, {item.key for item in contents if item.is_proven})
+
+
+def _not_run(context: PhaseContext, reason: str) -> CheckResult:
+    is_wanted = context.spec.validation.independent in ("all", "sample")
+    outcome = Outcome.WARNING if is_wanted else Outcome.NOT_RUN
+    return CheckResult(name=NAME, outcome=outcome, summary=f"NOT RUN: {reason}", findings=[f"not run: {reason}"])
+
+
+def _judge(job: IndependentJob, results: Sequence[IndependentResult], proven: set[tuple[str, int]]) -> CheckResult:
+    by_key = {result.key: result for result in results}
+    rows, findings = [], []
+    for item in job.ranges:
+        found = by_key.get(item.key)
+        outcome, problem = _outcome(found, is_proven=item.key in proven)
+        if problem:
+            findings.append(f"{item.topic}-{item.partition}: {problem}")
+        rows.append(_row(item.key, found, outcome))
+    return CheckResult(
+        name=NAME,
+        outcome=worst(Outcome(row["outcome"]) for row in rows),
+        summary=_summary(job, results),
+        partitions=rows,
+        findings=findings,
+    )
+
+
+def _row(key: tuple[str, int], found: IndependentResult | None, outcome: Outcome) -> dict[str, Any]:
+    row: dict[str, Any] = {"topic": key[0], "partition": key[1], "outcome": outcome.value}
+    if found is not None:
+        row |= found.model_dump(mode="json", exclude={"version", "migration_id", "job_digest", "range"})
+    return row
+
+
+def _outcome(found: IndependentResult | None, *, is_proven: bool) -> tuple[Outcome, str]:
+    if found is None:
+        return Outcome.WARNING, "the partition was not read"
+    if found.not_compared:
+        return Outcome.WARNING, f"the partition was not compared: {found.not_compared}"
+    if found.difference_count:
+        shown = ", ".join(
+            f"{item.kind} at source offset {item.source_offset}, target offset {item.target_offset}"
+            for item in found.differences[:_SHOWN]
+        )
+        return Outcome.FAILED, f"{found.difference_count} differences: {shown}"
+    if found.deleted_records and not is_proven:
+        return (
+            Outcome.WARNING,
+            f"{found.deleted_records} records of the target could not be compared: the source has deleted them",
+        )
+    return Outcome.PASSED, ""
+
+
+def _summary(job: IndependentJob, results: Sequence[IndependentResult]) -> str:
+    reader = results[0].reader
+    text = f"{records_of(results)} records equal in {len(job.ranges)} partitions, read by the {reader}"
+    if job.sample_seed is not None:
+        text += f"; a sample (seed {job.sample_seed}), {job.left_out} partitions were not drawn"
+    explained = sum(sum(result.explained.values()) for result in results)
+    text += f"; {explained} more on the target, as expected" if explained else ""
+    deleted = sum(result.deleted_records for result in results)
+    return text + (f"; {deleted} records were no longer on the source to compare with" if deleted else "")

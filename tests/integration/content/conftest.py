@@ -1,0 +1,66 @@
+"""A Spark session with Spark's Kafka source, and the independent proof of a copy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_kafka_migration.compare.independent import IndependentResults
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
+from airflow_provider_kafka_migration.documents.proof import TopicRules
+from airflow_provider_kafka_migration.spark import independent
+from harness.jars.spark_kafka_jars import jars
+from tests.integration.content.test_content_on_brokers import content_job
+from tests.integration.copy.copying import Copying
+
+Prove = Callable[..., list[IndependentResult]]
+
+
+@pytest.fixture(scope="package")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Spark's event log: what its history server shows."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="package")
+def spark(events: Path) -> Iterator[SparkSession]:
+    """A session with Spark's Kafka source."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("independent").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars()))
+    builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events.as_uri())
+    builder = builder.config("spark.eventLog.compress", "false").config("spark.sql.shuffle.partitions", "4")
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+def job_of(copy: Copying, rules: Mapping[str, TopicRules] | None = None, **fields: Any) -> IndependentJob:
+    """Compare what the other proof compares."""
+    ranges = content_job(copy).ranges
+    return IndependentJob(
+        **{"migration_id": copy.migration_id, "journal_location": copy.journal, "topics": rules or {}, "ranges": ranges}
+        | fields
+    )
+
+
+@pytest.fixture
+def prove(spark: SparkSession) -> Prove:
+    """Runs the proof of a copy and returns its results."""
+
+    def run(
+        copy: Copying, job: IndependentJob | None = None, clients: Clients | None = None
+    ) -> list[IndependentResult]:
+        wanted = job or job_of(copy)
+        store = copy.clients.store(copy.journal)
+        independent.prove(wanted, store, clients or copy.clients, spark)
+        return IndependentResults(wanted, store).read_all()
+
+    return run

@@ -1,0 +1,232 @@
+"""The independent proof as a check of the validation: when it runs, what it compares, and what its result means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from phase_world.jobs import MIGRATION
+from phase_world.world import World, Worlds
+
+from airflow_provider_kafka_migration.compare.independent import IndependentResults
+from airflow_provider_kafka_migration.compare.runner import ContentResults
+from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
+from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentJob
+from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
+    MigrationError,
+    SparkConnectorMissing,
+    SparkJobFailed,
+    ValidationFailed,
+)
+from airflow_provider_kafka_migration.jobs import independent_jobs
+from airflow_provider_kafka_migration.phases import validate
+from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+
+READER = "Kafka source of Spark 4.2.0"
+
+
+class Spark:
+    """Runs the jobs of the validation as Spark would; a ``JobRunner`` that knows no Spark.
+
+    :param judge: what the reader finds in a partition.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.ran: list[str] = []
+        self.fails: MigrationError | None = None
+        self.judge: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+        self.omits: set[tuple[str, int]] = set()
+
+    def submit(self, spec: Any, job_location: str, job_key: str, read_progress: Any) -> None:
+        raise AssertionError("jobs of Spark have a record")
+
+    def run(self, record: MigrationRecord, job: JobRef, read_progress: Any) -> None:
+        self.ran.append(job.name)
+        data = record.journal_store.get(job.key)
+        assert data is not None
+        if job.name == "verify":
+            content = ContentJob.parse(data)
+            for item, found in zip(content.ranges, self._world.verifier.verify(content.ranges)[::-1], strict=True):
+                ContentResults(content, record.journal_store).write(item, found)
+            return
+        if self.fails is not None:
+            raise self.fails
+        self._read_again(IndependentJob.parse(data), record)
+
+    def _read_again(self, job: IndependentJob, record: MigrationRecord) -> None:
+        results = IndependentResults(job, record.journal_store)
+        for item in job.ranges:
+            if item.key in self.omits or results.read(item) is not None:
+                continue
+            records = item.source_end_offset - item.source_start_offset
+            fields = {"range": item, "source_records": records, "target_records": records, "compared": records}
+            fields |= {"migration_id": job.migration_id, "job_digest": job.digest(), "reader": READER}
+            results.write(IndependentResult(**self.judge(fields)))
+
+    def find(self, record: Any, name: str) -> None:
+        return None
+
+    def start(self, record: Any, job: Any) -> Any:
+        raise AssertionError
+
+    def end(self, record: Any, submission: Any) -> None:
+        raise AssertionError
+
+    def taken_up(self, record: Any, submission: Any) -> None:
+        raise AssertionError
+
+
+@pytest.fixture
+def spark(worlds: Worlds) -> Spark:
+    """A validation on Spark, about to begin."""
+    return on_spark(worlds.at("validate"))
+
+
+def on_spark(world: World, **section: Any) -> Spark:
+    if section:
+        world.change_spec(validation=section)
+    spark = Spark(world)
+    world.context().runner = spark
+    return spark
+
+
+def run(spark: Spark) -> dict[str, Any]:
+    """Validate; return the check."""
+    context = spark._world.context()
+    validate.JOB_PHASE.run(context)
+    return check(spark._world)
+
+
+def check(world: World) -> dict[str, Any]:
+    data = world.stored("results/validation.json")
+    assert data is not None
+    result = json.loads(data)
+    found: dict[str, Any] = next(item for item in result["checks"] if item["name"] == "independent")
+    return {**found, "overall": result["outcome"]}
+
+
+def test_it_runs_after_the_first_comparison_and_its_reader_is_named(spark: Spark) -> None:
+    found = run(spark)
+    assert spark.ran == ["verify", "independent"]
+    assert (found["outcome"], found["overall"]) == ("PASSED", "PASSED")
+    assert READER in found["summary"]
+    assert {row["reader"] for row in found["partitions"]} == {READER}
+
+
+def test_a_difference_fails_and_keeps_what_is_on_the_target(spark: Spark) -> None:
+    difference = ContentDifference(kind="missing", source_offset=3)
+    spark.judge = lambda fields: {**fields, "difference_count": 1, "differences": [difference]}
+    with pytest.raises(ValidationFailed):
+        run(spark)
+    found = check(spark._world)
+    assert found["outcome"] == "FAILED"
+    assert "missing at source offset 3" in found["findings"][0]
+    assert spark._world.target.topics["orders"].configs["retention.ms"] == "-1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SparkConnectorMissing("Spark has no Kafka source here", next_step="-"),
+        ConnectionInvalid("Spark's Kafka source cannot use the source connection", next_step="-"),
+        SparkJobFailed("ended", next_step="-", details={"log": ["unresolved dependency: org.apache.spark#spark-sql"]}),
+    ],
+)
+def test_where_spark_cannot_it_is_not_run_by_name(spark: Spark, error: MigrationError) -> None:
+    spark.fails = error
+    found = run(spark)
+    assert (found["outcome"], found["overall"]) == ("NOT_RUN", "PASSED")
+    assert found["summary"].startswith("NOT RUN: Spark")
+
+
+def test_asked_for_by_name_it_is_a_warning_that_it_did_not_run(worlds: Worlds) -> None:
+    spark = on_spark(worlds.at("validate"), independent="all")
+    spark.fails = SparkConnectorMissing("Spark has no Kafka source here", next_step="-")
+    found = run(spark)
+    assert (found["outcome"], found["overall"]) == ("WARNING", "WARNING")
+
+
+def test_any_other_failure_is_one(spark: Spark) -> None:
+    spark.fails = SparkJobFailed("an executor was lost", next_step="-")
+    with pytest.raises(SparkJobFailed):
+        run(spark)
+    spark.fails = None
+    assert run(spark)["outcome"] == "PASSED"
+
+
+def test_switched_off_it_is_not_run(worlds: Worlds) -> None:
+    spark = on_spark(worlds.at("validate"), independent="off")
+    found = run(spark)
+    assert spark.ran == ["verify"]
+    assert (found["outcome"], found["overall"]) == ("NOT_RUN", "PASSED")
+    assert "validation.independent is off" in found["summary"]
+
+
+def test_a_partition_that_was_not_read_is_named(spark: Spark) -> None:
+    spark.omits = {("orders", 1)}
+    found = run(spark)
+    assert found["outcome"] == "WARNING"
+    assert found["findings"] == ["orders-1: the partition was not read"]
+
+
+def test_what_cannot_be_compared_is_named(spark: Spark) -> None:
+    spark.judge = lambda fields: {**fields, "compared": 0, "not_compared": "timestamps"}
+    found = run(spark)
+    assert found["outcome"] == "WARNING"
+    assert "was not compared: timestamps" in found["findings"][0]
+
+
+def test_a_sample_has_whole_partitions_and_a_seed(worlds: Worlds) -> None:
+    spark = on_spark(worlds.at("validate"), independent="sample", independent_sample="1B")
+    found = run(spark)
+    job = independent_jobs.read_job(spark._world.context().record)
+    assert job is not None
+    assert job.sample_seed is not None
+    assert (len(job.ranges), job.left_out > 0) == (1, True)
+    assert f"a sample (seed {job.sample_seed})" in found["summary"]
+    assert len(found["partitions"]) == 1
+
+
+def test_a_draw_can_be_repeated_and_is_kept_by_the_next_attempt(worlds: Worlds) -> None:
+    spark = on_spark(worlds.at("validate"), independent="sample", independent_sample="1B")
+    record = spark._world.context().record
+    spark.fails = SparkJobFailed("an executor was lost", next_step="-")
+    drawn = set()
+    for _ in range(4):
+        with pytest.raises(SparkJobFailed):
+            run(spark)
+        job = independent_jobs.read_job(record)
+        assert job is not None
+        drawn.add((job.sample_seed, job.ranges[0].key))
+    assert len(drawn) == 1
+    assert job.sample_seed is not None
+    content = ContentJob.parse(record.journal_store.get(f"{MIGRATION}/jobs/verify.json") or b"")
+    assert independent_jobs.draw(content.ranges, record.plan(), 1, job.sample_seed) == job.ranges
+
+
+def test_larger_sources_are_sampled_by_default(worlds: Worlds) -> None:
+    world = worlds.at("validate")
+    plan = world.context().record.plan()
+    assert independent_jobs._extent(None, plan, plan.total_bytes) == "all"
+    assert independent_jobs._extent(None, plan, plan.total_bytes - 1) == ("sample" if plan.total_bytes else "all")
+
+
+@pytest.mark.parametrize(
+    ("where", "conf"),
+    [
+        ("provided", {}),
+        ("/jars/a.jar,s3a://b/c.jar", {"spark.jars": "/jars/a.jar,s3a://b/c.jar"}),
+    ],
+)
+def test_where_spark_finds_its_source(where: str, conf: dict[str, str]) -> None:
+    assert independent_jobs.connector_conf(where) == conf
+
+
+def test_packages_have_the_version_of_the_installed_spark() -> None:
+    package = independent_jobs.connector_conf("packages")["spark.jars.packages"]
+    assert package.startswith("org.apache.spark:spark-sql-kafka-0-10_2.13:4.")
