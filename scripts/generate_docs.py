@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.operators.mirror import OPERATORS as MIRRO
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.record import finding_codes
-from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration, json_schema, load_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -162,12 +162,23 @@ evidence:
 """
 
 
+_MAY_CHANGE = """## What may change while a migration runs
+
+A task reads the spec when it starts, so a changed key counts from then on, also for a copy job that goes on. Each key
+may change until the end of the state in the table; the row of a key wins over that of its section. All others may
+change until the end of `{default}`: no cluster is written to before. A later change is refused with its old and new
+value (`FINGERPRINT_CHANGED`), and changes nothing. In a paused mirror the rules are those of `tail`.
+
+{table}"""
+
+
 def spec_page() -> str:
     """Tables of all sections, from the models."""
     parts = [GENERATED, _SPEC_HEAD.format(minimal=_MINIMAL)]
     parts += ["## Top level\n\n", _doc(MigrationSpec), _table(MigrationSpec)]
     for path, section in _sections(MigrationSpec, ""):
         parts += [f"## `{path}`\n\n", _doc(section), _table(section)]
+    parts.append(_MAY_CHANGE.format(default=advice.DEFAULT_UNTIL, table=advice.as_markdown()))
     return "".join(parts).rstrip("\n") + "\n"
 
 

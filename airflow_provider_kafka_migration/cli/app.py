@@ -25,7 +25,8 @@ _EPILOG = "Exit status: " + "; ".join(f"{int(code)} {meaning}" for code, meaning
 
 app = typer.Typer(
     name="kafka-migration",
-    help="Move a live Kafka cluster to another one, keeping the offsets, with signed proof.",
+    help="Move a live Kafka cluster to another one, keeping the offsets, with signed proof. Begin with validate, plan "
+    "and precheck; then run, resume and status.",
     epilog=_EPILOG,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,7 +46,10 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
+    """Move a live Kafka cluster to another one, keeping the offsets, with signed proof.
+
+    Begin with validate, plan and precheck; then run, resume and status.
+    """
 
 
 for command in (*plan.COMMANDS, *migrate.COMMANDS, abandon.abandon, *sealing_key.COMMANDS):

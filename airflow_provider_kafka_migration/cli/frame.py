@@ -90,7 +90,7 @@ _TASKS = (
 _CLEAR = re.compile(
     rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?(?: \(tail, too, if it has ended\))?"
 )
-_CLEAR_WITH_TAKEOVER = re.compile(r"\bclear the task with takeover=true \(CLI: --takeover\)")
+_RUN_WITH_TAKEOVER = re.compile(r"\bstart a new run with takeover \(CLI: --takeover\)")
 #: Commands that ``resume`` continues; others are run again.
 _RESUMED = ("run", "resume")
 
@@ -101,7 +101,7 @@ def next_step_for(command: str, text: str) -> str:
     :param command: name of the failed command.
     """
     again = "run `kafka-migration resume FILE`" if command in _RESUMED else "run the command again"
-    text = _CLEAR_WITH_TAKEOVER.sub(f"{again} with --takeover", text)
+    text = _RUN_WITH_TAKEOVER.sub(f"{again} with --takeover", text)
     text = _CLEAR.sub(again, text)
     text = text.replace("see the task's log", "see the messages above").replace("the task log", "the messages above")
     return commands_in(_once(text, again))

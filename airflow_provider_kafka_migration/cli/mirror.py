@@ -35,7 +35,7 @@ from airflow_provider_kafka_migration.cli.mirrors.import_properties import impor
 from airflow_provider_kafka_migration.cli.mirrors.verify import verify
 from airflow_provider_kafka_migration.cli.plan import plan
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
-from airflow_provider_kafka_migration.cli.status import Look, look, mirror_steps, raw_rows, screen, trouble_rows
+from airflow_provider_kafka_migration.cli.status import Look, holder, look, mirror_steps, raw_rows, screen, trouble_rows
 from airflow_provider_kafka_migration.cli.translate import translate_app
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
@@ -330,7 +330,7 @@ def _status_lines(
         "groups deleted": _deleted_text(data["groups_deleted"]),
         "heartbeat": _heartbeat_text(data["state_topics"]),
         "compared": _verified_text(data["verification"]),
-        "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
+        "held by": holder(found, seen),
         "last": f"{seen.ago(found.last.at)}: {found.last.reason}" if found.last else "",
         "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
         "refused": request.refused,
@@ -439,8 +439,11 @@ def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
         raise IllegalTransition(
             f"the mirror is {state}",
             where=Where(migration_id=spec.migration_id, phase=state.value),
-            next_step="start a new mirror with another migration_id (not with mirror.naming: identity in both "
-            "directions: all records would arrive twice)",
+            next_step="clients use its target now: to bring what they write there back, make the opposite mirror with "
+            "kafka-migration mirror fail-back FILE"
+            if state is State.PROMOTED
+            else "start a new mirror with another migration_id (not with mirror.naming: identity in both directions: "
+            "all records would arrive twice)",
         )
 
 

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, commands_in
+from airflow_provider_kafka_migration.journal.owner_process import Life
 from airflow_provider_kafka_migration.record.times import parse_iso, words
 from airflow_provider_kafka_migration.state import State
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 #: The approval that a state waits for.
 _APPROVALS = {State.DRAIN_READY: "cutover", State.AWAITING_CLIENT_SWITCH: "client_switch"}
+_ALIVE = {Life.RUNS: "its process runs", Life.ENDED: "its process has ended", Life.UNKNOWN: ""}
 #: States of which the copiers report progress, with their job.
 _COPYING = {State.SEED: "seed", State.TAIL: "tail", State.DRAIN_READY: "tail", State.CUTOVER: "tail"}
 
@@ -41,6 +43,7 @@ class Look:
     :param spent: seconds in each state, in the order of their first time; the present one until now.
     :param code: code of the approval that is waited for, as it was shown last; empty: it was not shown yet.
     :param in_airflow: the holder is a run of a DAG.
+    :param alive: whether the holder's process runs, as far as this machine can know.
     :param copied: the newest progress of the copy, as a sentence; empty: none is copying.
     :param producers: where producers write, in one sentence, while no freeze is open.
     """
@@ -51,6 +54,7 @@ class Look:
     code: str = ""
     shown_at: str = ""
     in_airflow: bool = False
+    alive: str = ""
     copied: str = ""
     producers: str = ""
 
@@ -85,6 +89,7 @@ def look(context: PhaseContext, found: Status) -> Look:
         code="" if shown is None else str(shown.details["code"]),
         shown_at="" if shown is None else shown.at,
         in_airflow=claim is not None and claim.owner.kind == "dag_run",
+        alive="" if claim is None or claim.owner.process is None else _ALIVE[claim.owner.process.life()],
         copied=_copied(context, found, now),
         producers=_producers(context, found),
     )
@@ -154,13 +159,14 @@ def next_steps(spec: MigrationSpec, found: Status, seen: Look) -> list[str]:
         return [
             "`kafka-migration precheck FILE` checks both clusters; `kafka-migration run FILE` starts the migration",
         ]
-    if found.freeze is not None or found.resume is None:
+    kind = _APPROVALS.get(found.state)
+    # An open freeze says itself what goes on and what frees the producers; but not the code that is waited for.
+    if found.resume is None or (found.freeze is not None and kind is None):
         return []
     if found.resume.is_done:
         return _after_the_end(spec, found)
     if "rollback" in found.resume.reason:
         return [found.resume.reason]
-    kind = _APPROVALS.get(found.state)
     if kind is not None:
         return list(_approval_steps(spec, kind, seen))
     return list(_work_steps(found, seen))
@@ -208,14 +214,14 @@ def mirror_steps(found: Status, seen: Look) -> list[str]:
     """Return what a person does next with a mirror; an open freeze has its own commands."""
     if found.state is None:
         return ["`kafka-migration mirror plan FILE` shows what it will do; `kafka-migration mirror run FILE` starts it"]
-    if found.freeze is not None:
-        return []
     if found.state is State.PAUSED:
         return ["to let it go on: `kafka-migration mirror resume FILE`"]
     if found.state is State.PROMOTED:
         return ["to mirror back what clients write to the target: `kafka-migration mirror fail-back FILE`"]
     if found.state.is_terminal:
         return ["nothing: it has ended; a new mirror needs another migration_id"]
+    if found.freeze is not None:
+        return []
     if found.state is not State.TAIL or found.working_state is not found.state:
         return list(_work_steps(found, seen))
     run = "in Airflow: clear the task mirror" if seen.in_airflow else "`kafka-migration mirror run FILE`"
@@ -253,13 +259,18 @@ def _rows(found: Status, seen: Look, silence: str, file: str) -> Iterator[tuple[
     )
     yield "copied", seen.copied
     yield "SILENT", silence
-    yield (
-        "held by",
-        f"{found.owner} since {found.claimed_since}, {seen.ago(found.claimed_since or '')}" if found.owner else "",
-    )
+    yield "held by", holder(found, seen)
     yield "last", f"{seen.ago(found.last.at)}: {found.last.reason}" if found.last else ""
     yield "validation", found.validation
     yield "phases", ", ".join(f"{state} {words(seconds)}" for state, seconds in seen.spent.items())
+
+
+def holder(found: Status, seen: Look) -> str:
+    """Return who holds the migration, since when, and whether that process still runs; empty: nobody."""
+    if not found.owner:
+        return ""
+    alive = f"; {seen.alive}" if seen.alive else ""
+    return f"{found.owner} since {found.claimed_since}, {seen.ago(found.claimed_since or '')}{alive}"
 
 
 def _state_text(found: Status, seen: Look) -> str:

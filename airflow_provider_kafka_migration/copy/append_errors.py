@@ -46,7 +46,8 @@ def too_large(sent: Sent, what: str, where: Where) -> TooLarge | RecordTooLarge:
     return RecordTooLarge(
         f"a single record, in a batch of {sent.size_bytes} bytes, is larger than the target topic accepts",
         where=where,
-        next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
+        next_step="clear the task: it raises max.message.bytes of the target topic for the copy. If the record is "
+        "named again, no request to the target's brokers can hold it: raise their socket.request.max.bytes",
         details={"offset": sent.source_offset, "batch_bytes": sent.size_bytes},
     )
 

@@ -93,7 +93,9 @@ class OffsetLayout:
                 f"{source_offset}",
                 where=copy.where(self._job),
                 next_step=self._job.after_foreign_data(
-                    copy.spec.topic, "delete the target topic and start again, or set offsets.on_mismatch: mapped"
+                    copy.spec.topic,
+                    "find and stop whoever else writes to the target topic; then set offsets.on_mismatch: mapped "
+                    "(or, if its offsets must stay equal, delete the target topic) and clear the task",
                 ),
                 details={"extra_markers": extra, "source_offset": source_offset},
             )
@@ -113,7 +115,8 @@ class OffsetLayout:
                 f"{why} for {copy.write.total_records} records exceeds the budget for holes",
                 where=copy.where(self._job),
                 next_step="raise offsets.max_markers, offsets.max_markers_per_record and offsets.max_fill_time, or let "
-                "the partition become mapped (offsets.mode: auto, offsets.on_mismatch: mapped)",
+                "the partition become mapped (offsets.on_mismatch: mapped), if its offsets need not stay equal; then "
+                "clear the task",
                 details={
                     "markers": copy.write.markers + count,
                     "records": copy.write.total_records,

@@ -12,7 +12,7 @@ in :mod:`~.mirrors.promotion_freeze`; the methods, the limit and the lift are th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -280,9 +280,7 @@ def _put_acls(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
             )
         topics = sorted({topic for topic, _ in record.partitions()})
         check_closed(source, listing.acls, topics)
-        # What an earlier attempt has added, and could not remove, is this one's to remove, too.
-        others = tuple(acl for acl in listing.acls if acl not in all_planned_acls(record))
-        bindings = deny_bindings(others, topics, OwnPrincipal.of(record.spec, source))
+        bindings = _denials(record, source, listing.acls, topics)
         # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
         entry = record.journal.step(
             steps.FREEZE_ACLS,
@@ -297,6 +295,26 @@ def _put_acls(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
             _seconds_to_stop(context, attempt)
             _raise_failures(record, source.admin.create_acls(some), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
+
+
+def count_denials(record: MigrationRecord, source: Cluster) -> int:
+    """Return how many DENY bindings a freeze would create now; none unless ACLs stop the producers.
+
+    What keeps a freeze from being made at all is for the precheck and the freeze to say.
+    """
+    if record.spec.cutover.freeze != "acl":
+        return 0
+    topics = sorted({topic for topic, _ in record.partitions()})
+    try:
+        return len(_denials(record, source, source.admin.describe_acls().acls, topics))
+    except FreezeFailed:
+        return 0
+
+
+def _denials(record: MigrationRecord, source: Cluster, acls: Sequence[Acl], topics: list[str]) -> list[Acl]:
+    # What an earlier attempt has added, and could not remove, is this one's to remove, too.
+    others = tuple(acl for acl in acls if acl not in all_planned_acls(record))
+    return deny_bindings(others, topics, OwnPrincipal.of(record.spec, source))
 
 
 def planned_acls(record: MigrationRecord, attempt: str) -> list[Acl]:
@@ -467,9 +485,13 @@ def _stopping(
 def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
     """Free producers that a request of this process has stopped after they were freed; no claim is needed.
 
+    Once clients may be on the target, or if a newer attempt is in force, it does nothing.
+
     :raises StillFrozen: they could not be freed. Unless another owner has taken over, the journal has the freeze open
         again, so that whoever runs goes on trying.
     """
+    if standing(context.record, attempt) is not Standing.OVER:
+        return
     try:
         unfreeze(context, attempt)
     except MigrationError as error:

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     JournalTampered,
     MigrationError,
+    PhaseOver,
     StillFrozen,
     StorageUnavailable,
     Transient,
@@ -26,6 +27,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
 from airflow_provider_kafka_migration.freeze.frozen import planned_acls
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import Standing
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -77,6 +79,8 @@ class FreezePatience:
         self._last: FreezeAttempt | None = None
         self._attempt: FreezeAttempt | None = None
         self._acls: list[Acl] = []
+        #: it has ended, also by people who abandoned the migration after READY
+        self._is_over = False
         self._is_known = False
         self._tries = 0
 
@@ -121,6 +125,7 @@ class FreezePatience:
     def _see(self, record: MigrationRecord, attempt: FreezeAttempt | None) -> None:
         self._last = attempt
         self._acls = planned_acls(record, attempt.key) if attempt is not None else []
+        self._is_over = attempt is not None and frozen.standing(record, attempt) is Standing.OVER
         self._attempt = attempt if attempt is not None and attempt.is_open else None
         self._is_known = True
 
@@ -176,10 +181,21 @@ class FreezePatience:
         while True:
             self._look()
             if self._last is not None:
+                self._check_not_ready(self._last, error)
                 last = self._lift(self._last, last)
             if self._left() <= 0:
                 raise last from error
             self._pause(last)
+
+    def _check_not_ready(self, attempt: FreezeAttempt, error: StillFrozen) -> None:
+        """Raise :class:`PhaseOver` if clients may be on the target: the step had journaled it before it failed."""
+        if attempt.ready and not self._is_over:
+            raise PhaseOver(
+                f"{steps.READY} is journaled, so producers stay stopped",
+                where=error.where,
+                next_step="clear cutover.floor_guard, which continues from there; do not free the producers",
+                details={"cause": error.as_dict()},
+            ) from error
 
     def _lift(self, attempt: FreezeAttempt, error: StillFrozen) -> StillFrozen:
         """Try to lift once; return why it failed."""

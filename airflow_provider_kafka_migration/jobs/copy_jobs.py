@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec.advice import JOB_FIELDS, begin_again
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def planned_partitions(spec: MigrationSpec, plan: Plan) -> dict[TopicPartition, 
     """Return all partitions of the plan that are copied, in the form that copiers need."""
     found = {}
     for topic in plan.topics:
-        on_mismatch = spec.offsets.on_mismatch_of(topic.name) if spec.offsets.by_topic else None
+        on_mismatch = _on_mismatch(spec, topic.name)
         for item in topic.partitions:
             if item.left_out:
                 continue
@@ -112,6 +113,37 @@ def build_job(
     )
 
 
+def renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:
+    """Return the job for another run: what it copies stays; the owner, and what may still change, are the present ones.
+
+    :param job: a seed's or a tail's.
+    """
+    name: Literal["seed", "tail"] = "seed" if job.name == "seed" else "tail"
+    present = build_job(record, source, name, [], job)
+    # After a takeover, copiers must belong to the current owner.
+    fields = {"generation", *JOB_FIELDS}
+    update = {field: getattr(present, field) for field in fields} | {"lanes": with_policies(record.spec, job.lanes)}
+    return job.model_copy(update=update)
+
+
+def with_policies(spec: MigrationSpec, lanes: Iterable[CopyLane]) -> list[CopyLane]:
+    """Return lanes whose partitions have the present policy for offsets that cannot be kept."""
+    return [
+        lane.model_copy(
+            update={
+                "partitions": [
+                    item.model_copy(update={"on_mismatch": _on_mismatch(spec, item.topic)}) for item in lane.partitions
+                ]
+            }
+        )
+        for lane in lanes
+    ]
+
+
+def _on_mismatch(spec: MigrationSpec, topic: str) -> Literal["mapped", "fail"] | None:
+    return spec.offsets.on_mismatch_of(topic) if spec.offsets.by_topic else None
+
+
 def provenance_settings(spec: MigrationSpec, plan: Plan) -> ProvenanceSettings | None:
     """How copied records are marked; None unless topics have the same names in both directions.
 
@@ -124,7 +156,7 @@ def provenance_settings(spec: MigrationSpec, plan: Plan) -> ProvenanceSettings |
             raise Terminal(
                 f"records cannot be marked with where they come from: the {name} cluster reports no cluster id",
                 where=Where(migration_id=spec.migration_id, cluster=name),
-                next_step="use mirror.naming: default, which tells clusters by their aliases",
+                next_step=f"{begin_again(spec)} and mirror.naming: default, which tells clusters by their aliases",
             )
     return ProvenanceSettings(
         header=spec.mirror.provenance_header,

@@ -131,8 +131,10 @@ class Claim:
         return details
 
 
+#: How a person decides that another owner's claim ends. A run takes over only once, so clearing one does not help.
+_TAKE_OVER = "start a new run with takeover (CLI: --takeover)"
 #: Added for an owner that has no takeover left.
-_USED = ". The takeover of this run has been used: start a new run with takeover, which is a new decision"
+_USED = ". The takeover of this run has been used: each is one decision"
 
 
 def held_by_another(holder: Claim, migration_id: str, owner: Owner, *, used: bool = False) -> ClaimHeld:
@@ -148,9 +150,11 @@ def held_by_another(holder: Claim, migration_id: str, owner: Owner, *, used: boo
     return ClaimHeld(
         f"the migration is held by {holder.owner}{other} (acting: {holder.owner.actor}{which}) since {holder.since}",
         where=Where(migration_id=migration_id),
-        next_step=(ended if life is Life.ENDED else "let it end, or release it (kafka-migration release FILE)")
-        + "; if it is dead or must stop, take over with takeover=true "
-        "(CLI: --takeover): its next write is then refused" + (_USED if used else ""),
+        next_step=(
+            ended if life is Life.ENDED else "let it end, or have its owner release it (kafka-migration release FILE)"
+        )
+        + f"; if it is dead or must stop, {_TAKE_OVER}: its next write is then refused"
+        + (_USED if used else ""),
         details={
             "kind": holder.owner.kind,
             "identity": holder.owner.identity,
@@ -169,8 +173,8 @@ def taken_over_before(owner: Owner, by: Claim, migration_id: str, *, used: bool 
         f"{owner} has lost the migration to {by.owner} (generation {by.generation}) at {by.since}, and may not "
         "claim it again although it has no holder now",
         where=Where(migration_id=migration_id),
-        next_step="stop; nothing was written. Continue with a new run or command, which needs no takeover; to continue "
-        "here, clear the task with takeover=true (CLI: --takeover)" + (_USED if used else ""),
+        next_step="stop; nothing was written. Continue with a new run or command, which needs no takeover"
+        + (_USED if used else ""),
         details={"generation": None, "holder": None, "taken_over_by": str(by.owner), "taken_over_at": by.since},
     )
 
@@ -189,8 +193,7 @@ def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimL
     return ClaimLost(
         what,
         where=Where(migration_id=migration_id),
-        next_step="stop: this run may change nothing more. To continue here, clear the task with takeover=true (CLI: "
-        "--takeover)",
+        next_step=f"stop: this run may change nothing more. To continue nevertheless, {_TAKE_OVER}",
         details={
             "generation": claim.generation if claim else None,
             "holder": str(holder.owner) if holder else None,

@@ -1,7 +1,8 @@
 """Which fields of a spec may change during its migration, and the journal's record of the spec.
 
-The fingerprint covers clusters and buckets. This module covers all other fields: limits and timeouts may change at any
-time; fields that decide *what* is migrated and *how offsets are kept* may change only before any cluster is touched.
+The fingerprint covers clusters and buckets. This module covers all other fields, by the table in
+:mod:`~..spec.advice`: limits and timeouts may change at any time; fields that decide *what* is migrated and *how
+offsets are kept* may change only before any cluster is touched.
 """
 
 from __future__ import annotations
@@ -17,62 +18,9 @@ from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPE
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, JournalConflict, Where
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.spec import OPTIONAL_SECTIONS
+from airflow_provider_kafka_migration.spec.advice import may_change, may_grow, refused_change
 from airflow_provider_kafka_migration.spec.conflicts import CONNECTIONS, SECRETS
-from airflow_provider_kafka_migration.state import FORWARD, State, position
-
-#: The last state in which a field, or all fields of a section, may change. The longest matching path applies;
-#: for all others it is :data:`DEFAULT_UNTIL`.
-MAY_CHANGE_UNTIL: Mapping[str, State] = {
-    "description": State.VALIDATING,
-    # Other credentials for the same cluster; the fingerprint checks that it is the same one.
-    "source": State.VALIDATING,
-    "target": State.VALIDATING,
-    "storage.conn_id": State.VALIDATING,
-    # Limits: they never decide what is copied, and have no effect after the seed.
-    "seed.max_concurrent_partitions": State.VALIDATING,
-    "seed.slice_seconds": State.VALIDATING,
-    "seed.max_bytes_per_second": State.VALIDATING,
-    # A person decides these when a partition has stopped because of them.
-    "offsets.on_source_gap": State.DRAIN_READY,
-    "offsets.on_overtaken_tombstones": State.DRAIN_READY,
-    "offsets.on_source_truncation": State.DRAIN_READY,
-    "topology.follow_new": State.DRAIN_READY,
-    "topology.on_source_drift": State.VALIDATING,
-    "topology.on_topic_deleted": State.DRAIN_READY,
-    "topology.refresh_interval": State.DRAIN_READY,
-    "groups.early_sync": State.DRAIN_READY,
-    "groups.early_sync_interval": State.DRAIN_READY,
-    "groups.uncommitted": State.VALIDATING,
-    "groups.on_deleted": State.VALIDATING,
-    "groups.deleted_after": State.VALIDATING,
-    "schemas.interval": State.VALIDATING,
-    "schemas.max_parallel_requests": State.VALIDATING,
-    "schemas.on_conflict": State.VALIDATING,
-    "schemas.source_registry": State.DRAIN_READY,
-    "schemas.strict": State.DRAIN_READY,
-    "tail": State.VALIDATING,
-    "cutover": State.VALIDATING,
-    # A freeze has to be lifted the way it was made, and sentinels that were written are waited for.
-    "cutover.freeze": State.DRAIN_READY,
-    "cutover.producer_freeze_webhook": State.DRAIN_READY,
-    "cutover.sentinel": State.DRAIN_READY,
-    "approvals": State.VALIDATING,
-    "validation": State.VALIDATING,
-    "evidence": State.VALIDATING,
-    "spark": State.VALIDATING,
-    "notifications": State.VALIDATING,
-    "metrics": State.VALIDATING,
-    # It says what may happen after the switch, and nothing of it happens in this migration.
-    "way_back": State.VALIDATING,
-    "waive": State.VALIDATING,
-    "mirror.sync_groups": State.VALIDATING,
-    "mirror.sync_interval": State.VALIDATING,
-    "mirror.target_retention": State.VALIDATING,
-    "mirror.state_topics": State.VALIDATING,
-}
-
-#: No cluster is written to before the end of this state.
-DEFAULT_UNTIL = State.PRECHECK
+from airflow_provider_kafka_migration.state import State
 
 #: Fields that are mappings with free keys; they are compared as a whole.
 MAPPINGS = frozenset(
@@ -84,12 +32,6 @@ MAPPINGS = frozenset(
 _HASHED = frozenset({"notifications.kwargs", "spark.conf"})
 _URL_WITH_MORE = re.compile(r"(?i)^[a-z][a-z0-9+.-]*://(?:[^/@]*@|[^?#]*[?#])")
 _HASH = "sha256:"
-
-#: Lists that may still grow in later states: leaving more out changes nothing that was done before.
-MAY_GROW_UNTIL: Mapping[str, State] = {
-    # New groups come while the copy runs, and each one in migrated topics changes the codes of the approvals.
-    "groups.exclude": State.DRAIN_READY,
-}
 
 #: Fields that may change from a plain value, once required, to a reference: presumably the same address.
 _MAY_BECOME_REFERENCES = frozenset({"cutover.producer_freeze_webhook"})
@@ -119,7 +61,8 @@ def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str,
         if last is None:
             entry = journal.step_once(SPEC_RECORDED, None, {"sha256": digest, "fields": fields}, reason="spec recorded")
         else:
-            _refuse_late_changes(journal, {path: changes[path] for path in changes if _matters(path, fields)})
+            mattering = {path: changes[path] for path in changes if _matters(path, fields)}
+            _refuse_late_changes(journal, mattering, str(spec.get("kind", "migration")))
             details = {"sha256": digest, "fields": fields, "changes": changes}
             # Keyed by the entry it replaces: of several tasks with the same change, only one records it.
             entry = journal.step_once(SPEC_CHANGED, str(last.seq), details, reason=f"changed: {', '.join(changes)}")
@@ -135,16 +78,6 @@ def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str,
 def last_spec(journal: Journal) -> JournalEntry | None:
     """Return the entry that holds the spec in force, flat, in ``details["fields"]``."""
     return journal.find_step(SPEC_CHANGED) or journal.find_step(SPEC_RECORDED)
-
-
-def may_change_until(path: str) -> State:
-    """Return the last state in which a field of the spec may change."""
-    parts = path.split(".")
-    for length in range(len(parts), 0, -1):
-        until = MAY_CHANGE_UNTIL.get(".".join(parts[:length]))
-        if until is not None:
-            return until
-    return DEFAULT_UNTIL
 
 
 def flatten(spec: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -221,18 +154,12 @@ def _matters(path: str, fields: Mapping[str, Any]) -> bool:
     return path != "mirror.two_way" or fields.get("mirror.naming") == "identity"
 
 
-def _place(state: State) -> int:
-    """Return the index of a state on the path; beyond its end for a state off the path."""
-    found = position(state)
-    return len(FORWARD) if found is None else found
-
-
 def _only_grows(path: str, change: Mapping[str, Any], working: State) -> bool:
-    """Return whether a list has only grown, in a state in which it still may."""
-    until = MAY_GROW_UNTIL.get(path)
-    if until is None or _place(working) > _place(until):
+    """Return whether a list has only grown, or a value was added where none was, in a state in which it still may."""
+    if not may_grow(path, working):
         return False
-    return set(change["old"] or ()) <= set(change["new"] or ())
+    old, new = change["old"], change["new"]
+    return not old or (isinstance(old, list) and isinstance(new, list) and set(old) <= set(new))
 
 
 _AGAIN = " (with mirror.naming: identity in both directions all records would then arrive twice: put them back)"
@@ -240,12 +167,12 @@ _AGAIN = " (with mirror.naming: identity in both directions all records would th
 _GRANTS = " (a mirror that says nothing about acls.write_grants has at_cutover; earlier it had at_once)"
 
 
-def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]]) -> None:
+def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]], kind: str) -> None:
     working = journal.working_state or State.PLANNED
     late = {
         path: change
         for path, change in changes.items()
-        if _place(working) > _place(may_change_until(path))
+        if not may_change(path, working)
         and not _became_reference(path, change)
         and not _only_grows(path, change, working)
     }
@@ -255,14 +182,9 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
     raise FingerprintChanged(
         f"the spec has changed in fields that may no longer change: {listing}",
         where=Where(migration_id=journal.migration_id, phase=working.value),
-        next_step="put the old values back, or roll back and start a new migration with another migration_id"
+        next_step=refused_change(late, working, kind)
         + (_AGAIN if any(path.startswith("mirror.") for path in late) else "")
-        + (_GRANTS if "acls.write_grants" in late else "")
-        + "".join(
-            f" ({path} may still grow until {until}: keep what it had)"
-            for path, until in MAY_GROW_UNTIL.items()
-            if path in late and _place(working) <= _place(until)
-        ),
+        + (_GRANTS if "acls.write_grants" in late else ""),
         details={"changes": {path: dict(change) for path, change in late.items()}},
     )
 

@@ -8,7 +8,7 @@ be killed, repeated, or run twice at the same time.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, build_manifest, joined, read_gaps
 from airflow_provider_kafka_migration.documents.copy import (
@@ -36,6 +36,7 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 PHASE: Final = "backup"
 #: A backup writes to no cluster, so it takes no producer id.
@@ -144,11 +145,28 @@ def _stop_here(context: PhaseContext, source: BackupSource) -> None:
     context.journal_store.put(context.key(keys.TAIL_STOP), stop.canonical())
 
 
+def _settings(spec: MigrationSpec, *, follow: bool) -> dict[str, Any]:
+    """Return the fields of the job that the spec decides, and that a job which goes on takes from the present one."""
+    section = spec.tail if follow else spec.seed
+    return {
+        "segment_max_bytes": spec.seed.segment_max_bytes,
+        "segment_linger_seconds": spec.tail.segment_linger.total_seconds() if follow else 0.0,
+        "max_concurrent_partitions": spec.seed.max_concurrent_partitions,
+        "slice_seconds": section.slice_seconds,
+        "on_source_gap": spec.offsets.on_source_gap,
+        "max_bytes_per_second": section.max_bytes_per_second,
+        "metrics": copy_jobs.metrics_settings(spec),
+    }
+
+
 def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
     """Return the unfinished job, which keeps the ends it was given first, or a new job."""
     spec, former = context.spec, context.record.job(PHASE)
     if former is not None and not _is_over(context.record) and (former.stop_key is not None) == follow:
-        return former
+        renewed = former.model_copy(update=_settings(spec, follow=follow))
+        if renewed != former:
+            context.journal_store.put(copy_jobs.job_key(context.record, PHASE), renewed.canonical())
+        return renewed
     partitions = _partitions(source)
     if not follow:
         stable = context.source.wire.list_offsets(list(partitions), "stable")
@@ -173,14 +191,8 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
             for lane in lanes
             if lane.partitions
         ],
-        segment_max_bytes=spec.seed.segment_max_bytes,
-        segment_linger_seconds=spec.tail.segment_linger.total_seconds() if follow else 0.0,
-        max_concurrent_partitions=spec.seed.max_concurrent_partitions,
-        slice_seconds=spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
-        on_source_gap=spec.offsets.on_source_gap,
-        max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
         stop_key=context.key(keys.TAIL_STOP) if follow else None,
-        metrics=copy_jobs.metrics_settings(spec),
+        **_settings(spec, follow=follow),
     )
     context.journal_store.put(copy_jobs.job_key(context.record, PHASE), job.canonical())
     return job

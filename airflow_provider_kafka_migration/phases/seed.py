@@ -22,11 +22,10 @@ from airflow_provider_kafka_migration.planning.follow import lanes_with
 from airflow_provider_kafka_migration.record import keys, producer_ids, steps
 from airflow_provider_kafka_migration.record.context import Cluster, JobRef, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
-from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
+from airflow_provider_kafka_migration.topics.large_batches import make_room
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
@@ -51,11 +50,12 @@ def prepare(context: PhaseContext) -> Step:
     recopy(context, PHASE, job)
     late_ids.before_copied_again(context, PHASE, job)
     make_missing(context, PHASE, job)
+    make_room(context, PHASE)
     done = context.journal.find_step(steps.SEED_DONE)
     if done is not None and not _behind(record, context.target, job):
         try_to_put_back_target(context)
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
-    renewed = _renewed(record, context.source, job)
+    renewed = copy_jobs.renewed(record, context.source, job)
     if renewed != record.job(PHASE):
         context.journal_store.put(copy_jobs.job_key(record, PHASE), renewed.canonical())
     return job_ref(record, PHASE)
@@ -105,25 +105,6 @@ def _without_dropped(record: MigrationRecord, job: CopyJob) -> CopyJob:
         return job
     planned = copy_jobs.planned_partitions(record.spec, record.plan())
     return job.model_copy(update={"lanes": lanes_with(job, planned, {})})
-
-
-def _renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:
-    """Return the job for another run: the stop offsets stay; the owner and the limits are the current ones."""
-    section = record.spec.seed
-    return job.model_copy(
-        update={
-            # After a takeover, copiers must belong to the current owner.
-            "generation": record.journal.generation,
-            "max_concurrent_partitions": section.max_concurrent_partitions,
-            "slice_seconds": section.slice_seconds,
-            "max_bytes_per_second": section.max_bytes_per_second,
-            # A person may have changed this policy because a partition had stopped at a gap.
-            "on_source_gap": record.spec.offsets.on_source_gap,
-            "tombstones": tombstone_settings(record.spec, source, record.plan(), job.tombstones),
-            # Likewise ``schemas.strict``, because a partition had stopped at an id that nobody knows.
-            "schema_ids": schema_id_settings(record),
-        }
-    )
 
 
 def _write_job(record: MigrationRecord, source: Cluster) -> CopyJob:

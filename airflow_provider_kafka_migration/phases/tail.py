@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.record.offset_maps import job_figures
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.schemas.settings_left import try_to_put_back_target
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics.large_batches import make_room
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 from airflow_provider_kafka_migration.way_back.old_groups import OldGroupSync
 
@@ -64,6 +65,7 @@ def prepare(context: PhaseContext) -> Step:
     recopy(context, PHASE, written)
     late_ids.before_copied_again(context, PHASE, written)
     make_missing(context, PHASE, written)
+    make_room(context, PHASE)
     return job_ref(record, PHASE)
 
 

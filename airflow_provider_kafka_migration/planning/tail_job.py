@@ -63,7 +63,7 @@ def write(record: MigrationRecord, source: Cluster, former: CopyJob | None) -> C
         for lane in base.lanes
         if lane.half != "backup"
     ]
-    job = copy_jobs.build_job(record, source, "tail", lanes, base)
+    job = copy_jobs.build_job(record, source, "tail", copy_jobs.with_policies(record.spec, lanes), base)
     planned = copy_jobs.planned_partitions(record.spec, record.plan())
     # Partitions that were dropped from the plan are no longer copied; the follower picks up those that were added.
     job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})

@@ -36,6 +36,8 @@ COPY_SETTINGS: Final = "copy_settings"
 PARTITIONS_FOLLOWED: Final = "partitions_followed"
 TOPOLOGY_COPIED: Final = "topology_copied"
 #: Journaled before the bindings, the quotas and the user are created.
+#: Topics with records that are larger than the copy-time limit, and the limit that they get.
+LARGE_BATCHES: Final = "large_batches"
 ACLS_CREATING: Final = "acls_creating"
 ACLS_REMOVED: Final = "acls_removed"
 QUOTAS_SETTING: Final = "quotas_setting"

@@ -260,7 +260,8 @@ class Apicurio:
             raise SchemaIdConflict(
                 f"{len(conflicts)} schemas cannot keep their ids: {'; '.join(conflicts[:5])}",
                 where=self._rest.where,
-                next_step="use schemas.ids: translate, or remove the foreign schemas; nothing was written",
+                next_step="remove the foreign schemas; nothing was written. To keep them, "
+                "begin again with schemas.ids: translate and another migration_id",
                 details={"conflicts": conflicts},
             )
         return set(known)
@@ -368,7 +369,8 @@ class Apicurio:
         return SchemaIdIgnored(
             f"{len(names)} schemas cannot get their ids and versions: {'; '.join(names[:5])}: {reason}",
             where=self._rest.where,
-            next_step="see Apicurio's own log for the reason, or use schemas.ids: translate",
+            next_step="see Apicurio's own log for the reason; if it cannot be mended, "
+            "begin again with schemas.ids: translate and another migration_id",
             details={"schemas": names},
         )
 
@@ -405,7 +407,8 @@ class Apicurio:
             raise RegistryRefused(
                 f"the versions of {subject} in Apicurio have other names than Confluent's API gives them",
                 where=self._rest.where,
-                next_step="exclude the subject, or use schemas.ids: translate",
+                next_step="begin again with schemas.ids: translate, or without the subject (schemas.exclude), and "
+                "another migration_id",
             )
         return found
 

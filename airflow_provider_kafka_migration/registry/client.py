@@ -243,7 +243,8 @@ class Registry:
                 f"the {self.role} registry registered id {id}, version {version} of {subject} "
                 f"as id {found.id}, version {found.version}",
                 where=self._rest.where,
-                next_step="use schemas.ids: translate for this registry, and delete the version that it has registered",
+                next_step="delete the version that it has registered; this registry needs schemas.ids: translate: "
+                "begin again with that key and another migration_id",
                 details={"subject": subject, "id": id, "version": version, "got": [found.id, found.version]},
             )
         return found
@@ -471,7 +472,10 @@ def _not_permitted(message: str) -> tuple[type[MigrationError], str]:
     """Tell the cases of code 42205 apart; only the text of the answer does."""
     text = message.lower()
     if "overwrite" in text:
-        return SchemaIdConflict, "use schemas.ids: translate, or remove the foreign schema from the target"
+        return SchemaIdConflict, (
+            "remove the foreign schema from the target; to keep it, begin again with schemas.ids: translate and "
+            "another migration_id"
+        )
     if "not in import mode" in text:
         return NotInImportMode, "set the mode of the subject to IMPORT first"
     if "cannot import" in text:

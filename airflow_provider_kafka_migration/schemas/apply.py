@@ -47,6 +47,7 @@ from airflow_provider_kafka_migration.schemas.references import (
 )
 from airflow_provider_kafka_migration.schemas.snapshot import MAX_FAILURES_IN_ROW, RegistrySnapshot
 from airflow_provider_kafka_migration.schemas.written import Written
+from airflow_provider_kafka_migration.spec.advice import begin_again
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.registry.client import Registry
@@ -344,7 +345,8 @@ class Apply:
                 f"version {key[1]} of subject {key[0]} was not registered, because the target registry ignores fixed "
                 f"ids: {self.applied.ids_ignored}",
                 where=self._record.where(PHASE, cluster="target"),
-                next_step="use schemas.ids: translate for this registry, and delete the version that it has registered",
+                next_step="delete the version that it has registered; this registry needs schemas.ids: translate, so "
+                f"{begin_again(self._record.spec)} and that key",
             )
         if key[0] in self._unwritable:
             return self._unwritable[key[0]]
@@ -427,7 +429,8 @@ class Apply:
             f"another schema has been registered under id {planned.target_id} since the target registry was read, so "
             f"version {key[1]} of subject {key[0]} cannot keep it",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="use schemas.ids: translate, or remove the foreign schema from the target",
+            next_step="remove the foreign schema from the target, or copy all others with schemas.on_conflict: report; "
+            f"to keep both, {begin_again(self._record.spec)} and schemas.ids: translate",
             details={"id": planned.target_id, "context": context},
         )
 
@@ -507,8 +510,8 @@ class Apply:
             f"{place.version} of {place.subject}, which this migration has not registered, to be the same schema: it "
             "stays live",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="delete that version on the target if nobody needs it, or leave the subject out "
-            "(schemas.exclude); then clear the task",
+            next_step="delete that version on the target if nobody needs it, or copy all others with "
+            "schemas.on_conflict: report; then clear the task",
             details={"subject": place.subject, "version": place.version},
         )
 
@@ -594,8 +597,7 @@ class Apply:
             raise RegistryRefused(
                 "Apicurio's own API, which can keep schema ids, does not answer under the host of the target registry",
                 where=self._record.where(PHASE, cluster="target"),
-                next_step="make /apis/registry/v3 reachable under the URL of the connection, or use schemas.ids: "
-                "translate",
+                next_step="make /apis/registry/v3 reachable under the URL of the connection",
             )
         own_api.import_schemas([rows[key] for key in batch])
         for key in batch:

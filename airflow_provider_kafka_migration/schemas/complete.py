@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.schemas.sync import Reason, synchronize
 #: What could not be read and is a schema; levels and modes that could not be read are findings of the validation.
 _SCHEMAS = ("source: subject ", "target: subject ", "source: schema id ", "target: schema id ")
 _SHOWN = 5
-_OTHER_WAYS = ", leave the subjects out (schemas.exclude), or copy all others with schemas.on_conflict: report"
+_OTHER_WAYS = ", or copy all others with schemas.on_conflict: report"
 
 
 def synchronize_completely(context: PhaseContext, pair: RegistryPair, *, reason: Reason) -> SchemasResult:

@@ -139,7 +139,7 @@ def _loop_error(loop: Sequence[VersionKey]) -> SchemaReferenceLoop:
     chain = " -> ".join(f"{subject} version {version}" for subject, version in [*loop, loop[0]][:12])
     return SchemaReferenceLoop(
         f"schemas of the source registry refer to each other in a circle: {chain}",
-        next_step="no registry accepts such schemas; check that the registry's answers are its own, or exclude these "
-        "subjects with schemas.exclude",
+        next_step="no registry accepts such schemas; check that the registry's answers are its own; to leave these "
+        "subjects out, begin again with schemas.exclude and another migration_id",
         details={"versions": [f"{subject}:{version}" for subject, version in loop]},
     )

@@ -450,8 +450,7 @@ class _Pass:
         return SchemaConflicts(
             f"the target registry contradicts the plan in {len(conflicts)} places; {conflicts[0].what}",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="resolve the conflicts on the target, leave the subjects out (schemas.exclude), use schemas.ids: "
-            "translate, or copy all others with schemas.on_conflict: report",
+            next_step="resolve the conflicts on the target, or copy all others with schemas.on_conflict: report",
             details={"conflicts": [item.model_dump(mode="json") for item in conflicts[:100]]},
         )
 

@@ -81,7 +81,7 @@ _EXPIRED = (
 )
 
 _THROTTLED = (
-    "ask less of the bucket: lower seed.lanes, seed.max_concurrent_partitions or max_bytes_per_second, raise "
+    "ask less of the bucket: lower seed.max_concurrent_partitions or seed.max_bytes_per_second, or raise "
     "seed.segment_max_bytes; or ask its owner for a higher limit; then clear the task"
 )
 

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseResult
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec.advice import begin_again
 from airflow_provider_kafka_migration.topics.configs import (
     RETENTION,
     changes,
@@ -30,6 +31,12 @@ PHASE = "topology_copy"
 COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
 
 
+def largest_batch_bytes(record: MigrationRecord, topic: str) -> int:
+    """Return the largest batch that a target topic accepts during the copy, as far as the migration raises it."""
+    found = [int(entry.details["batch_bytes"].get(topic, 0)) for entry in record.journal.steps(steps.LARGE_BATCHES)]
+    return max([COPY_TIME_BATCH_BYTES, *found])
+
+
 def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
     """Write and journal the settings of all topics of the plan, except merged ones: nothing is ever set on those.
 
@@ -45,7 +52,9 @@ def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -
         before = known[topic.target_name].before if topic.target_name in known else here.before
         known[topic.target_name] = TopicSettings(
             before=before,
-            copy_time=copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES),
+            copy_time=copy_time_configs(
+                topic, plan.target, max_batch_bytes=largest_batch_bytes(record, topic.target_name)
+            ),
             final=dict(topic.target_configs),
         )
     settings = CopySettings(migration_id=record.migration_id, topics=dict(sorted(known.items())))
@@ -279,7 +288,7 @@ def config_failure(record: MigrationRecord, failures: dict[str, ItemError]) -> M
     return TopologyRefused(
         kind.what,
         where=kind.where,
-        next_step="correct these configs on the source, or make a new plan that excludes them "
-        "(topology.config_exclude)",
+        next_step="correct these configs on the source, then clear the task; to leave them out, "
+        f"{begin_again(record.spec)} and topology.config_exclude",
         details=details,
     )

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec.advice import begin_again
 
 PHASE = "topology_copy"
 
@@ -31,10 +32,6 @@ PHASE = "topology_copy"
 TOPICS_PER_ENTRY = 100
 
 
-_FOREIGN = (
-    "delete these topics on the target, rename (topics.rename) or exclude them, or allow copying into them next to the "
-    "data of others (offsets.on_foreign_writer: transactional)"
-)
 _WIDER = "partitions are never removed: delete these (empty) topics on the target, or add partitions on the source"
 #: Adopted topics hold data of clients or of another tool, so the advice never asks anyone to remove any of it.
 _FOREIGN_TO_ADOPTION = "exclude these topics ({key}): what they hold was neither adopted nor left out by the plan"
@@ -196,6 +193,28 @@ def _excluding_key(spec: MigrationSpec) -> str:
     return "way_back.exclude" if spec.is_way_back else "topics.exclude"
 
 
+def _after_foreign(spec: MigrationSpec, topic: str) -> str:
+    """Return what to do about data of others once the precheck has passed: the selection may no longer change."""
+    if spec.is_way_back:
+        return leave_out_of_way_back(topic)
+    if spec.adopt is not None:
+        return (
+            "what these topics hold was neither adopted nor left out by the plan, so delete nothing; "
+            f"{begin_again(spec)} and topics.exclude"
+        )
+    return (
+        "delete these topics on the target, then clear the task; to keep them, "
+        f"{begin_again(spec)} and topics.rename, topics.exclude or offsets.on_foreign_writer: transactional"
+    )
+
+
+def _after_wider(spec: MigrationSpec) -> str:
+    if spec.adopt is None:
+        return _WIDER
+    add = "add partitions on the source, then clear the task"
+    return add if spec.is_way_back else f"{add}; or {begin_again(spec)} and topics.exclude"
+
+
 def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
     """Raise for topics that must not be touched, all of them in one error.
 
@@ -213,9 +232,9 @@ def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence])
         raise ForeignData(
             f"{len(foreign)} target topics hold data that is not from this migration: {', '.join(list(foreign)[:10])}",
             where=record.where(PHASE, cluster="target", topic=first),
-            next_step=leave_out_of_way_back(next(topic.name for topic in plan.topics if topic.target_name == first))
-            if record.spec.is_way_back
-            else fix_of_foreign(record.spec) or _FOREIGN,
+            next_step=_after_foreign(
+                record.spec, next(topic.name for topic in plan.topics if topic.target_name == first)
+            ),
             details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
         )
     wider = {
@@ -229,7 +248,7 @@ def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence])
         raise TopologyRefused(
             f"{len(wider)} target topics have more partitions than the source: {', '.join(list(wider)[:10])}",
             where=record.where(PHASE, cluster="target", topic=next(iter(wider))),
-            next_step=fix_of_wider(record.spec) or _WIDER,
+            next_step=_after_wider(record.spec),
             details={"topics": wider},
         )
     _refuse_narrow(record, plan, present)
@@ -248,7 +267,8 @@ def _refuse_narrow(record: MigrationRecord, plan: Plan, present: Mapping[str, Pr
         raise TopologyRefused(
             f"{len(narrow)} shared target topics have fewer partitions than the source: {', '.join(list(narrow)[:10])}",
             where=record.where(PHASE, cluster="target", topic=next(iter(narrow))),
-            next_step="add partitions together with those who write to these topics, or exclude the topics",
+            next_step="add partitions together with those who write to these topics, then clear the task; to leave "
+            f"them out, {begin_again(record.spec)} and topics.exclude",
             details={"topics": narrow},
         )
 
@@ -263,7 +283,8 @@ def _refuse_drift(record: MigrationRecord, plan: Plan, present: Mapping[str, Pre
         raise TopologyRefused(
             f"{len(drifted)} target topics have other configs than the source: {', '.join(list(drifted)[:10])}",
             where=record.where(PHASE, cluster="target", topic=next(iter(drifted))),
-            next_step="make them equal, or set topology.on_config_drift to overwrite_with_source or keep_target",
+            next_step="make them equal, then clear the task; to have them overwritten or kept instead, "
+            f"{begin_again(record.spec)} and another topology.on_config_drift",
             details={"topics": drifted},
         )
 

@@ -279,8 +279,9 @@ def _free_first(context: PhaseContext, forward: MigrationRecord) -> dict[str, An
             f"webhook, are not free: {error.what}",
             where=error.where,
             next_step=f'make the receiver answer `unfreeze` of "{name}" as done (its owners may have to free the '
-            "producers of the old cluster themselves), or correct cutover.producer_freeze_webhook and webhook_secret "
-            "or what they refer to; then clear cutover.floor_guard, or run `kafka-migration way-back resume FILE`. "
+            "producers of the old cluster themselves), or add cutover.producer_freeze_webhook if the spec no longer "
+            "has it, or correct cutover.webhook_secret or what they refer to; then clear cutover.floor_guard, or run "
+            "`kafka-migration way-back resume FILE`. "
             "Clients must not return before; do not free the producers of the new cluster",
             details=error.details,
         ) from error

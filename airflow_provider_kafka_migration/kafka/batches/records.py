@@ -386,7 +386,8 @@ def record_too_large(offset: int, batch_bytes: int, limit: int | None) -> Record
     return RecordTooLarge(
         f"a single record needs a batch of {batch_bytes} bytes, but the target topic accepts at most {limit}",
         where=Where(offset=offset),
-        next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
+        next_step="clear the task: it raises max.message.bytes of the target topic for the copy. If the record is "
+        "named again, no request to the target's brokers can hold it: raise their socket.request.max.bytes",
         details={"offset": offset, "batch_bytes": batch_bytes, "max_batch_bytes": limit},
     )
 

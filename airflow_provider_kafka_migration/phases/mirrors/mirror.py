@@ -49,6 +49,7 @@ from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics.large_batches import make_room
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ def prepare(context: PhaseContext) -> Step:
     recopy(context, JOB, written)
     late_ids.before_copied_again(context, JOB, written)
     make_missing(context, JOB, written)
+    make_room(context, JOB)
     # Before the job begins: a short job could otherwise end before anybody has told it where to stop.
     requests.stop_if_asked(record, context.source)
     return job_ref(record, JOB)

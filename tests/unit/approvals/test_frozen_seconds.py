@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
 from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.phases import floor_guard, freeze
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -128,6 +129,28 @@ def test_of_two_people_the_second_one_confirms_that_producers_are_stopped(
     assert attempt is not None
     assert attempt.requested_at - attempt.stopped_at == timedelta(seconds=5)
     assert "counted from the second answer" in request.make_facts(context, "cutover").body
+
+
+@pytest.mark.parametrize(("method", "denials"), [("acl", 3000), ("manual", 0)])
+def test_many_denials_take_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, denials: int
+) -> None:
+    context = make_context(tmp_path, state=State.DRAIN_READY, cutover={"freeze": method})
+    acls = tuple(Acl("TOPIC", "orders", "LITERAL", f"User:{n}", "*", "WRITE", "ALLOW") for n in range(3000))
+    admin = context.source.admin
+    monkeypatch.setattr(admin, "describe_acls", lambda **_: AclListing(True, acls), raising=False)
+    own = frozen.OwnPrincipal("source", "User:migration", True, "")
+    monkeypatch.setattr(frozen.OwnPrincipal, "of", lambda *_: own)
+    facts = request.make_facts(context, "cutover")
+    assert facts.facts["denials"] == denials
+    assert ("3,000 DENY ACLs stop them" in facts.body) is bool(denials)
+    one, two = (
+        request.estimate_freeze_seconds(
+            partitions=0, group_count=0, lag=0, window_seconds=2.0, handover_seconds=1.0, denials=count
+        )
+        for count in (0, 3000)
+    )
+    assert two - one == 3.0
 
 
 def test_what_an_older_release_has_written_is_read(tmp_path: Path) -> None:

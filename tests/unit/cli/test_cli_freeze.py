@@ -77,6 +77,10 @@ def test_status_shows_an_overdue_freeze_one_without_end_and_ready(
     journal.transition(State.AWAITING_CLIENT_SWITCH, "test")
     found = json.loads(invoke("status", spec_file, "--json").stdout)["freeze"]
     assert (found["standing"], found["overdue"]) == ("switching", False)
+    journal.step(steps.APPROVAL_SHOWN, "client_switch", {"code": "5e6f7a8b"})
+    shown = " ".join(invoke("status", spec_file).stdout.split())
+    assert f"`kafka-migration resume {spec_file} --approve 5e6f7a8b`" in shown, "with the code, beside the way out"
+    assert f"`kafka-migration abandon {spec_file}`" in shown
     journal.step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
     assert json.loads(invoke("status", spec_file, "--json").stdout)["freeze"] is None
 

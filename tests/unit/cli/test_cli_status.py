@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -89,6 +91,16 @@ def test_a_migration_of_airflow_is_answered_there(invoke: Any, spec_file: Path, 
     assert "in Airflow: Required Actions, task approve_client_switch, with the code 5e6f7a8b" in text
     assert f"`kafka-migration resume {spec_file} --takeover`" in text
     assert "held by dag_run orders/manual__1" in text
+
+
+def test_it_says_whether_the_holder_still_runs(invoke: Any, spec_file: Path, tmp_path: Path) -> None:
+    here = OwnerProcess.of_this_process()
+    at(tmp_path, State.SEED, Owner("cli", "ann@desk", "ann", here))
+    assert "; its process runs" in shown(invoke, spec_file)
+    journal = Journal(LocalStore(str(tmp_path / "journal")), "orders-1")
+    gone = replace(here, pid=2**22 + 1)
+    journal.claim(Owner("cli", "ann@desk", "ann", gone), takeover=True)
+    assert "; its process has ended" in shown(invoke, spec_file)
 
 
 def test_the_lag_of_a_tail_has_its_age_and_its_worst_partition(invoke: Any, spec_file: Path, tmp_path: Path) -> None:

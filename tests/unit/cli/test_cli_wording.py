@@ -92,8 +92,8 @@ def test_no_advice_of_the_core_speaks_of_tasks_on_the_command_line() -> None:
         ),
         (
             "run",
-            "stop; to continue here, clear the task with takeover=true (CLI: --takeover)",
-            f"stop; to continue here, {RESUME} with --takeover",
+            "stop; to continue nevertheless, start a new run with takeover (CLI: --takeover)",
+            f"stop; to continue nevertheless, {RESUME} with --takeover",
         ),
         ("run", "clear the task that writes it (seed or tail)", RESUME),
         ("run", "clear topology_copy, then this task", RESUME),

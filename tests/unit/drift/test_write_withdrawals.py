@@ -49,7 +49,7 @@ class AccessAdmin(FakeAdmin):
         self.users = {"alice", "bob"}
         self.values: dict[QuotaEntity, dict[str, float]] = {CLIENT: {"producer_byte_rate": 1000.0}}
 
-    def describe_acls(self, broker_id: int | None = None) -> AclListing:
+    def describe_acls(self, *, broker_id: int | None = None) -> AclListing:
         return AclListing(True, tuple(sorted(self.acls)))
 
     def create_acls(self, acls: Iterable[Acl]) -> dict[Acl, None]:

@@ -129,10 +129,10 @@ def test_a_takeover_that_stays_set_is_used_once(open_journal: OpenJournal) -> No
     assert open_journal(one, takeover="once").generation == 2, "the other tasks of the run are the same owner"
     second = open_journal(two, takeover="once")
     assert second.generation == 3, "another run is another decision"
-    with pytest.raises(ClaimHeld, match="start a new run with takeover"):
+    with pytest.raises(ClaimHeld, match="takeover of this run has been used"):
         open_journal(one, takeover="once")
     second.release()
-    with pytest.raises(ClaimLost, match="start a new run with takeover"):
+    with pytest.raises(ClaimLost, match="takeover of this run has been used"):
         open_journal(one, takeover="once")
     assert open_journal(Owner("dag_run", "kafka_migration/run-c", "plan"), takeover="once").generation == 4
 
@@ -141,7 +141,7 @@ def test_a_run_that_held_it_before_does_not_take_it_from_the_next_holder(open_jo
     """Its takeover was about the owner at its start, whether or not there was one."""
     open_journal(takeover="once").release()
     open_journal(BOB)
-    with pytest.raises(ClaimHeld, match="start a new run"):
+    with pytest.raises(ClaimHeld, match="takeover of this run has been used"):
         open_journal(takeover="once")
 
 

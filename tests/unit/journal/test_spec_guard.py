@@ -14,13 +14,12 @@ from airflow_provider_kafka_migration.documents.journal import SPEC_RECORDED
 from airflow_provider_kafka_migration.errors import ClaimLost, FingerprintChanged
 from airflow_provider_kafka_migration.journal.spec_guard import (
     MAPPINGS,
-    MAY_CHANGE_UNTIL,
     flatten,
     guard_spec,
     last_spec,
-    may_change_until,
 )
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.advice import KEYS, key_of
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -129,6 +128,22 @@ def test_the_list_of_excluded_groups_may_still_grow(open_local: OpenJournal) -> 
     with pytest.raises(FingerprintChanged) as caught:
         guard_spec(journal, changed("groups.exclude", [*given, "anonymous.*", "more"]))
     assert "grow" not in caught.value.next_step
+
+
+def test_an_address_that_is_missing_may_be_added_and_no_other_one_used(open_local: OpenJournal) -> None:
+    """Without it nobody could free the producers whom a webhook has stopped."""
+    without = copy.deepcopy(SPEC)
+    without["cutover"] |= {"producer_freeze_webhook": None}
+    journal = open_local()
+    guard_spec(journal, without)
+    go_to(journal, State.CUTOVER)
+    assert list(guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze"))) == [
+        "cutover.producer_freeze_webhook"
+    ]
+    with pytest.raises(FingerprintChanged, match=r"cutover\.producer_freeze_webhook"):
+        guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze2"))
+    with pytest.raises(FingerprintChanged, match=r"cutover\.producer_freeze_webhook"):
+        guard_spec(journal, without)
 
 
 def test_there_and_back_and_there_again(open_local: OpenJournal) -> None:
@@ -267,14 +282,14 @@ def _mappings(model: Any, above: str = "") -> set[str]:
 def test_the_paths_are_the_specs() -> None:
     """A field that is renamed in the spec must be renamed here."""
     assert _mappings(MigrationSpec) == MAPPINGS
-    for path in MAY_CHANGE_UNTIL:
+    for path in KEYS:
         place: Any = MigrationSpec
         for part in path.split("."):
             assert part in place.model_fields, path
             place = place.model_fields[part].annotation
-    assert may_change_until("cutover.drain_timeout") is State.VALIDATING
-    assert may_change_until("cutover.sentinel") is State.DRAIN_READY
-    assert may_change_until("anything.new") is State.PRECHECK
+    assert key_of("cutover.drain_timeout").until is State.VALIDATING
+    assert key_of("cutover.sentinel").until is State.DRAIN_READY
+    assert key_of("anything.new").until is State.PRECHECK
 
 
 @pytest.mark.parametrize(("naming", "matters"), [("default", False), ("identity", True)])

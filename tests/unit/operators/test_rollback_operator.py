@@ -11,7 +11,7 @@ from airflow_provider_kafka_migration.dag import build_rollback_dag
 from airflow_provider_kafka_migration.errors import IllegalTransition, SpecInvalid
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.operators.migration import KafkaMigrationRollbackOperator
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationRollbackOperator, MigrationOperator
 from airflow_provider_kafka_migration.provider.params import params_from_spec, recorded_run_spec
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -52,6 +52,16 @@ def test_the_spec_comes_from_the_journal(spec: MigrationSpec) -> None:
     assert recorded_run_spec(params_from_spec(spec)) == spec
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, False), ({"withdraw_access": True}, True)])
+def test_the_run_says_whether_access_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], expected: bool
+) -> None:
+    task = build_rollback_dag().get_task("rollback")
+    assert isinstance(task, KafkaMigrationRollbackOperator)
+    monkeypatch.setattr(MigrationOperator, "execute", lambda self, _: dict(self.options))
+    assert task.execute({"params": given}) == {"withdraw_access": expected}  # type: ignore[typeddict-item]
+
+
 def test_connections_may_be_others(spec: MigrationSpec) -> None:
     found = recorded_run_spec(where(spec, target="kafka_target_by_night"))
     assert found.target.conn_id == "kafka_target_by_night"
@@ -60,7 +70,7 @@ def test_connections_may_be_others(spec: MigrationSpec) -> None:
 
 def test_its_form_asks_for_the_journal_only() -> None:
     dag = build_rollback_dag()
-    assert set(dag.params) == {"migration_id", "journal", "storage", "source", "target", "takeover"}
+    assert set(dag.params) == {"migration_id", "journal", "storage", "source", "target", "takeover", "withdraw_access"}
     assert dag.params["takeover"] is True
 
 

@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable, Transient
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin.access import AclListing
 from airflow_provider_kafka_migration.kafka.admin.groups import (
     GroupDescription,
     GroupListing,
@@ -131,6 +132,9 @@ class FakeAdmin:
         self.topics: dict[str, str | ItemError] = {"orders": "", "__consumer_offsets": ""}
         #: brokers that know other topics than the rest, or do not answer
         self.other_brokers: dict[int, dict[str, str | ItemError] | BrokerUnreachable] = {}
+
+    def describe_acls(self, *, broker_id: int | None = None) -> AclListing:
+        return AclListing(authorizer=True)
 
     def describe_topics(self, names: Iterable[str] | None = None, **_: Any) -> dict[str, TopicFacts]:
         return self._described(self.topics, names)

@@ -11,7 +11,7 @@ from phase_world.admin import REFUSED, SimAdmin
 from phase_world.outside import Killed
 from phase_world.registries import SECTION
 from phase_world.returning import Returns
-from phase_world.world import KEYS, SIGNING_KEY, World, Worlds, without_probes
+from phase_world.world import KEYS, PRODUCER_ACL, SIGNING_KEY, World, Worlds, without_probes
 
 from airflow_provider_kafka_migration.approvals import abandon, answers, check
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, Responder
@@ -86,6 +86,15 @@ def test_producers_are_free_and_the_end_is_signed(world: World) -> None:
     assert bundle.outcome is Outcome.ABANDONED
     assert bundle.cutover["abandoned"]["by"] == ["ann"]
     assert bundle.cutover["abandoned"]["target"] == {"partitions": 3, "late": {}, "records": 0, "unchecked": {}}
+
+
+def test_producers_may_no_longer_write_to_the_target(worlds: Worlds) -> None:
+    world = worlds.at("approve_switch", acls={"write_grants": "at_cutover"})
+    assert PRODUCER_ACL in (world.target.acls or ())
+    answer(world)
+    result = world.run("abandon")
+    assert result.details["problems"] == []
+    assert PRODUCER_ACL not in (world.target.acls or ())
 
 
 def test_nobody_acknowledges_a_switch_that_was_abandoned(world: World) -> None:

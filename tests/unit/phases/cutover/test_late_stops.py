@@ -535,6 +535,31 @@ def test_a_source_that_cannot_take_the_acls_back_stays_open_for_the_watch(
     assert world.denied == set()
 
 
+@pytest.mark.parametrize("method", ["acl", "webhook"])
+def test_once_clients_may_be_on_the_target_nobody_is_freed(
+    worlds: Worlds, receiver: Receiver, producers: Producers, method: str
+) -> None:
+    """The last step could not lift because the journal was away; READY was in it, and only the answer was lost."""
+    phase = "cutover.floor_guard"
+    world = worlds.at(phase) if method == "acl" else by_webhook(receiver, phase)
+    tried: list[int] = []
+
+    def step() -> PhaseResult:
+        if not tried:
+            tried.append(1)
+            world.run(phase)
+        raise StillFrozen("the journal cannot be read")
+
+    patience = FreezePatience(world.spec, world.context, lambda _: None, sleep=world.clock.sleep, now=world.clock.now)
+    with pytest.raises(PhaseOver, match="producers stay stopped"):
+        patience.run(step)
+    attempt = world.context().record.freeze()
+    assert attempt is not None
+    frozen.take_back(world.context(), attempt)
+    assert world.denied == ({"User:shop"} if method == "acl" else set())
+    assert producers.stopped == (method == "webhook")
+
+
 # -- a freeze that was given up and not lifted ------------------------------------------------------------------------
 
 

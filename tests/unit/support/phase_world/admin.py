@@ -185,7 +185,7 @@ class SimAdmin:
         """See ``ConfigsAdmin.alter_topic_configs``."""
 
         def act() -> dict[str, ItemError | None]:
-            for name, values in changes.items():
+            for name, values in changes.items() if not validate_only else ():
                 configs = self._state.topics[name].configs
                 for key, value in values.items():
                     configs.pop(key, None)
@@ -193,7 +193,8 @@ class SimAdmin:
                         configs[key] = value
             return dict.fromkeys(changes)
 
-        return self._call("alter_topic_configs", act, changes=str(sorted(changes)) if changes else "")
+        changed = str(sorted(changes)) if changes and not validate_only else ""
+        return self._call("alter_topic_configs", act, changes=changed)
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
