@@ -66,8 +66,8 @@ Moves a live Kafka cluster to another one: topics, records, offsets, consumer gr
 ```
 
 **Any task may be cleared at any time.** The task finds earlier work in the journal, verifies it on the clusters and
-ends immediately. The copy continues from the target's end. Nothing on the source is changed before `cutover.freeze`,
-and nothing is ever deleted there.
+ends immediately. The runbook lists the few that are cleared together (*The one rule*). The copy continues from the
+target's end. Nothing on the source is changed before `cutover.freeze`, and nothing is ever deleted there.
 
 **Two tasks wait for a person** (tab *Required Actions*): `approve_cutover` and `approve_client_switch`. Both show what
 will happen and a code of 8 characters; type the code and choose. If the page has been open for long, or the task was

@@ -287,7 +287,10 @@ ROWS: tuple[Phase, ...] = (
     Phase(
         "cutover.floor_guard",
         "Checks that nothing was cut off on the target. After it: READY_FOR_CLIENT_SWITCH.\n\n"
-        "**Red?** Data is missing on the target; the partitions are listed. Do not switch.",
+        "**Red?** If the journal has the step `ready_for_client_switch`, clear this task, or go on at "
+        "`approve_client_switch`. Otherwise do not switch: data is missing on the target, and the error lists the "
+        "partitions. Remove the cause, delete these topics on the target, and clear `tail`, and `drain_ready` with "
+        "downstream.",
         "floor_guard:run",
         state=State.CUTOVER,
         leads_to=State.AWAITING_CLIENT_SWITCH,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ class Run:
             if failed or state == "failed":
                 raise HarnessError(self._story(failed))
             if time.monotonic() > deadline:
-                raise HarnessError(f"the run has not ended in {_RUN_SECONDS / 60:g} minutes: {states}")
+                raise HarnessError(waiting_story(states, self._progress))
             if self._in_tail is not None and states.get(TAIL) == "running":
                 self._in_tail()
                 self._in_tail = None
@@ -164,6 +165,18 @@ class Run:
             with contextlib.suppress(HarnessError):
                 text += log_story(name, self._airflow.task_log(self._dag_id, self.run_id, name))
         return text
+
+
+def waiting_story(states: Mapping[str, str | None], progress: Mapping[str, str]) -> str:
+    """Say what a run that does not end waits for, and how busy the machine is: the usual reason."""
+    over = ("success", "skipped", "upstream_failed", None, "")
+    waiting = [
+        f"  {name} ({state})" + (f": {progress[name]}" if progress.get(name) else "")
+        for name, state in states.items()
+        if state not in over
+    ]
+    load = f"the machine's load is {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+    return "\n".join([f"the run has not ended in {_RUN_SECONDS / 60:g} minutes; {load}; it waits for", *waiting])
 
 
 def log_story(task_id: str, log: str) -> str:

@@ -288,7 +288,7 @@ class ReadWatch:
             copy.key: copy
             for copy in self._copies
             if (copy.spec.verdict is Verdict.TRANSACTIONAL or not self._job.target_deletes)
-            and (copy.key not in self._known or self._known[copy.key].noted_target_offset < 0)
+            and not self._is_noted(copy.key)
         }
         for name in _WRITING_JOBS if wanted and self._job.name in _WRITING_JOBS else ():
             data = self._store.get(f"{self._job.migration_id}/progress/{name}.json")
@@ -296,6 +296,11 @@ class ReadWatch:
                 copy = wanted.get((row["topic"], row["partition"]))
                 if copy is not None and row.get("topic_id", "") in ("", copy.spec.topic_id):
                     self._take_row(copy, row)
+
+    def _is_noted(self, key: tuple[str, int]) -> bool:
+        """Return whether a slice of this version has noted anything of a partition."""
+        known = self._known.get(key)
+        return known is not None and max(known.noted_target_offset, known.first_end_offset) >= 0
 
     def _take_row(self, copy: PartitionCopy, row: Mapping[str, Any]) -> None:
         """Take the position of a row of a progress document, if it is known and later than the one known so far."""

@@ -79,6 +79,8 @@ class FreezePatience:
         self._last: FreezeAttempt | None = None
         self._attempt: FreezeAttempt | None = None
         self._acls: list[Acl] = []
+        #: it has ended, also by people who abandoned the migration after READY
+        self._is_over = False
         self._is_known = False
         self._tries = 0
 
@@ -123,6 +125,7 @@ class FreezePatience:
     def _see(self, record: MigrationRecord, attempt: FreezeAttempt | None) -> None:
         self._last = attempt
         self._acls = planned_acls(record, attempt.key) if attempt is not None else []
+        self._is_over = attempt is not None and frozen.standing(record, attempt) is Standing.OVER
         self._attempt = attempt if attempt is not None and attempt.is_open else None
         self._is_known = True
 
@@ -186,7 +189,7 @@ class FreezePatience:
 
     def _check_not_ready(self, attempt: FreezeAttempt, error: StillFrozen) -> None:
         """Raise :class:`PhaseOver` if clients may be on the target: the step had journaled it before it failed."""
-        if attempt.ready:
+        if attempt.ready and not self._is_over:
             raise PhaseOver(
                 f"{steps.READY} is journaled, so producers stay stopped",
                 where=error.where,

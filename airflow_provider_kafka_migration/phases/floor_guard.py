@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.record.freeze_attempt import (
 )
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
+from airflow_provider_kafka_migration.spec.advice import begin_again
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts
@@ -93,15 +94,26 @@ def find_violations(target: Cluster, document: OffsetMapDocument) -> list[Violat
     return judge(document, wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest"))
 
 
+def _after_loss(record: MigrationRecord) -> str:
+    """Return what to do about lost records; until clients may switch, the copy brings them again."""
+    if _is_ready(record):
+        return f"the client switch stays blocked; {words.WAY_OUT}"
+    if record.spec.adopt is not None:
+        return f"delete nothing there, because not all of it was copied by this migration: {begin_again(record.spec)}"
+    return (
+        "then delete these topics on the target, and clear tail, and drain_ready and what follows it: the tail creates "
+        "them again, and copies them from the source's log start; then approve the cutover again"
+    )
+
+
 def violated(record: MigrationRecord, violations: list[Violation]) -> FloorViolated:
     """Return the error that names the partitions."""
     first = violations[0]
     return FloorViolated(
         f"{len(violations)} target partitions have lost copied records: {first}",
         where=record.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
-        next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election); the "
-        "client switch stays blocked: delete these topics on the target and migrate them again"
-        + (f"; {words.WAY_OUT}" if _is_ready(record) else ""),
+        next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election), and "
+        f"stop it; {_after_loss(record)}",
         details={"violations": [item.as_dict() for item in violations]},
     )
 

@@ -33,6 +33,9 @@ WEBHOOK_TOKEN = "e2e-token-of-the-webhook-s-address"
 NOTIFIER_TOKEN = "e2e-notifier-token"
 SIGNING_KEY = "5e" * 32
 
+#: Tasks of the DAG that run only when a person has chosen so.
+CHOSEN = {"abandon", "rollback"}
+
 #: Long: on a busy machine Spark alone takes a minute to start.
 WAIT_SECONDS = 900.0
 

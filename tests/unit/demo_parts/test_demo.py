@@ -17,7 +17,7 @@ from rich.console import Console
 from airflow_provider_kafka_migration.pages import approval
 from airflow_provider_kafka_migration.provider.params import spec_from_params
 from airflow_provider_kafka_migration.spec import parse_spec
-from demo.drive import code_in, log_story, params
+from demo.drive import code_in, log_story, params, waiting_story
 from demo.groups import GROUPS, Groups, Switched, _read_from_before
 from demo.schemas import SchemasVerdict
 from demo.screen import Screen, progress_text
@@ -98,6 +98,7 @@ def verdict(**changes: Any) -> Verdict:
         "evidence_path": Path("build/demo/evidence.json"),
         "evidence_verified": True,
         "evidence_says": "verified",
+        "independent": {"records": 100, "differences": 0, "reader": "Spark"},
         "seconds": 12.34,
     }
     return Verdict(**{**good, **changes})
@@ -111,8 +112,8 @@ def problems(found: Verdict, failed: list[Any] | None = None) -> list[str]:
 def test_the_summary_has_exactly_the_promised_keys() -> None:
     summary = verdict().summary()
     assert list(summary) == [
-        *("migration_id", "states", "topics", "groups", "schemas", "frozen_seconds", "evidence_path"),
-        *("evidence_verified", "seconds"),
+        *("migration_id", "states", "topics", "groups", "schemas", "frozen_seconds", "independent"),
+        *("evidence_path", "evidence_verified", "seconds"),
     ]
     assert summary["schemas"] == {"subjects": 6, "versions": 8, "ids_kept": True, "decoded_records": 4000}
     assert set(summary["topics"][0]) == {"name", "source_records", "target_records", "content_equal", "offsets_equal"}
@@ -180,6 +181,16 @@ def test_a_failed_task_is_told_by_its_error_first() -> None:
     story = log_story("seed", log)
     assert story.splitlines()[:3] == ["", "it's [so]", "the log of seed ends:"]
     assert log_story("seed", "only this").splitlines() == ["", "the log of seed ends:", "only this"]
+
+
+def test_a_run_that_does_not_end_says_what_it_waits_for() -> None:
+    states = {"plan": "success", "tail": "running", "drain_ready": "deferred", "validate": None}
+    story = waiting_story(states, {"tail": "lag 186453 records in 21 of 21 partitions"})
+    assert "tail (running): lag 186453 records" in story
+    assert "drain_ready (deferred)" in story
+    assert " cores; it waits for" in story
+    assert "plan" not in story
+    assert "validate" not in story
 
 
 def test_the_screen_prints_changes_only_where_there_is_no_terminal() -> None:

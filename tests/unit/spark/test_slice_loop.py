@@ -143,6 +143,30 @@ def test_a_tail_moves_together_when_slots_go(tmp_path: Path) -> None:
     assert "lanes 0, 1, 2, 3, slice" in runner.descriptions[-1]
 
 
+def test_a_slice_is_as_long_as_its_lane_needs_to_begin_and_those_that_waited_go_first(tmp_path: Path) -> None:
+    stored = store_job(tmp_path, lanes=2, partitions=1, until_offset=100)
+    seen: dict[int, list[tuple[int, list[tuple[str, int]]]]] = {}
+    lanes = Lanes()
+
+    def run(
+        job: CopyJob, lane: CopyLane, secrets: dict[str, Any], attempt: int, stop: Callable[[], bool]
+    ) -> list[PartitionResult]:
+        seen.setdefault(lane.lane, []).append((job.slice_seconds, lane.goes_first))
+        results = lanes(job, lane, secrets, attempt, stop)
+        if len(seen[lane.lane]) > 1 or lane.lane:
+            return results
+        # The first slice of lane 0 has ended before it got anywhere.
+        nothing = {"source_offset": 0, "records": 0, "lag": 100, "begin_seconds": 1000.0}
+        lanes.offsets[results[0].partition] = 0
+        return [results[0].model_copy(update=nothing)]
+
+    SeedDriver(ThreadRunner(), stored.job, stored.pointer, stored.coordinator(), run=run).run()
+    seconds = stored.job.slice_seconds
+    key = stored.job.lanes[0].partitions[0].key
+    assert seen[0][:2] == [(seconds, []), (3 * seconds, [key])]
+    assert all(item == (seconds, []) for lane in seen if lane for item in seen[lane])
+
+
 def test_a_lane_that_is_done_rests_and_ends_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "_DONE_SECONDS", 3600.0)
     stored = store_job(tmp_path, "tail", lanes=2, partitions=1, until_offset=None)

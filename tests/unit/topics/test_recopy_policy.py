@@ -14,6 +14,8 @@ from airflow_provider_kafka_migration.documents.copy import (
     CopyJob,
     CopyLane,
     CopyPartition,
+    LaneReading,
+    PartitionReading,
     ProducerIds,
     ProvenanceSettings,
 )
@@ -268,6 +270,24 @@ def test_a_topic_that_somebody_has_made_meanwhile_is_made_ours(tmp_path: Path, m
     assert world.make_missing() == ["orders"]
     assert made == [{("orders", 0), ("orders", 1)}]
     assert world.make_missing() == [], "once"
+
+
+def test_a_topic_that_is_made_again_has_lost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was noted of the former one is forgotten, also where brokers give no topic ids."""
+    world = World(tmp_path)
+    store = world.context.journal_store
+    monkeypatch.setattr(bring, "make_new_partitions", lambda _context, _plan, _keys: None)
+    noted = {"noted_source_offset": 60, "noted_target_offset": 60, "noted_sequence": 60, "first_end_offset": 40}
+    items = [PartitionReading(topic=topic, partition=0, caught_up_at=5.0, **noted) for topic in ("orders", "others")]
+    store.put("m1/reading/lane-000007.json", LaneReading(migration_id="m1", lane=7, partitions=items).canonical())
+    world.run()
+    assert world.make_missing() == ["orders"]
+    data = store.get("m1/reading/lane-000007.json")
+    assert data is not None
+    orders, others = LaneReading.parse(data).partitions
+    assert (orders.noted_target_offset, orders.noted_sequence, orders.first_end_offset) == (0, 0, -1)
+    assert orders.caught_up_at == 5.0
+    assert others == items[1]
 
 
 def test_a_topic_that_one_broker_does_not_know_is_not_made_again(

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, EngineForbidden, EngineUnreachable
+from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.jobs.submissions import Submission
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSeedOperator,
@@ -173,6 +174,8 @@ def task(
         yield made
 
     monkeypatch.setattr(KafkaMigrationTailOperator, "open_migration", open_migration)
+    # No freeze is lifted here.
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
     operator.core = made  # type: ignore[attr-defined]
     return operator
 

@@ -24,6 +24,10 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.state import State
 
+CUTOVER_STEPS = tuple(
+    f"cutover.{name}"
+    for name in ("freeze", "sentinels", "final_drain", "snapshot_groups", "commit_groups", "floor_guard")
+)
 FLOOR, SWITCH = "cutover.floor_guard", "client_switch"
 
 
@@ -124,6 +128,26 @@ def test_a_target_that_is_away_is_not_one_that_has_lost_nothing(worlds: Worlds) 
         world.run(FLOOR)
     assert not world.steps("ready_for_client_switch")
     assert world.denied
+
+
+def test_a_topic_that_lost_records_is_copied_again_as_the_error_says(worlds: Worlds) -> None:
+    world = worlds.at(FLOOR)
+    lose_first_records(world)
+    with pytest.raises(FloorViolated) as caught:
+        world.run(FLOOR)
+    assert "delete these topics on the target, and clear tail, and drain_ready" in caught.value.next_step
+    del world.target.topics["orders"]
+    world.restart()
+    for phase in ("tail", "drain_ready"):
+        world.run(phase)
+    world.approve("cutover")
+    for phase in CUTOVER_STEPS:
+        world.run(phase)
+    assert world.state is State.AWAITING_CLIENT_SWITCH
+    for key in KEYS:
+        source = world.source.log(*key).values()
+        target = world.target.log(*key).values()
+        assert {offset: target.get(offset) for offset in source} == source
 
 
 def test_behind_the_limit_nobody_is_ready_any_more(worlds: Worlds) -> None:
