@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, TopicPlan, Verdict
@@ -12,8 +13,9 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import target_topics
-from airflow_provider_kafka_migration.topics.configs import changes, stages
+from airflow_provider_kafka_migration.topics.configs import DECIDING, changes, stages
 from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATCH_BYTES
+from airflow_provider_kafka_migration.topics.kept_records import Keeping, defaults_of, older_offsets
 from airflow_provider_kafka_migration.topics.target_topics import Presence
 
 
@@ -112,9 +114,43 @@ def check_configs(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
                 by_reason.setdefault((name, why), []).append(topic.name)
     for (name, why), topics in sorted(by_reason.items()):
         yield finding("W017", f"{name}: {why} ({some(topics)})", subject=name, topics=topics)
-    if plan.defaults_drift and context.spec.topology.use_defaults_from == "target":
-        listing = [f"{item['config']}: {item['source']} -> {item['target']}" for item in plan.defaults_drift]
-        yield finding("W018", some(listing, 20), defaults=plan.defaults_drift)
+    left = [item for item in plan.defaults_drift if not _is_carried_over(item["config"], plan)]
+    if left and context.spec.topology.use_defaults_from == "target":
+        listing = [f"{item['config']}: {item['source']} -> {item['target']}" for item in left]
+        yield finding("W018", some(listing, 20), defaults=left)
+
+
+def _is_carried_over(config: str, plan: Plan) -> bool:
+    """Whether each topic gets the source's default of a config that decides which records stay."""
+    return config in DECIDING and all(config in topic.target_configs for topic in plan.topics)
+
+
+def check_kept_records(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Report topics of which the target will delete records that the source keeps.
+
+    Defaults of brokers are carried over, so this is what the spec asks for (``topology.config_exclude``,
+    ``on_config_drift: keep_target``) or what a shared topic already has.
+    """
+    if context.spec.kind == "mirror" and context.spec.mirror.target_retention == "own":
+        return
+    source = context.source.admin.topic_configs([topic.name for topic in plan.topics])
+    defaults = defaults_of(context.record, context.target)
+    now_ms = int(context.now().timestamp() * 1000)
+    unknown = []
+    for topic in plan.topics:
+        here = Keeping.of(source[topic.name].get)
+        there = Keeping.of(ChainMap(topic.target_configs, defaults).get)
+        if here is None or there is None:
+            unknown.append(topic.name)
+            continue
+        why = there.loses_more_than(here)
+        if why:
+            keys = [(topic.name, item.partition) for item in topic.partitions]
+            gone = older_offsets(context.source.wire, keys, there.longest_ms, now_ms)
+            seen = f"{'; '.join(why)}; of the records that are there now, up to {gone} go"
+            yield finding("W049", seen, subject=topic.target_name, records=gone)
+    if unknown:
+        yield finding("W049", f"not known, because a cluster does not report its configs: {some(unknown)}")
 
 
 def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +40,9 @@ from airflow_provider_kafka_migration.cli.session import SpecArgument, identity,
 from airflow_provider_kafka_migration.cli.status import Look, holder, look, mirror_steps, raw_rows, screen, trouble_rows
 from airflow_provider_kafka_migration.cli.translate import translate_app
 from airflow_provider_kafka_migration.errors import (
+    ApprovalRefused,
     IllegalTransition,
+    MigrationError,
     RequestRefused,
     RequestUnanswered,
     Where,
@@ -68,11 +72,27 @@ mirror_app.add_typer(translate_app, name="translate")
 
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal.")]
+ApproveEndOption = Annotated[
+    str | None,
+    typer.Option("--approve", metavar="CODE", help="The code that is shown without it.", show_default=False),
+]
+LeaveRequestOption = Annotated[
+    bool,
+    typer.Option(
+        "--leave-request",
+        help="Leave the request if this command ends before the mirror has acted (Ctrl-C, --timeout); else it is "
+        "withdrawn. A request to promote or end is turned down if nobody has begun with it within approvals.max_age.",
+    ),
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=0.0, help="Seconds to wait until whoever runs the mirror has acted.")
 ]
 
+log = logging.getLogger(__name__)
+
 _POLL_SECONDS = 0.5
+#: How long the source of a mirror is asked whether it is there.
+_SOURCE_SECONDS = 3.0
 #: What a mirror that mirrors, or is paused, is in; also one that has failed there.
 _MIRRORS = (State.TAIL, State.PAUSED)
 #: What a request leads to.
@@ -84,9 +104,9 @@ _LEADS_TO: dict[str, State] = {
 }
 #: Only what mirrors looks for requests: plan, precheck, topology and seed do so when they start.
 _HOW_TO_END_A_SEED = (
-    "the mirror does not mirror yet, and looks for requests only when a task starts. The request stays: in Airflow, "
-    "let the task that runs (seed) start again; or stop kafka-migration mirror run and start it again; or run this "
-    "command again with --takeover"
+    "the mirror does not mirror yet, and looks for requests only when a task starts. Run this command again with "
+    "--takeover; or with --leave-request, and then let the task that runs in Airflow (seed) start again, or stop "
+    "kafka-migration mirror run and start it again"
 )
 
 
@@ -351,11 +371,21 @@ def pause(
     reason: ReasonOption = "",
     timeout: TimeoutOption = 120.0,
     takeover: TakeoverOption = False,
+    leave_request: LeaveRequestOption = False,
     *,
     plane: DataPlane,
 ) -> Answer:
     """Pause a mirror, wherever it runs: copiers end their work, and nothing is copied until it is resumed."""
-    return _ask(_load(file), file, "paused", plane, reason=reason, timeout=timeout, takeover=takeover)
+    return _ask(
+        _load(file),
+        file,
+        "paused",
+        plane,
+        reason=reason,
+        timeout=timeout,
+        takeover=takeover,
+        leave_request=leave_request,
+    )
 
 
 @mirror_app.command("resume")
@@ -397,9 +427,11 @@ def promote(
             "--source-gone", help="The source may never come back: fence the flow, and tell what may be lost."
         ),
     ] = False,
+    approve: ApproveEndOption = None,
     reason: ReasonOption = "",
     timeout: TimeoutOption = 600.0,
     takeover: TakeoverOption = False,
+    leave_request: LeaveRequestOption = False,
     *,
     plane: DataPlane,
 ) -> Answer:
@@ -407,11 +439,20 @@ def promote(
 
     Stop the producers of the source first, unless cutover.freeze says that the mirror does: everything is copied to its
     end, and if the source still moves then, the request is refused and the mirror goes on. With --source-gone nobody is
-    stopped, and nothing more is copied.
+    stopped, and nothing more is copied; if the source answers all the same, that needs the code that is shown then.
     """
     spec = _load(file)
+    if source_gone and _needs_code(spec, "promoted") and _source_answers(spec):
+        waits = _ask_for_code(spec, file, "promote --source-gone", approve, _SOURCE_ANSWERS)
+        if waits is not None:
+            return waits
     return _ask(
-        spec, file, "promoted", plane, reason=reason, timeout=timeout, takeover=takeover, source_gone=source_gone
+        *(spec, file, "promoted", plane),
+        reason=reason,
+        timeout=timeout,
+        takeover=takeover,
+        leave_request=leave_request,
+        source_gone=source_gone,
     )
 
 
@@ -419,14 +460,87 @@ def promote(
 @answering
 def end(
     file: SpecArgument,
+    approve: ApproveEndOption = None,
     reason: ReasonOption = "",
     timeout: TimeoutOption = 120.0,
     takeover: TakeoverOption = False,
+    leave_request: LeaveRequestOption = False,
     *,
     plane: DataPlane,
 ) -> Answer:
-    """End a mirror for good. Topics and content stay on the target."""
-    return _ask(_load(file), file, "ended", plane, reason=reason, timeout=timeout, takeover=takeover)
+    """End a mirror for good. Topics and content stay on the target.
+
+    Without --approve it shows the code for that. Exit status 10: the code is wanted.
+    """
+    spec = _load(file)
+    if _needs_code(spec, "ended"):
+        waits = _ask_for_code(spec, file, "end", approve, _END)
+        if waits is not None:
+            return waits
+    return _ask(
+        spec,
+        file,
+        "ended",
+        plane,
+        reason=reason,
+        timeout=timeout,
+        takeover=takeover,
+        leave_request=leave_request,
+    )
+
+
+_END = (
+    "nothing more is copied, and it never goes on: only a mirror with another migration_id can begin again",
+    "topics and content stay on the target, and get the settings that they have without a mirror",
+)
+_SOURCE_ANSWERS = (
+    "[bold red]the source answers[/]: without it, records that it has and that are not copied yet are lost",
+    "`mirror promote FILE`, without --source-gone, copies them first and loses nothing",
+)
+
+
+def _needs_code(spec: MigrationSpec, want: Want) -> bool:
+    """Whether a request would have an effect: what is promoted or has ended already needs no code."""
+    return not _is_done(open_journal(spec), want)
+
+
+def _source_answers(spec: MigrationSpec) -> bool:
+    """Ask the source for a few seconds whether it is there."""
+    found: list[str] = []
+
+    def look() -> None:
+        with suppress(Exception), MigrationOpener(spec, make_view(quiet=True)).open() as migration:
+            found.append(migration.source.cluster_id or "")
+
+    thread = threading.Thread(target=look, name="source-answers", daemon=True)
+    thread.start()
+    thread.join(_SOURCE_SECONDS)
+    return bool(found)
+
+
+def _ask_for_code(
+    spec: MigrationSpec, file: Path, command: str, given: str | None, lines: tuple[str, ...]
+) -> Answer | None:
+    """Return the answer that asks for a code; None: the given one is right.
+
+    :raises ApprovalRefused: it is not the one of now: another request has come since, for example.
+    """
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    wanted = requests.code(journal_store(spec), spec.migration_id, command)
+    if given is not None and given.strip().lower() == wanted:
+        return None
+    if given is not None:
+        raise ApprovalRefused(
+            f"the code {given[:20]!r} is not the present one for `mirror {command}`",
+            where=Where(migration_id=spec.migration_id),
+            next_step=f"`kafka-migration mirror {command} FILE`, without --approve, shows it",
+        )
+    name, _, options = command.partition(" ")
+    typed = " ".join(filter(None, (f"kafka-migration mirror {name} {file}", options, f"--approve {wanted}")))
+    data = {"migration_id": spec.migration_id, "waiting": {"approval": command, "code": wanted}}
+    shown = [*lines, f"[yellow]waits for an operator[/]: {escape(typed)}"]
+    return Answer(data, shown, code=ExitCode.WAITS)
 
 
 def _now() -> str:
@@ -466,6 +580,7 @@ def _ask(
     reason: str,
     timeout: float,
     takeover: bool,
+    leave_request: bool,
     source_gone: bool = False,
 ) -> Answer:
     """Write a request, and wait until the mirror's holder has acted; without a holder, act here."""
@@ -481,17 +596,25 @@ def _ask(
                 next_step="wait until it does (kafka-migration mirror status FILE), or stop the run itself: the next "
                 "run continues",
             )
+        former = requests.read(journal.store, spec.migration_id)
         request = requests.write(
             *(journal_store(spec), spec.migration_id, want),
             by=identity(),
             at=_now(),
             reason=reason,
             source_gone=source_gone,
+            valid_until=_valid_until(spec, want, timeout),
         )
-        if takeover or not _is_held(journal):
-            _act(spec, file, plane, takeover=takeover, phase="mirror" if _needs_source(request) else "finish")
-        else:
-            _wait(spec, journal, request, timeout)
+        try:
+            if takeover or not _is_held(journal):
+                _act(spec, file, plane, takeover=takeover, phase="mirror" if _needs_source(request) else "finish")
+            else:
+                _wait(spec, journal, request, timeout)
+        except BaseException:
+            # Nobody waits for it any more: it must not be carried out at a moment that nobody has chosen.
+            if not leave_request:
+                _withdraw(journal, request, former)
+            raise
     left = _try_again(spec, file, plane) if want == "promoted" else None
     journal.refresh()
     # The command that has acted may have released the mirror since.
@@ -515,6 +638,27 @@ def _try_again(spec: MigrationSpec, file: Path, plane: DataPlane) -> list[str] |
             return None
     found = _act(spec, file, plane, takeover=False, phase="finish").details.get("problems_now")
     return None if found is None else list(found)
+
+
+def _valid_until(spec: MigrationSpec, want: Want, timeout: float) -> str:
+    """Return until when whoever runs the mirror may begin to promote or end it; empty: a pause may come late."""
+    if want == "paused":
+        return ""
+    until = datetime.now(UTC) + timedelta(seconds=timeout) + spec.approvals.max_age
+    return until.isoformat(timespec="seconds")
+
+
+def _withdraw(journal: Journal, request: MirrorRequest, former: MirrorRequest) -> None:
+    """Withdraw a request of this command, unless it is carried out already or another one counts."""
+    from airflow_provider_kafka_migration.mirrors import requests
+
+    try:
+        journal.refresh()
+        if journal.tip_state is not _LEADS_TO[request.want]:
+            requests.withdraw(journal.store, request, former, by=identity(), at=_now())
+    except MigrationError as error:
+        # It must not hide why the command ends; the request ends by itself.
+        log.warning("The request could not be withdrawn, and is valid until %s: %s", request.valid_until, error)
 
 
 def _is_done(journal: Journal, want: Want) -> bool:
@@ -566,8 +710,12 @@ def _wait(spec: MigrationSpec, journal: Journal, request: MirrorRequest, timeout
                 where=Where(migration_id=spec.migration_id),
                 next_step=_HOW_TO_END_A_SEED
                 if journal.working_state not in _MIRRORS
-                else "the request stays and is carried out once the mirror runs again; if its holder is dead, "
-                "run this command again with --takeover",
+                else (
+                    "the request stays and is carried out once the mirror runs again"
+                    if request.want == "run"
+                    else "the request is withdrawn, unless --leave-request was given"
+                )
+                + "; if the mirror's holder is dead, run this command again with --takeover",
             )
         time.sleep(_POLL_SECONDS)
 

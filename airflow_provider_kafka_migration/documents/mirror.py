@@ -22,6 +22,8 @@ class MirrorRequest(Document):
     A request needs no claim, so that it reaches a mirror that runs elsewhere, for instance in Airflow.
     """
 
+    LATER_FIELDS = ("valid_until",)
+
     version: int = 1
     migration_id: str
     number: int = Field(description="ascending; the last request counts")
@@ -31,6 +33,10 @@ class MirrorRequest(Document):
     requested_by: str = ""
     requested_at: str = ""
     refused: str = Field("", description="why the holder has turned a request down; it goes on mirroring")
+    valid_until: str = Field(
+        "",
+        description="promoted, ended: when it is too late to begin with it, and the holder turns it down; empty: never",
+    )
 
 
 class RetentionProblems(Document):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
 from airflow_provider_kafka_migration.errors import (
@@ -15,7 +16,7 @@ from airflow_provider_kafka_migration.record.background import BackgroundPasses,
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord, last_request
-from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: How often a running mirror looks for a request.
@@ -35,8 +36,12 @@ def write(
     at: str,
     reason: str = "",
     source_gone: bool = False,
+    valid_until: str = "",
 ) -> MirrorRequest:
-    """Write a request behind all others. It needs no claim: the mirror's holder acts on it."""
+    """Write a request behind all others. It needs no claim: the mirror's holder acts on it.
+
+    :param valid_until: as in :class:`MirrorRequest`.
+    """
     while True:
         request = MirrorRequest(
             migration_id=migration_id,
@@ -46,9 +51,60 @@ def write(
             reason=reason,
             requested_by=by,
             requested_at=at,
+            valid_until=valid_until,
         )
         if _append(store, request):
             return request
+
+
+def code(store: ObjectStore, migration_id: str, command: str) -> str:
+    """Return the code that a command needs which cannot be undone; another one after each request."""
+    number = read(store, migration_id).number
+    return code_of({"kind": command, "migration_id": migration_id, "request": number})
+
+
+def withdraw(store: ObjectStore, request: MirrorRequest, former: MirrorRequest, *, by: str, at: str) -> bool:
+    """Take a request back: what was asked for before it counts again. False: another one has come since.
+
+    :param former: the last request before it.
+    """
+    want = former.want if former.want in ("run", "paused") else "run"
+    withdrawal = MirrorRequest(
+        migration_id=request.migration_id,
+        number=request.number + 1,
+        want=want,
+        reason=f"request {request.number} ({request.want}) is withdrawn",
+        requested_by=by,
+        requested_at=at,
+    )
+    return read(store, request.migration_id).number == request.number and _append(store, withdrawal)
+
+
+def in_time(context: PhaseContext, *, by: str) -> MirrorRequest:
+    """Return the last request, after one was turned down that nobody has begun to carry out in time.
+
+    Whoever asked for a promotion or an end did so for that moment: hours later producers may be at their peak. One
+    that has stopped producers already has a limit of its own.
+    """
+    request = read(context.journal_store, context.migration_id)
+    if (
+        not request.valid_until
+        or context.now() <= parse_iso(request.valid_until)
+        or _has_begun(context.record, request)
+    ):
+        return request
+    why = (
+        f"the request of {request.requested_at} by {request.requested_by or 'somebody'} was valid until "
+        f"{request.valid_until}, and nobody had begun to carry it out; ask again"
+    )
+    turn_down(context, request, why, by=by)
+    return read(context.journal_store, context.migration_id)
+
+
+def _has_begun(record: MigrationRecord, request: MirrorRequest) -> bool:
+    attempt = record.freeze()
+    is_freezing = attempt is not None and attempt.request == request.number
+    return is_freezing or record.journal.find_step(steps.PROMOTED) is not None
 
 
 def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at: str) -> bool:
@@ -179,4 +235,5 @@ class RequestWatch(BackgroundPasses[PhaseContext]):
         return own_connections(self._context)
 
     def _pass(self, own: PhaseContext) -> None:
+        in_time(own, by="mirror")
         self._act(own, stop_if_asked(own.record, own.source))

@@ -198,6 +198,7 @@ CHECKS: dict[str, Check] = {
     "adopted partitions": adoption.check_adoption,
     "replication": topics.check_replication,
     "configs": topics.check_configs,
+    "kept records": topics.check_kept_records,
     "topics to be created": topics.check_creatable,
     "offsets": topics.check_verdicts,
     "message sizes": target.check_message_sizes,

@@ -97,7 +97,7 @@ class _Look:
         while True:
             start = _uncut(_ended([*below, *above], is_whole=begin <= log_start), stable)
             if start is not None:
-                return start
+                return max(start, log_start)
             wider = max(log_start, stable - window)
             below = [*self._events(wider, begin), *below]
             begin, window = wider, window * _WINDOW_GROWTH
@@ -113,9 +113,10 @@ class _Look:
                 if not isinstance(batch, RawBatch) or not batch.is_transactional:
                     continue
                 if batch.base_offset < until_offset:
-                    # The first batch may begin below what was asked for.
-                    offset = max(batch.base_offset, from_offset)
-                    yield _Event(batch.producer_id, offset, batch.is_control, batch.base_sequence == 0)
+                    is_first = batch.base_sequence == 0
+                    # The first batch may begin below what was asked for, and a transaction with it.
+                    offset = batch.base_offset if is_first else max(batch.base_offset, from_offset)
+                    yield _Event(batch.producer_id, offset, batch.is_control, is_first)
             if span.until_offset <= position:
                 return
             position = span.until_offset

@@ -44,6 +44,12 @@ _ALL = (
     Code("W016", "target topic has other configs", "check the drift in the plan; topology.on_config_drift decides"),
     Code("W017", "configs are left out or changed", "check that the topic works with the configs that the target has"),
     Code("W018", "defaults differ", "set them on the source's topics, or topology.use_defaults_from: source"),
+    Code(
+        "W049",
+        "the target deletes records that the source keeps",
+        "set the source's retention on the target topic (leave it out of topology.config_exclude, or set "
+        "topology.on_config_drift: overwrite_with_source), or accept the loss",
+    ),
     Code("B019", "the target refuses a topic as planned", "fix what the broker reports: policy, config or permission"),
     # -- what the target accepts
     Code(

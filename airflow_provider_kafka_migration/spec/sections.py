@@ -144,7 +144,11 @@ class TopologySection(Section):
         list(DEFAULT_CONFIG_EXCLUDE), description="Topic configs that are not copied (full match)."
     )
     use_defaults_from: Literal["source", "target"] = Field(
-        "target", description="Configs at their default on the source: keep the target's default, or set the source's."
+        "target",
+        description="Configs at their default on the source: keep the target's default, or set the source's. What "
+        "decides which records stay, and what a record is, is always the source's: cleanup.policy, retention.*, "
+        "compaction lags, delete.retention.ms, message.timestamp.type, max.message.bytes; topology.config_exclude "
+        "leaves it to the target.",
     )
     on_config_drift: Literal["overwrite_with_source", "keep_target", "refuse"] = Field(
         "overwrite_with_source", description="What happens when a target topic exists with different configs."

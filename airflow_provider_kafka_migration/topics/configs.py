@@ -81,6 +81,21 @@ MIRRORED = (
 )
 RETENTION = ("retention.bytes", "retention.ms")
 
+#: They decide which records stay, and what a record is for its readers. A topic keeps them even where nobody has set
+#: them on it and only the source's brokers have them by default: the target's defaults could delete what was copied.
+DECIDING = frozenset(
+    {
+        "cleanup.policy",
+        "delete.retention.ms",
+        "max.compaction.lag.ms",
+        "max.message.bytes",
+        "message.timestamp.type",
+        "min.compaction.lag.ms",
+        "retention.bytes",
+        "retention.ms",
+    }
+)
+
 #: Set or removed by the copy itself, whatever topology.config_exclude says.
 SET_BY_COPY = frozenset(
     {
@@ -143,9 +158,10 @@ def final_configs(
     """Return the final configs of the target topic, and the configs left out or changed, with the reasons."""
     kept: dict[str, str] = {}
     dropped: dict[str, str] = {}
-    wanted = dict(source.overrides)
-    if section.use_defaults_from == "source":
-        wanted = {**_source_defaults(source, target), **wanted}
+    defaults = _source_defaults(source, target)
+    if section.use_defaults_from == "target":
+        defaults = {name: value for name, value in defaults.items() if name in DECIDING}
+    wanted = {**defaults, **source.overrides}
     for name, value in sorted(wanted.items()):
         reason = _reason_to_drop(name, value, target, section)
         if reason:
@@ -159,18 +175,18 @@ def final_configs(
 
 
 def _source_defaults(source: Configs, target: TargetRules) -> dict[str, str]:
-    """Defaults of the source's topics that differ from the target's (KIP-894, ``source``)."""
-    return {
+    """Defaults of the source's topics that differ from the target's (KIP-894, ``source``).
+
+    Where the target does not report its defaults, those that decide which records stay count as different.
+    """
+    found = {
         name: item.value
         for name, item in source.values.items()
-        if not item.is_override
-        and item.value is not None
-        and not item.sensitive
-        and not item.read_only
-        and target.knows(name)
-        and target.defaults is not None
-        and target.defaults[name] != item.value
+        if not item.is_override and item.value is not None and not item.sensitive and not item.read_only
     }
+    if target.defaults is None:
+        return {name: value for name, value in found.items() if name in DECIDING}
+    return {name: value for name, value in found.items() if target.defaults.get(name, value) != value}
 
 
 def _reason_to_drop(name: str, value: str, target: TargetRules, section: TopologySection) -> str:

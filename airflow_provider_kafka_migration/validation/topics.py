@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from airflow_provider_kafka_migration.record.partition_names import partition_na
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics.configs import is_left_alone
+from airflow_provider_kafka_migration.topics.kept_records import Keeping, defaults_of, older_offsets
 
 #: A KRaft broker describes configs as of the metadata that it has applied, which may lag behind the controller that
 #: has just restored them. So a difference counts only if it lasts this long.
@@ -99,8 +101,10 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster, *, proven: 
             summary=LEFT_OUT,
             findings=["the copy-time configs that keep data are still set, because the content is not proven"],
         )
-    copy_settings.restore_deleting(record, target)
     plan = record.plan()
+    # Before retention is back: afterwards the target may have deleted what is to be counted.
+    kept = _what_stays(record, source, target, plan)
+    copy_settings.restore_deleting(record, target)
     described = source.admin.describe_topics([topic.name for topic in plan.topics])
     late = follow.born_late(record)
     counts = {
@@ -114,8 +118,58 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster, *, proven: 
             plan.topics, counts, _target_topics(target, plan), record.spec.topology.config_exclude
         )
         if check.outcome is not Outcome.FAILED or time.monotonic() >= deadline:
-            return with_late_partitions(record, source, check)
+            return with_late_partitions(record, source, _with_what_stays(check, kept))
         time.sleep(0.5)
+
+
+@dataclass(frozen=True)
+class _Stays:
+    """What the target's own settings will do to the records of a topic.
+
+    :param row: for the evidence.
+    :param finding: empty unless the target deletes what the source keeps, or that is not known.
+    """
+
+    row: Mapping[str, Any]
+    finding: str = ""
+
+
+def _what_stays(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> dict[str, _Stays]:
+    """Return, by target topic, what the target deletes once its retention is back, and how much of it is due now."""
+    sources = source.admin.topic_configs([topic.name for topic in plan.topics])
+    defaults = defaults_of(record, target)
+    now_ms = int(record.now().timestamp() * 1000)
+    found = {}
+    for topic in plan.topics:
+        there = Keeping.of(ChainMap(topic.target_configs, defaults).get)
+        here = Keeping.of(sources[topic.name].get) if topic.name in sources else None
+        found[topic.target_name] = _stays(source, topic, here, there, now_ms)
+    return found
+
+
+def _stays(source: Cluster, topic: TopicPlan, here: Keeping | None, there: Keeping | None, now_ms: int) -> _Stays:
+    if there is None:
+        return _Stays({"retention": "not known"}, "how long the target keeps its records is not known")
+    # Asked of the source: on the target, markers in the place of holes are younger than the records around them.
+    keys = [(topic.name, item.partition) for item in topic.partitions]
+    due = older_offsets(source.wire, keys, there.longest_ms, now_ms)
+    row = {"retention_ms": there.longest_ms, "retention_bytes": there.most_bytes, "records_due_now": due}
+    if here is None:
+        return _Stays(row, "how long the source keeps its records is not known, so it cannot be compared")
+    why = there.loses_more_than(here)
+    text = f"the target deletes records that the source keeps: {'; '.join(why)}; up to {due} records are due now"
+    return _Stays(row, text if why else "")
+
+
+def _with_what_stays(check: CheckResult, kept: Mapping[str, _Stays]) -> CheckResult:
+    rows = [{**row, **kept[row["target_topic"]].row} for row in check.partitions]
+    findings = [f"{name}: {item.finding}" for name, item in sorted(kept.items()) if item.finding]
+    outcome = worst([check.outcome, *([Outcome.WARNING] if findings else [])])
+    due = sum(item.row.get("records_due_now", 0) for item in kept.values())
+    summary = f"{check.summary}; by their age, up to {due} of the source's records are due for deletion on the target"
+    return check.model_copy(
+        update={"outcome": outcome, "partitions": rows, "findings": [*check.findings, *findings], "summary": summary}
+    )
 
 
 def _target_topics(target: Cluster, plan: Plan) -> dict[str, TargetTopic]:

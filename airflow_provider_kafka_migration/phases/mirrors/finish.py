@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.errors import IllegalTransition, Transient
 from airflow_provider_kafka_migration.mirrors import ending, promotion_freeze, requests
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 
@@ -13,11 +13,19 @@ def run(context: PhaseContext) -> PhaseResult:
     """Carry out the last request.
 
     :raises IllegalTransition: nobody has asked for an end, or nothing is mirrored yet.
+    :raises Transient: the request had come too late, and is turned down.
     :raises StillFrozen: a promotion was under way, and its freeze cannot be lifted.
     """
     if (promoted := ending.complete_promotion(context)) is not None:
         return promoted
-    request = requests.read(context.journal_store, context.migration_id)
+    asked = requests.read(context.journal_store, context.migration_id)
+    request = requests.in_time(context, by=PHASE)
+    if request.number != asked.number:
+        raise Transient(
+            f"the mirror does not end, and goes on: {request.refused or 'somebody has asked for something else'}",
+            where=context.where(PHASE),
+            next_step="none: whoever runs the mirror goes on with it",
+        )
     if request.want != "ended" and (done := ending.after_promotion(context)) is not None:
         return done
     if request.want == "ended":

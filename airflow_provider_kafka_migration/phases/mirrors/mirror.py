@@ -102,7 +102,7 @@ def _settled(context: PhaseContext) -> MirrorRequest:
 
     :raises StillFrozen: it cannot be lifted, and nothing tries again after this request. A mirror that goes on does.
     """
-    request = requests.read(context.journal_store, context.migration_id)
+    request = requests.in_time(context, by=PHASE)
     try:
         return promotion_freeze.settle(context, request)
     except StillFrozen as error:

@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control, copy_topics
 
@@ -98,6 +99,12 @@ def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., C
     assert apply.run(control.context()).already_done
 
 
+def _grant_in_cutover(context: PhaseContext) -> None:
+    for state in (State.SEED, State.TAIL, State.DRAIN_READY, State.CUTOVER):
+        context.journal.transition(state, "test")
+    write_grants.grant(context.record, context.source, context.target)
+
+
 def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Control], stem: str) -> None:
     control = make_control(f"{stem}.", acls={**_only(stem), "write_grants": "at_cutover"})
     topic, writer, owner = f"{stem}.orders", f"{stem}-writer", f"{stem}-owner"
@@ -116,7 +123,7 @@ def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Cont
     assert apply.run(context).details["deferred"] == 2
     assert _may(_user(control.target_cluster, writer), topic) == {"DESCRIBE"}
     assert _may(_user(control.target_cluster, owner), topic) == {"READ", "DESCRIBE"}
-    write_grants.grant(context.record, context.source, context.target)
+    _grant_in_cutover(context)
     assert "WRITE" in _may(_user(control.target_cluster, writer), topic)
     assert {"WRITE", "DELETE"} <= _may(_user(control.target_cluster, owner), topic)
 
@@ -365,7 +372,7 @@ def test_clients_are_refused_before_and_work_after(make_control: Callable[..., C
     apply.run(context)
     assert _read(target, reader, topic, group) == ""
     assert _write(target, writer, topic, tx) == "TOPIC_AUTHORIZATION_FAILED"
-    write_grants.grant(context.record, context.source, context.target)
+    _grant_in_cutover(context)
     assert _write(target, writer, topic, tx) == ""
     assert _write(target, reader, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 

@@ -318,10 +318,68 @@ def test_ending_a_mirror_that_still_seeds_says_what_to_do(invoke: Invoke, mirror
     spec = yaml.safe_load(mirror_file.read_text(encoding="utf-8"))
     spec["storage"] = {"journal": f"file://{tmp_path}/seeding"}
     mirror_file.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    result = invoke("mirror", "end", mirror_file, "--json", "--timeout", "0")
+    code = ("--approve", requests.code(store, "a-to-b", "end"))
+    result = invoke("mirror", "end", mirror_file, *code, "--json", "--timeout", "0", "--leave-request")
     assert result.exit_code == ExitCode.TRY_AGAIN, result.output
-    assert "let the task that runs (seed) start again" in json.loads(result.output)["error"]["next_step"]
+    assert "let the task that runs in Airflow (seed) start again" in json.loads(result.output)["error"]["next_step"]
     assert requests.read(store, "a-to-b").want == "ended"
+
+
+@pytest.mark.parametrize("want", ["promote", "end", "pause"])
+def test_a_request_that_nobody_waits_for_any_more_is_withdrawn(
+    invoke: Invoke, mirror_file: Path, held: Journal, want: str
+) -> None:
+    """Asked for at night, a promotion must not be carried out at the next day's peak."""
+    held.transition(State.TAIL, "resumed by ann", from_states={State.PAUSED})
+    requests.write(held.store, "a-to-b", "run", by="ann", at="2026-04-24T10:40:00Z")
+    code = ("--approve", requests.code(held.store, "a-to-b", "end")) if want == "end" else ()
+    result = invoke("mirror", want, mirror_file, *code, "--json", "--timeout", "0")
+    assert result.exit_code == ExitCode.TRY_AGAIN, result.output
+    assert "withdrawn" in json.loads(result.output)["error"]["next_step"]
+    last = requests.read(held.store, "a-to-b")
+    assert (last.want, last.number) == ("run", 4)
+    assert "is withdrawn" in last.reason
+    code = ("--approve", requests.code(held.store, "a-to-b", "end")) if want == "end" else ()
+    invoke("mirror", want, mirror_file, *code, "--json", "--timeout", "0", "--leave-request")
+    last = requests.read(held.store, "a-to-b")
+    assert last.want != "run"
+    assert bool(last.valid_until) is (want != "pause")
+
+
+def test_a_withdrawn_promotion_leaves_a_paused_mirror_paused(invoke: Invoke, mirror_file: Path, held: Journal) -> None:
+    assert invoke("mirror", "promote", mirror_file, "--json", "--timeout", "0").exit_code == ExitCode.TRY_AGAIN
+    assert requests.read(held.store, "a-to-b").want == "paused"
+
+
+def test_an_end_needs_its_code(invoke: Invoke, mirror_file: Path, held: Journal) -> None:
+    shown = invoke("mirror", "end", mirror_file, "--json")
+    assert shown.exit_code == ExitCode.WAITS, shown.output
+    code = json.loads(shown.output)["waiting"]["code"]
+    assert code in invoke("mirror", "end", mirror_file).output
+    refused = invoke("mirror", "end", mirror_file, "--approve", "00000000", "--json")
+    assert json.loads(refused.output)["error"]["code"] == "APPROVAL_REFUSED"
+    assert requests.read(held.store, "a-to-b").number == 1, "nothing was asked for"
+    assert invoke("mirror", "end", mirror_file, "--approve", code, "--timeout", "0").exit_code == ExitCode.TRY_AGAIN
+    refused = invoke("mirror", "end", mirror_file, "--approve", code, "--json", "--timeout", "0")
+    assert json.loads(refused.output)["error"]["code"] == "APPROVAL_REFUSED", "of an earlier request"
+
+
+def test_a_source_that_answers_is_not_gone(
+    invoke: Invoke, mirror_file: Path, held: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [True]
+    monkeypatch.setattr("airflow_provider_kafka_migration.cli.mirror._source_answers", lambda _spec: answers[0])
+    shown = invoke("mirror", "promote", mirror_file, "--source-gone", "--json")
+    assert shown.exit_code == ExitCode.WAITS, shown.output
+    assert requests.read(held.store, "a-to-b").number == 1, "nothing was asked for"
+    text = " ".join(invoke("mirror", "promote", mirror_file, "--source-gone").output.split())
+    assert "the source answers" in text
+    code = json.loads(shown.output)["waiting"]["code"]
+    asked = invoke("mirror", "promote", mirror_file, "--source-gone", "--approve", code, "--json", "--timeout", "0")
+    assert json.loads(asked.output)["error"]["code"] == "REQUEST_UNANSWERED"
+    answers[0] = False
+    asked = invoke("mirror", "promote", mirror_file, "--source-gone", "--json", "--timeout", "0")
+    assert json.loads(asked.output)["error"]["code"] == "REQUEST_UNANSWERED", "one that is gone needs no code"
 
 
 # -- comparing contents ------------------------------------------------------------------------------------------------

@@ -119,3 +119,16 @@ def test_the_guard_itself_advises_only_what_is_possible(open_local: OpenJournal,
 
 def test_a_job_has_every_field_that_a_key_is_carried_by() -> None:
     assert set(CopyJob.model_fields) >= JOB_FIELDS
+
+
+def test_a_paused_mirror_has_the_rules_of_a_running_one() -> None:
+    """It is paused so that a person can change something."""
+    for key in (
+        "tail.drain_max_partition_lag",
+        "mirror.target_retention",
+        "topology.on_topic_deleted",
+        "topics.include",
+    ):
+        assert may_change(key, State.PAUSED) == may_change(key, State.TAIL)
+    assert may_change("tail.slice_seconds", State.PAUSED)
+    assert not may_change("topics.include", State.PAUSED)

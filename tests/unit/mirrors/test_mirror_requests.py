@@ -18,14 +18,16 @@ from phase_world.world import World, Worlds
 from test_mirror_phase import SECTIONS, ask, mirror_until
 
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, DocumentUnreadable
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, DocumentUnreadable, Transient
 from airflow_provider_kafka_migration.groups.sync import PeriodicSync
 from airflow_provider_kafka_migration.mirrors import requests, retention
+from airflow_provider_kafka_migration.phases.mirrors import finish
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import offset_maps
+from airflow_provider_kafka_migration.record import offset_maps, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.schemas import sync as schemas_sync
 from airflow_provider_kafka_migration.schemas.sync import SchemaFollower
+from airflow_provider_kafka_migration.state import State
 
 KEY = f"{MIGRATION}/control/mirror.json"
 
@@ -244,3 +246,71 @@ def test_a_refusal_does_not_replace_what_was_asked_for_since(world: World) -> No
     assert requests.refuse(world.journal_store, again, "it moves", by="mirror", at="2026-04-24T10:42:00Z")
     last = requests.read(world.journal_store, MIGRATION)
     assert (last.want, last.refused, last.number) == ("run", "it moves", again.number + 1)
+
+
+# -- requests that come too late ---------------------------------------------------------------------------------------
+
+#: A moment before and after which the clock of a world stands for hours.
+UNTIL = "2026-04-24T10:55:00Z"
+
+
+@pytest.mark.parametrize("freeze", ["acl", "manual"])
+def test_a_promotion_that_was_asked_for_hours_ago_is_turned_down(worlds: Worlds, freeze: str) -> None:
+    """Asked for at night, while nobody ran the mirror; whoever runs it next morning must not freeze producers."""
+    world = worlds.at("tail", **SECTIONS, cutover={"freeze": freeze})
+    request = ask(world, "promoted", valid_until=UNTIL)
+    world.clock.sleep(10 * 3600)
+    mirror_until(world, lambda: ask(world, "paused"))
+    assert world.state is State.PAUSED
+    assert world.denied == set()
+    [entry] = world.steps(steps.REQUEST_REFUSED)
+    assert entry.step_key == str(request.number)
+    assert f"valid until {UNTIL}" in entry.details["why"]
+
+
+def test_an_end_that_was_asked_for_hours_ago_is_turned_down(world: World) -> None:
+    ask(world, "ended", valid_until=UNTIL)
+    world.clock.sleep(10 * 3600)
+    with pytest.raises(Transient, match="valid until"):
+        finish.run(world.context())
+    assert world.state is not State.ENDED
+    last = requests.read(world.journal_store, MIGRATION)
+    assert (last.want, bool(last.refused)) == ("run", True)
+
+
+def test_one_that_comes_while_the_mirror_runs_is_turned_down_beside_the_copy(world: World) -> None:
+    ask(world, "promoted", valid_until=UNTIL)
+    world.clock.sleep(10 * 3600)
+    context = world.context()
+    requests.in_time(context, by="mirror")
+    assert requests.read(world.journal_store, MIGRATION).want == "run"
+
+
+def test_a_request_in_time_and_one_of_an_earlier_release_are_carried_out(world: World) -> None:
+    for more in ({"valid_until": UNTIL}, {}):
+        request = ask(world, "promoted", **more)
+        if not more:
+            world.clock.sleep(10 * 3600)
+        assert requests.in_time(world.context(), by="mirror") == request
+    data = b'{"migration_id":"m1","number":1,"want":"promoted"}'
+    assert MirrorRequest.parse(data).valid_until == ""
+    assert b"valid_until" not in MirrorRequest.parse(data).canonical()
+
+
+def test_a_freeze_that_has_begun_ends_by_its_own_limit(worlds: Worlds) -> None:
+    world = worlds.at("tail", **SECTIONS, cutover={"freeze": "acl"})
+    request = ask(world, "promoted", valid_until=UNTIL)
+    context = world.context()
+    now = context.now().isoformat()
+    details = {"method": "acl", "requested_at": now, "deadline": now, "request": request.number}
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
+    world.clock.sleep(10 * 3600)
+    assert requests.in_time(context, by="mirror") == request, "it is called off, which frees its producers"
+
+
+def test_a_withdrawal_gives_way_to_a_later_request(world: World) -> None:
+    former = requests.read(world.journal_store, MIGRATION)
+    request = ask(world, "promoted")
+    later = ask(world, "paused")
+    assert not requests.withdraw(world.journal_store, request, former, by="ann", at="2026-04-24T10:40:00Z")
+    assert requests.read(world.journal_store, MIGRATION) == later

@@ -176,6 +176,16 @@ def test_it_reads_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.look(monkeypatch) == log.stable
 
 
+def test_a_first_batch_that_begins_below_the_window_begins_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.write(2, 2)
+    log.write(1)
+    log.write(2)
+    log.finish(2)
+    monkeypatch.setattr(late_start, "_FIRST_WINDOW_OFFSETS", 1)
+    assert log.look(monkeypatch) == 0
+
+
 _OPS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["write", "write", "finish"]), st.integers(1, 3)))
 
 

@@ -11,7 +11,7 @@ from phase_world.world import Worlds, without_probes
 
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.errors import AdminClassUnusable, PermissionMissing, SpecInvalid
-from airflow_provider_kafka_migration.journal.spec_guard import differences, flatten, may_change_until
+from airflow_provider_kafka_migration.journal.spec_guard import differences, flatten
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.forwarding import Forwarding, ForwardingAdmin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record.context import Cluster, KnownCluster, forwarding_of
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.advice import may_change
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import target_topics
 
@@ -110,7 +111,7 @@ def test_the_class_may_change_and_its_keys_may_be_new(tmp_path: Any) -> None:
     now = flatten(spec_of(tmp_path, admin_class=SERVICE).model_dump(mode="json"))
     before = {key: value for key, value in now.items() if ".admin_" not in key}
     assert differences(before, now) == {}
-    assert may_change_until("target.admin_class") is State.VALIDATING
+    assert may_change("target.admin_class", State.VALIDATING)
 
 
 def test_the_principal_needs_no_rights_that_only_the_class_needs(

@@ -251,7 +251,9 @@ def test_a_read_only_source_and_back(tmp_path: Path) -> None:
         at.source.store.modes = {"b-value": "READWRITE", "c-value": "READONLY"}
         registry = client(at.source, "source")
         record = at.context.record
-        scopes = make_source_readonly(record, registry, {"b-value": "READWRITE", "c-value": "READONLY"})
+        scopes = make_source_readonly(
+            TemporarySettings(record, registry, "source"), {"b-value": "READWRITE", "c-value": "READONLY"}
+        )
         assert scopes == ["", "b-value"]
         assert at.source.state()["modes"] == {"": "READONLY", "b-value": "READONLY", "c-value": "READONLY"}
         assert former_modes(record, "source") == {"": "READWRITE", "b-value": "READWRITE"}
@@ -273,7 +275,7 @@ def test_a_source_that_could_not_be_made_read_only_is_put_back(tmp_path: Path) -
         at.source.before = refuse
         at.source.store.modes["b"] = "READWRITE"
         with pytest.raises(RegistryForbidden):
-            make_source_readonly(at.context.record, registry, {"b": "READWRITE"})
+            make_source_readonly(TemporarySettings(at.context.record, registry, "source"), {"b": "READWRITE"})
         assert at.source.store.mode == "READONLY"
         restore_source(at.context.record, registry)
         assert at.source.state()["modes"] == {"": "READWRITE", "b": "READWRITE"}

@@ -48,8 +48,33 @@ def _topic(target_configs: dict[str, str]) -> TopicPlan:
     "source", [ConfigSource.STATIC_BROKER, ConfigSource.DYNAMIC_DEFAULT_BROKER, ConfigSource.DEFAULT]
 )
 def test_broker_defaults_of_all_kinds_are_no_overrides(source: ConfigSource) -> None:
-    configs = Configs("t", {"retention.ms": ConfigValue("retention.ms", "5", source)})
+    configs = Configs("t", {"flush.ms": ConfigValue("flush.ms", "5", source)})
     assert final_configs(configs, TargetRules(KAFKA_4), TopologySection()) == ({}, {})
+    assert final_configs(configs, TargetRules(KAFKA_4, {"flush.ms": "7"}), TopologySection()) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target"),
+    [
+        ("retention.ms", "2592000000", "604800000"),
+        ("retention.bytes", "-1", "1000"),
+        ("cleanup.policy", "compact", "delete"),
+        ("delete.retention.ms", "864000000", "86400000"),
+        ("max.compaction.lag.ms", "9223372036854775807", "60000"),
+        ("min.compaction.lag.ms", "60000", "0"),
+        ("message.timestamp.type", "CreateTime", "LogAppendTime"),
+        ("max.message.bytes", "8388608", "1048588"),
+    ],
+)
+def test_broker_defaults_that_decide_which_records_stay_are_carried_over(name: str, source: str, target: str) -> None:
+    configs = _configs({}, {name: source, "flush.ms": "5"})
+    rules = TargetRules(KAFKA_4, {name: target, "flush.ms": "9"})
+    assert final_configs(configs, rules, TopologySection())[0] == {name: source}
+    same = TargetRules(KAFKA_4, {name: source, "flush.ms": "9"})
+    assert final_configs(configs, same, TopologySection())[0] == {}
+    assert final_configs(configs, TargetRules(KAFKA_4), TopologySection())[0] == {name: source}, "nobody reports it"
+    excluded = TopologySection(config_exclude=[name.replace(".", r"\.")])
+    assert final_configs(configs, rules, excluded)[0] == {}
 
 
 def test_unknown_configs_go_by_what_the_target_says_and_else_by_the_table() -> None:

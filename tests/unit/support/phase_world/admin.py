@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_kafka_migration.errors import Transient
@@ -167,13 +168,16 @@ class SimAdmin:
 
         def one(name: str) -> Configs:
             topic = self._state.topics.get(name)
-            return Configs(name, error=UNKNOWN_TOPIC) if topic is None else _configs(name, topic.configs)
+            return Configs(name, error=UNKNOWN_TOPIC) if topic is None else self._configs(name, topic.configs)
 
         return self._call("topic_configs", lambda: {name: one(name) for name in sorted(set(names))})
 
+    def _configs(self, name: str, overrides: Mapping[str, str | None]) -> Configs:
+        return _configs(name, overrides, self._state.topic_defaults)
+
     def new_topic_configs(self, name: str) -> Configs:
         """See ``ConfigsAdmin.new_topic_configs``."""
-        return self._call("new_topic_configs", lambda: _configs(name, {}))
+        return self._call("new_topic_configs", lambda: self._configs(name, {}))
 
     def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
@@ -377,8 +381,11 @@ class SimAdmin:
         return self._call("open_transactions", list)
 
 
-def _configs(name: str, overrides: Mapping[str, str | None]) -> Configs:
-    values = {key: ConfigValue(key, value, ConfigSource.DEFAULT) for key, value in DEFAULTS.items()}
+def _configs(
+    name: str, overrides: Mapping[str, str | None], defaults: Mapping[str, str] = MappingProxyType({})
+) -> Configs:
+    defaults = {**DEFAULTS, **defaults}
+    values = {key: ConfigValue(key, value, ConfigSource.DEFAULT) for key, value in defaults.items()}
     source = ConfigSource.DYNAMIC_TOPIC
     values |= {key: ConfigValue(key, value, source, sensitive=value is None) for key, value in overrides.items()}
     return Configs(name, dict(sorted(values.items())))

@@ -53,6 +53,8 @@ class ClusterState:
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     #: what somebody has set on the brokers; None: a value that they do not show
     broker_configs: dict[str, str | None] = field(default_factory=dict)
+    #: defaults of topics that the brokers have otherwise than other clusters
+    topic_defaults: dict[str, str] = field(default_factory=dict)
     next_producer_id: int = 1000
     #: every commit of a group's offsets, in order
     commits: list[tuple[str, dict[TopicPartition, int]]] = field(default_factory=list)

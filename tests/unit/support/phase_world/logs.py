@@ -40,6 +40,11 @@ class Log:
             return min(self.open_from, high_watermark)
         return high_watermark
 
+    def first_since(self, timestamp: int) -> int:
+        """Answer ListOffsets for a timestamp in ms: the first batch that has it or a later one; -1: none."""
+        found = (batch for data in self.batches if (batch := RawBatch(memoryview(data))).max_timestamp >= timestamp)
+        return next((max(batch.base_offset, self.start) for batch in found), -1)
+
     def append(self, data: bytes) -> tuple[int, int]:
         """Append a batch as a leader does; return (error code, base offset)."""
         batch = RawBatch(memoryview(data))

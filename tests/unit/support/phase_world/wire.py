@@ -60,6 +60,11 @@ class SimWire:
         keys = sorted(set(partitions))
         return self._call(f"list_offsets.{which}", lambda: {key: self._log(key).offset(which) for key in keys})
 
+    def offsets_for(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+        """See ``Wire.offsets_for``; to the batch."""
+        keys = sorted(set(partitions))
+        return self._call("offsets_for", lambda: {key: self._log(key).first_since(timestamp) for key in keys})
+
     def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
         """See ``Wire.metadata``."""
         names = sorted(self._state.topics if topics is None else set(topics))
