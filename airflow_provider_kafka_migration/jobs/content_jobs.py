@@ -34,6 +34,11 @@ class SubmittedVerifier:
         self._source = source
         self._runner = runner
 
+    @property
+    def runner(self) -> CopyRunner:
+        """What runs the job."""
+        return self._runner
+
     def verify(self, ranges: Sequence[ContentRange]) -> Iterable[PartitionContent]:
         """Compare the ranges and return one result per range.
 

@@ -60,7 +60,13 @@ def why_not(context: PhaseContext) -> str:
     """Return why the proof is not to run; empty: it is."""
     if context.spec.validation.independent == "off":
         return SWITCHED_OFF
-    return "" if isinstance(context.runner, JobRunner) else WITHOUT_SPARK
+    return "" if runner_of(context) is not None else WITHOUT_SPARK
+
+
+def runner_of(context: PhaseContext) -> JobRunner | None:
+    """Return what runs jobs on Spark: the runner of the first comparison; None if that needs no Spark."""
+    runner = getattr(context.verifier, "runner", None) or context.runner
+    return runner if isinstance(runner, JobRunner) else None
 
 
 def _without_draw(job: IndependentJob) -> IndependentJob:

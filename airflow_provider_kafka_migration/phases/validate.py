@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.documents.proof import (
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal, Transient, ValidationFailed
 from airflow_provider_kafka_migration.evidence.publish import publish_failure
 from airflow_provider_kafka_migration.jobs import content_jobs, independent_jobs
-from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, JobRunner, Step, job_ref
+from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.planning import late_ids
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult, Progress
@@ -111,8 +111,9 @@ def _run_job(context: PhaseContext, job: JobRef) -> None:
     if job.name == content_jobs.JOB:
         content_jobs.run_content_job(context, job)
         return
-    assert isinstance(context.runner, JobRunner)
-    context.runner.run(context.record, job, lambda: independent_jobs.progress(context.record))
+    runner = independent_jobs.runner_of(context)
+    assert runner is not None, "a job of it is written only for a runner"
+    runner.run(context.record, job, lambda: independent_jobs.progress(context.record))
 
 
 def _read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:

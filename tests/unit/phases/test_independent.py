@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import (
     ValidationFailed,
 )
 from airflow_provider_kafka_migration.jobs import independent_jobs
+from airflow_provider_kafka_migration.jobs.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases import validate
 from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -116,6 +117,16 @@ def test_it_runs_after_the_first_comparison_and_its_reader_is_named(spark: Spark
     assert (found["outcome"], found["overall"]) == ("PASSED", "PASSED")
     assert READER in found["summary"]
     assert {row["reader"] for row in found["partitions"]} == {READER}
+
+
+def test_as_airflow_opens_it_the_runner_of_the_first_comparison_runs_it(worlds: Worlds) -> None:
+    world = worlds.at("validate")
+    context, spark = world.context(), Spark(world)
+    context.runner = None
+    context.verifier = SubmittedVerifier(context.record, context.source, spark)
+    validate.run(context)
+    assert spark.ran == ["verify", "independent"]
+    assert check(world)["outcome"] == "PASSED"
 
 
 def test_a_difference_fails_and_keeps_what_is_on_the_target(spark: Spark) -> None:
