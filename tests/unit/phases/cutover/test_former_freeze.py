@@ -61,7 +61,7 @@ def test_ready_never_follows_for_a_freeze_that_was_lifted(worlds: Worlds, monkey
 
     monkeypatch.setattr(MigrationRecord, "put_result", slowly)
     with pytest.raises(PhaseOver, match="freeze 2 has begun"):
-        world.run("cutover.floor_guard")
+        world.migration().run("cutover.floor_guard")
     assert world.steps(steps.READY) == []
     _check_next_goes_on(world)
 
