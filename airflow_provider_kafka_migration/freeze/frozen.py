@@ -628,6 +628,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         # They are free now, unless a request to stop them is still under way in another process, or was sent by one
         # that is dead. Nothing says "lifted" before that is over and they were freed again.
         if wait_for_open(context.journal, attempt.key, now=context.now, sleep=context.sleep):
+            _check_not_ready(record, attempt)
             done = unfreeze(context, attempt)
     except (*HANDS_OFF, PhaseOver):
         raise
@@ -717,8 +718,7 @@ def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None
 
 
 def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
-    name, key = attempt.last_step
-    last = record.freeze()
+    (name, key), last = attempt.last_step, record.freeze()
     if last is not None and last.number != attempt.number:
         raise PhaseOver(
             f"freeze {last.number} has begun since freeze {attempt.number}, and frees the producers when it ends",

@@ -89,6 +89,19 @@ def test_a_freeze_that_was_lifted_asks_for_nothing_in_the_next_one(
     _check_next_goes_on(world)
 
 
+def test_a_lift_that_waits_frees_nobody_of_the_next_freeze(worlds: Worlds) -> None:
+    """Two processes lift the freeze. Both wait for a request of a third one, which was killed."""
+    world = worlds.at("cutover.sentinels")
+    slow = world.context()
+    slow.journal.step(steps.CHANGE_BEGUN, "1", {"what": "1 DENY ACLs", "seconds": 30.0})
+    slow.sleep = _once(lambda: _next_freeze(world), world.clock.sleep)
+    attempt = slow.record.freeze()
+    assert attempt is not None
+    with pytest.raises(PhaseOver, match="freeze 2 has begun"):
+        frozen.lift(slow, attempt, reason="it lasts too long")
+    _check_next_goes_on(world)
+
+
 @pytest.mark.parametrize("place", ["while they are asked", "while it is verified"])
 def test_a_tail_that_fails_beside_a_freeze_does_not_end_it(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch, place: str
