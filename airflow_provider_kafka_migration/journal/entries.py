@@ -497,7 +497,8 @@ class EntryLog:
     def check_create_only(self) -> None:
         """Check that the store refuses to create the first entry once more: the whole journal relies on that.
 
-        A store that ignores ``If-None-Match`` writes the same bytes again, which changes nothing.
+        A store that ignores ``If-None-Match`` writes the same bytes again, which changes nothing. It is tried twice: a
+        service that keeps no metadata takes the same bytes for this put's own when an answer was lost.
 
         :raises StorageRefused: the store overwrites an object despite a create-only put.
         """
@@ -505,10 +506,11 @@ class EntryLog:
         data = self.store.get(key)
         if data is None:
             return  # reading the journal names what is missing; it must not be written here
-        try:
-            self.store.put_new(key, data)
-        except ObjectExists:
-            return
+        for _ in range(2):
+            try:
+                self.store.put_new(key, data)
+            except ObjectExists:
+                return
         raise StorageRefused(
             "the object store overwrites an existing object despite a create-only put",
             where=Where(migration_id=self.migration_id, path=f"{self.store.uri}/{key}"),
