@@ -232,7 +232,6 @@ class MigrationRunner:
         :param code: answers the first approval.
         :raises MigrationError: any error of a phase.
         """
-        # A person who stops producers by hand has stopped them before typing the code.
         self._code, self._answered_at = code, datetime.now(UTC)
         with contextlib.suppress(_StopHere):
             self._go()
@@ -352,13 +351,16 @@ class MigrationRunner:
     def _answer(self, facts: ApprovalFacts, code: str) -> ApprovalAnswer:
         context = self._migration.context
         first = check.given(context, facts.kind)
+        # A person who stops producers by hand has stopped them before typing the code. Otherwise the answer is as young
+        # as the facts that its code is checked against, however long the tail had to catch up before.
+        is_by_hand = facts.kind == "cutover" and context.spec.cutover.freeze == "manual"
         return ApprovalAnswer(
             migration_id=facts.migration_id,
             kind=facts.kind,
             decision="approve",
             code=code,
             responders=[Responder(user_id=self._person, user_name=self._person)],
-            answered_at=iso(self._answered_at or context.now()),
+            answered_at=iso(self._answered_at if is_by_hand and self._answered_at else context.now()),
             body_shown=facts.body,
             facts_digest=facts.digest(),
             second=bool(context.spec.approvals.second_users and first),
