@@ -50,17 +50,17 @@ def test_a_store_that_begins_to_overwrite_is_refused_at_the_next_claim(tmp_path:
     assert len(before.entries()) == 2
 
 
-def test_a_lost_answer_is_no_proof_that_a_store_overwrites(
-    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A service that keeps no metadata takes what is there for the put whose answer was lost: the bytes are the same."""
+def test_a_lost_answer_is_no_proof_that_a_store_overwrites(s3_in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that keeps no metadata takes what is there for the put whose answer was lost."""
     store = S3Store(s3_in_process.config, s3_in_process.bucket(), "journal", sleep=lambda _: None)
     opener(store)()
     put, head, fails = store._client.put_object, store._client.head_object, [503]
 
     def unlucky(**request: Any) -> Any:
         if fails:
-            raise ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": fails.pop()}}, "Put")
+            raise ClientError(
+                {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": fails.pop()}}, "Put"
+            )
         return put(**request)
 
     monkeypatch.setattr(store._client, "put_object", unlucky)
