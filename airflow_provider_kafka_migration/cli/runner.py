@@ -45,7 +45,7 @@ from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.metrics.prometheus import endpoint
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
-from airflow_provider_kafka_migration.phases import freeze_limit
+from airflow_provider_kafka_migration.phases import freeze, freeze_limit
 from airflow_provider_kafka_migration.provider.job_references import references_of
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
@@ -341,8 +341,11 @@ class MigrationRunner:
         if not check.given(context, kind):
             return False
         try:
-            check.require(context, kind)
+            given = check.require(context, kind)
         except ApprovalRefused:
+            return False
+        # No freeze begins with it any more, so it must not stand in the way of a new answer.
+        if kind == "cutover" and freeze.is_too_old(context, given):
             return False
         if kind == "client_switch":
             self._note(self._migration.run("client_switch"))
