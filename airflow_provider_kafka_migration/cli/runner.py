@@ -49,7 +49,7 @@ from airflow_provider_kafka_migration.phases import freeze, freeze_limit
 from airflow_provider_kafka_migration.provider.job_references import references_of
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
@@ -353,7 +353,6 @@ class MigrationRunner:
 
     def _answer(self, facts: ApprovalFacts, code: str) -> ApprovalAnswer:
         context = self._migration.context
-        first = check.given(context, facts.kind)
         # A person who stops producers by hand has stopped them before typing the code. Otherwise the answer is as young
         # as the facts that its code is checked against, however long the tail had to catch up before.
         is_by_hand = facts.kind == "cutover" and context.spec.cutover.freeze == "manual"
@@ -366,7 +365,17 @@ class MigrationRunner:
             answered_at=iso(self._answered_at if is_by_hand and self._answered_at else context.now()),
             body_shown=facts.body,
             facts_digest=facts.digest(),
-            second=bool(context.spec.approvals.second_users and first),
+            second=self._is_second(facts),
+        )
+
+    def _is_second(self, facts: ApprovalFacts) -> bool:
+        """Whether the answer is that of the second person. A first one that holds no more has to be given again."""
+        context = self._migration.context
+        section = context.spec.approvals
+        return bool(section.second_users) and any(
+            item.code == facts.code and context.now() - parse_iso(item.answered_at) <= section.max_age
+            for item in check.given(context, facts.kind)
+            if not item.second
         )
 
 
