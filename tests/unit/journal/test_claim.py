@@ -170,8 +170,9 @@ def test_a_run_that_held_it_before_does_not_take_it_from_the_next_holder(open_jo
 def test_runs_of_the_same_id_in_two_airflows_are_two_owners(open_journal: OpenJournal) -> None:
     blue, green = (Owner("dag_run", "kafka_mirror/scheduled__2026", "mirror", None, name) for name in ("blue", "green"))
     journal = open_journal(blue)
-    with pytest.raises(ClaimHeld, match="scheduled__2026 in another Airflow"):
+    with pytest.raises(ClaimHeld, match="scheduled__2026 in another Airflow") as held:
         open_journal(green)
+    assert "set its Variable back: kafka_migration_installation_id=" in held.value.next_step
     cleared = Owner("dag_run", "kafka_mirror/scheduled__2026", "another task", None, "blue")
     assert open_journal(cleared).generation == 1
     assert open_journal(green, takeover=True).generation == 2
