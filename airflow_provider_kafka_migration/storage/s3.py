@@ -508,6 +508,8 @@ class S3Store:
         except ClientError as error:
             if status_of(error) == 404:
                 return False  # another creator's, deleted since
+            if not is_retry and not is_retriable(error):
+                return False  # where this cannot be asked, the first answer counts
             raise
         stored_mark = found.get("Metadata", {}).get(_CREATOR)
         if stored_mark is not None or not is_retry:

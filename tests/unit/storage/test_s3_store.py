@@ -235,6 +235,17 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         store.get("key")
 
 
+def test_where_head_is_refused_an_existing_object_is_one_of_others(
+    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall that lets no HEAD through must not end each claim."""
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(), "p")
+    store.put_new("a", b"1")
+    monkeypatch.setattr(store, "_client", Faulty(store._client, "head_object", [("before", s3_error("403", 403))]))
+    with pytest.raises(ObjectExists):
+        store.put_new("a", b"1")
+
+
 def test_object_lock_is_applied_where_the_bucket_has_it(s3_in_process: Any) -> None:
     bucket = s3_in_process.bucket(object_lock=True)
     store = S3Store(s3_in_process.config, bucket, "evidence")
