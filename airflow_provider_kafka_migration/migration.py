@@ -27,6 +27,7 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     JournalTampered,
     MigrationError,
+    PhaseOver,
     SameCluster,
     SparkJobCancelled,
     StillFrozen,
@@ -76,7 +77,7 @@ from airflow_provider_kafka_migration.topics import lags
 _R = TypeVar("_R")
 
 #: Errors that leave the migration as it was: another owner holds it, it has moved on, or it waits for a person.
-_NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, WaitsForOperator)
+_NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, PhaseOver, WaitsForOperator)
 
 
 def _ignore(_progress: Progress) -> None:

@@ -434,8 +434,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     # A reference's backend may be slow, so references are resolved before the checks and not between them.
     receiver = webhook_receiver(context)
     check_not_given_up(context, attempt)
-    only_in = {State.CUTOVER} if attempt.request is None else None
-    context.journal.step_once(steps.FREEZE_HELD, key=attempt.key, details={"method": attempt.method}, only_in=only_in)
+    context.journal.step_once(steps.FREEZE_HELD, attempt.key, {"method": attempt.method}, **in_force(attempt))
     with _stopping(context, attempt, "webhook without a deadline", REQUEST_SECONDS) as change:
         # After READY no caller asks again.
         attempts = ATTEMPTS if attempt.ready else 1
@@ -450,19 +449,25 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
 
 def changes_of(context: PhaseContext, attempt: FreezeAttempt) -> Changes:
     """Return what journals each request of an attempt to stop something, and undoes it if it came too late."""
-    if attempt.ready:
-        allowed: dict[str, Any] = {"unless_step": (steps.ABANDONED, None)}
-    elif attempt.request is None:
-        allowed = {"only_in": {State.CUTOVER}}
-    else:
-        allowed = {"unless_step": (steps.FREEZE_GIVEN_UP, attempt.key)}
     return Changes(
         context.journal,
         attempt.key,
         standing=lambda: standing(context.record, attempt),
         over=lambda: _given_up(context, attempt),
-        allowed=allowed,
+        allowed=in_force(attempt),
     )
+
+
+def in_force(attempt: FreezeAttempt) -> dict[str, Any]:
+    """Return the conditions under which the journal takes a step of an attempt, as :meth:`Journal.step` takes them.
+
+    A cutover goes on while a failure of the tail beside it is journaled; and it may be the next one already.
+    """
+    if attempt.ready:
+        return {"unless_step": (steps.ABANDONED, None)}
+    if attempt.request is None:
+        return {"only_in": {State.CUTOVER, State.FAILED}, "unless_step": (steps.FREEZE_LIFTED, attempt.key)}
+    return {"unless_step": (steps.FREEZE_GIVEN_UP, attempt.key)}
 
 
 def standing(record: MigrationRecord, attempt: FreezeAttempt) -> Standing:
@@ -537,11 +542,10 @@ def check_not_given_up(context: PhaseContext, attempt: FreezeAttempt) -> None:
     :raises ClaimLost: another owner has taken over.
     :raises PhaseOver: the attempt was given up.
     """
-    if attempt.request is None:
-        context.journal.check_holds(only_in={State.CUTOVER})
-        return
-    context.journal.check_holds()
-    if context.journal.find_step(steps.FREEZE_GIVEN_UP, attempt.key) is not None:
+    is_cutover = attempt.request is None
+    context.journal.check_holds(only_in={State.CUTOVER, State.FAILED} if is_cutover else None)
+    end = steps.FREEZE_LIFTED if is_cutover else steps.FREEZE_GIVEN_UP
+    if context.journal.find_step(end, attempt.key) is not None:
         raise _given_up(context, attempt)
 
 
@@ -607,7 +611,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     :param ends: the migration ends, so nothing has to continue.
     :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; the error says what a person has
         to do, and the next call tries again.
-    :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled, or that the mirror is promoted.
+    :raises PhaseOver: READY_FOR_CLIENT_SWITCH or another freeze is journaled, or that the mirror is promoted.
     """
     record = context.record
     is_cutover = attempt.request is None
@@ -624,6 +628,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         # They are free now, unless a request to stop them is still under way in another process, or was sent by one
         # that is dead. Nothing says "lifted" before that is over and they were freed again.
         if wait_for_open(context.journal, attempt.key, now=context.now, sleep=context.sleep):
+            _check_not_ready(record, attempt)
             done = unfreeze(context, attempt)
     except (*HANDS_OFF, PhaseOver):
         raise
@@ -713,7 +718,13 @@ def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None
 
 
 def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
-    name, key = attempt.last_step
+    (name, key), last = attempt.last_step, record.freeze()
+    if last is not None and last.number != attempt.number:
+        raise PhaseOver(
+            f"freeze {last.number} has begun since freeze {attempt.number}, and frees the producers when it ends",
+            where=record.where(words.phase_of(record.spec)),
+            next_step="nothing needs to be done: this task belongs to the freeze before",
+        )
     if record.journal.find_step(name, key) is not None:
         raise PhaseOver(
             f"freeze {attempt.number} ended with {name}: it is too late to free the producers",

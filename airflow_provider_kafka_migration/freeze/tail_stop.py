@@ -53,17 +53,18 @@ def lift(context: PhaseContext, *, ends: bool) -> dict[str, Any]:
 
 
 def continue_after_lift(record: MigrationRecord, target: Cluster) -> bool:
-    """Before the tail copies: set the copy-time settings again if a freeze was lifted, and withdraw a stop that waits.
+    """Before the tail copies after a lifted freeze: set the copy-time settings again, and withdraw a stop that is left.
+
+    The lift may have left it, or a final drain that was slow, and was killed, has written it after the lift.
 
     :returns: whether a stop was withdrawn.
     :raises MigrationError: the settings cannot be set; the stop stays in force.
     """
-    lifted = record.freezes_lifted()
-    if not lifted or record.is_frozen():
+    if not record.freezes_lifted() or record.is_frozen():
         return False
     stop = record.tail_stop()
     # A rollback stops the tail at 0, for good.
-    waits = TAIL_WAITS in lifted[-1].details and stop is not None and any(stop.offsets.values())
+    waits = stop is not None and any(stop.offsets.values())
     if waits:
         _set_and_clear(record, target)
     elif stop is None:

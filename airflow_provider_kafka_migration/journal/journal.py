@@ -327,7 +327,7 @@ class Journal:
         """Read the journal and check the claim. Call this before a write to a cluster.
 
         :param only_in: states in which the caller may write. A driver that was presumed dead may wake up under a
-            claim that is still in force, long after the migration has moved on.
+            claim that is still in force, long after the migration has moved on. As in :meth:`step`.
         :raises ClaimLost: another owner has taken over, or the claim was released.
         :raises PhaseOver: the migration is in none of these states.
         """
@@ -393,7 +393,7 @@ class Journal:
     ) -> JournalEntry:
         """Record a step inside the current state. Concurrent steps of one owner never exclude each other.
 
-        :param only_in: states in which the step is allowed.
+        :param only_in: states in which the step is allowed; with ``failed``, also once it has failed in one of them.
         :param unless_step: name and key of another step: once that is journaled, this one comes too late.
         :raises ClaimLost: this journal does not hold the migration.
         :raises PhaseOver: the migration is in none of these states, or the other step is journaled.
@@ -510,7 +510,9 @@ class Journal:
 
     def _check_only_in(self, ledger: Ledger, only_in: Collection[State] | None) -> None:
         state = ledger.tip_state
-        if only_in is None or state in only_in:
+        if only_in is None:
+            return
+        if (ledger.failed_in if State.FAILED in only_in and state is State.FAILED else state) in only_in:
             return
         raise PhaseOver(
             f"this may be done only in {', '.join(sorted(only_in))}, but the migration is in {state}",

@@ -169,9 +169,9 @@ def run(context: PhaseContext) -> PhaseResult:
         )
         frozen_time = _frozen_time(record, attempt)
         record.put_result(keys.FROZEN_TIME, frozen_time)
-        # ``only_in``: READY must not follow once the watch on the limit has given up the freeze.
-        ready = frozen_time.model_dump(mode="json")
-        context.journal.step(steps.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
+        # READY must not follow once the watch on the limit has given up the freeze, not even if another one has begun.
+        ready, lifted = frozen_time.model_dump(mode="json"), (steps.FREEZE_LIFTED, attempt.key)
+        context.journal.step(steps.READY, attempt.key, ready, only_in={State.CUTOVER}, unless_step=lifted)
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
     fenced = fence.fence_copiers(record, context.target, attempt, document)
     # After the fence, so that no copier of the way back can write behind the first record of a client that returned.

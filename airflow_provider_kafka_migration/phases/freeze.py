@@ -25,7 +25,6 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags
 
 PHASE = "cutover"
@@ -160,8 +159,8 @@ def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> Free
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
     result = verify(context.record, context.source, attempt, method, watch)
     details = {"result": result.model_dump(mode="json")}
-    # ``only_in``: what was given up meanwhile is not verified, whatever the source's ends say.
-    context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details=details, only_in={State.CUTOVER})
+    # What was given up meanwhile is not verified, whatever the source's ends say.
+    context.journal.step(steps.FREEZE_VERIFIED, attempt.key, details, **frozen.in_force(attempt))
     follow.name_born_late(context.record, context.source, attempt.key)
     return result
 

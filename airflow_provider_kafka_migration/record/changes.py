@@ -116,10 +116,11 @@ class Changes:
                 "The journal cannot be read or written, so the outcome of %s is not in it: %s", entry.reason, error
             )
             return
-        if self.standing() is Standing.OVER:
+        is_over = self.standing() is Standing.OVER
+        if is_over:
             log.warning("%s came too late: it is undone", entry.reason)
             undo()
-        self._close({**outcome, "undone": True})
+        self._close({**outcome, "undone": is_over})
         raise self._too_late()
 
     def _close(self, outcome: dict[str, Any]) -> None:

@@ -20,6 +20,8 @@ from harness.jars.spark_kafka_jars import jars
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying
 
+_OF_CONNECT = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
+
 Prove = Callable[..., list[IndependentResult]]
 
 
@@ -33,6 +35,8 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(events: Path) -> Iterator[SparkSession]:
     """A session with Spark's Kafka source."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # A test of Spark Connect in the same process leaves this behind: functions would be those of a Connect session.
+    of_connect = {name: value for name in _OF_CONNECT if (value := os.environ.pop(name, None)) is not None}
     builder = SparkSession.builder.master("local[2]").appName("independent").config("spark.ui.enabled", "false")
     builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars()))
     builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events.as_uri())
@@ -40,6 +44,7 @@ def spark(events: Path) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     yield session
     session.stop()
+    os.environ.update(of_connect)
 
 
 def job_of(copy: Copying, rules: Mapping[str, TopicRules] | None = None, **fields: Any) -> IndependentJob:

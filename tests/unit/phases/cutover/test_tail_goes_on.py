@@ -11,6 +11,7 @@ from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, FloorViolated, FreezeFailed, MigrationError
+from airflow_provider_kafka_migration.phases import final_drain
 from airflow_provider_kafka_migration.state import State
 
 FLOOR, LIMIT = "cutover.floor_guard", "cutover.freeze_limit"
@@ -126,3 +127,31 @@ def test_a_tail_that_begins_again_sets_the_settings_whatever_the_lift_has_done(w
     world.restart()
     world.run("tail")
     assert _configs(world) == before
+
+
+def test_a_stop_that_is_written_after_the_lift_does_not_stop_the_tail(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a final drain that was slow, and was killed before it could see that its freeze has ended."""
+    world = worlds.at("cutover.final_drain")
+    write = final_drain.write_tail_stop
+
+    def slowly(*given: Any) -> None:
+        mine = world.context()
+        world.clock.sleep(120)
+        world.use(world._new_context())
+        with pytest.raises(FreezeFailed, match="was lifted"):
+            world.run(LIMIT)
+        world.use(mine)
+        write(*given)
+        raise Killed
+
+    monkeypatch.setattr(final_drain, "write_tail_stop", slowly)
+    with pytest.raises(Killed):
+        world.run("cutover.final_drain")
+    world.restart()
+    assert _is_stopped(world)
+    world.source.log("orders").write(b"after the lift")
+    world.run("tail")
+    assert not _is_stopped(world)
+    assert world.target.log("orders").end == world.source.log("orders").end
