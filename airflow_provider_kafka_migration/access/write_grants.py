@@ -36,6 +36,9 @@ from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
+#: Where a migration is after its cutover was abandoned.
+_ABANDONED = (State.TAIL, State.DRAIN_READY, State.ROLLED_BACK)
+
 _GONE = (
     "it is no longer on the source, as after producers are stopped by hand, and is still given on the target; "
     "if it was removed permanently, add the principal to acls.exclude_principals"
@@ -197,12 +200,13 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
 def _remove_if_abandoned(record: MigrationRecord, target: Cluster, bindings: Sequence[Acl]) -> None:
     """Remove grants that this process has created while somebody else abandoned the cutover.
 
-    That needs no claim: it undoes only what this process has just done.
+    That needs no claim: it undoes only what this process has just done. If somebody else has finished the cutover
+    instead, clients need these grants.
 
     :raises PhaseOver: the cutover was abandoned.
     """
     record.journal.refresh()
-    if record.journal.tip_state is State.CUTOVER or not bindings:
+    if record.journal.working_state not in _ABANDONED or not bindings:
         return
     where = record.where("cutover", cluster="target")
     errors = {acl: error for acl, error in target.admin.delete_acls(bindings).items() if error is not None}

@@ -3,7 +3,8 @@
 From READY on the freeze is never lifted, since clients may write to the target. As long as none has, the source still
 has every record, so clients can stay there. That takes a code over what is given up, the people who may approve the
 client switch, and the target's own logs: they must end where the copy has ended. If they cannot be read, for instance
-because the target is dead, nobody knows whether a client has written there; people then accept that with a word more.
+because the target is dead, it is not known whether a client has written there; people then accept that with a word
+more.
 """
 
 from __future__ import annotations

@@ -76,7 +76,10 @@ def abandon_answer(spec: MigrationSpec, file: Path, given: Abandonment, *, quiet
             abandon.check_possible(context.record)
             is_open = not rolling_back.is_abandoned(context.journal)
             if is_open and given.code is None:
-                return _ask(spec, file, abandon.facts(context.record, context.target))
+                claim = context.journal.current_claim
+                # A run in Airflow waits for its own approval, so it holds the migration.
+                is_held = claim is not None and claim.owner.kind == "dag_run"
+                return _ask(spec, file, abandon.facts(context.record, context.target), takeover=is_held)
             if is_open:
                 # Before claiming: who may not abandon it does not take the migration from its holder.
                 check.check_abandon(context, _answer(context, given))
@@ -110,7 +113,7 @@ def _answer(context: PhaseContext, given: Abandonment) -> ApprovalAnswer:
     )
 
 
-def _ask(spec: MigrationSpec, file: Path, facts: dict[str, Any]) -> Answer:
+def _ask(spec: MigrationSpec, file: Path, facts: dict[str, Any], *, takeover: bool) -> Answer:
     found = facts["target"]
     lines = [
         f"[bold]Abandon[/] {escape(spec.migration_id)}: clients stay on the source. Producers are stopped there "
@@ -121,8 +124,8 @@ def _ask(spec: MigrationSpec, file: Path, facts: dict[str, Any]) -> Answer:
         "  This cannot be undone.",
     ]
     if not found["late"]:
-        unread = " --target-unread" if found["unchecked"] else ""
-        command = commands_in(f"kafka-migration abandon {file} --approve {facts['code']}{unread}")
+        options = (" --target-unread" if found["unchecked"] else "") + (" --takeover" if takeover else "")
+        command = commands_in(f"kafka-migration abandon {file} --approve {facts['code']}{options}")
         lines.append(f"[yellow]waits for an operator[/]: {escape(command)}")
     data = {"migration_id": spec.migration_id, "waiting": {"approval": "abandon", **facts}}
     return Answer(data, lines, code=ExitCode.WAITS)

@@ -325,7 +325,7 @@ def rollback(
     *,
     json_output: JsonOption = False,
 ) -> Answer:
-    """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
+    """End a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
     Topics, data, ACLs, users and quotas on the target stay; the report lists them. Exit status 1: the migration has
     ended, but something could not be put back; run it again.

@@ -505,11 +505,17 @@ def _needs_code(spec: MigrationSpec, want: Want) -> bool:
 
 
 def _source_answers(spec: MigrationSpec) -> bool:
-    """Ask the source for a few seconds whether it is there."""
+    """Ask the source for a few seconds whether it is there.
+
+    The time counts from the first request: to load Airflow and look up a connection may take longer than that.
+    """
     found: list[str] = []
+    migration = MigrationOpener(spec, make_view(quiet=True)).open()
+    with suppress(Exception):  # one that cannot be found is not asked
+        _ = migration.source
 
     def look() -> None:
-        with suppress(Exception), MigrationOpener(spec, make_view(quiet=True)).open() as migration:
+        with suppress(Exception), migration:
             found.append(migration.source.cluster_id or "")
 
     thread = threading.Thread(target=look, name="source-answers", daemon=True)

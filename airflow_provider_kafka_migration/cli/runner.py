@@ -45,11 +45,11 @@ from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.metrics.prometheus import endpoint
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
-from airflow_provider_kafka_migration.phases import freeze_limit
+from airflow_provider_kafka_migration.phases import freeze, freeze_limit
 from airflow_provider_kafka_migration.provider.job_references import references_of
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
@@ -232,7 +232,6 @@ class MigrationRunner:
         :param code: answers the first approval.
         :raises MigrationError: any error of a phase.
         """
-        # A person who stops producers by hand has stopped them before typing the code.
         self._code, self._answered_at = code, datetime.now(UTC)
         with contextlib.suppress(_StopHere):
             self._go()
@@ -342,8 +341,11 @@ class MigrationRunner:
         if not check.given(context, kind):
             return False
         try:
-            check.require(context, kind)
+            given = check.require(context, kind)
         except ApprovalRefused:
+            return False
+        # No freeze begins with it any more, so it must not stand in the way of a new answer.
+        if kind == "cutover" and freeze.is_too_old(context, given):
             return False
         if kind == "client_switch":
             self._note(self._migration.run("client_switch"))
@@ -351,17 +353,29 @@ class MigrationRunner:
 
     def _answer(self, facts: ApprovalFacts, code: str) -> ApprovalAnswer:
         context = self._migration.context
-        first = check.given(context, facts.kind)
+        # A person who stops producers by hand has stopped them before typing the code. Otherwise the answer is as young
+        # as the facts that its code is checked against, however long the tail had to catch up before.
+        is_by_hand = facts.kind == "cutover" and context.spec.cutover.freeze == "manual"
         return ApprovalAnswer(
             migration_id=facts.migration_id,
             kind=facts.kind,
             decision="approve",
             code=code,
             responders=[Responder(user_id=self._person, user_name=self._person)],
-            answered_at=iso(self._answered_at or context.now()),
+            answered_at=iso(self._answered_at if is_by_hand and self._answered_at else context.now()),
             body_shown=facts.body,
             facts_digest=facts.digest(),
-            second=bool(context.spec.approvals.second_users and first),
+            second=self._is_second(facts),
+        )
+
+    def _is_second(self, facts: ApprovalFacts) -> bool:
+        """Whether the answer is that of the second person. A first one that holds no more has to be given again."""
+        context = self._migration.context
+        section = context.spec.approvals
+        return bool(section.second_users) and any(
+            item.code == facts.code and context.now() - parse_iso(item.answered_at) <= section.max_age
+            for item in check.given(context, facts.kind)
+            if not item.second
         )
 
 

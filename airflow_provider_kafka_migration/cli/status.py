@@ -253,7 +253,7 @@ def status_answer(spec: MigrationSpec, file: Path, migration: Migration, *, verb
 def _rows(found: Status, seen: Look, silence: str, file: str) -> Iterator[tuple[str, str]]:
     yield "migration", found.migration_id
     yield "state", _state_text(found, seen)
-    frozen = found.freeze.lines(file) if found.freeze else [seen.producers]
+    frozen = [*found.freeze.lines(file), *_held_elsewhere(seen)] if found.freeze else [seen.producers]
     yield from (
         ("PRODUCERS" if found.freeze and not n else "producers" if not n else "", x) for n, x in enumerate(frozen)
     )
@@ -263,6 +263,15 @@ def _rows(found: Status, seen: Look, silence: str, file: str) -> Iterator[tuple[
     yield "last", f"{seen.ago(found.last.at)}: {found.last.reason}" if found.last else ""
     yield "validation", found.validation
     yield "phases", ", ".join(f"{state} {words(seconds)}" for state, seconds in seen.spent.items())
+
+
+def _held_elsewhere(seen: Look) -> Iterator[str]:
+    """Say what the commands of an open freeze need beside what they say."""
+    if seen.in_airflow:
+        yield (
+            "a run in Airflow holds the migration: clear the red task there; from here, add --takeover to these "
+            "commands, and that run goes on no more"
+        )
 
 
 def holder(found: Status, seen: Look) -> str:

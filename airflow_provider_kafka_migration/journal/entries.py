@@ -133,6 +133,8 @@ class Claim:
 
 #: How a person decides that another owner's claim ends. A run takes over only once, so clearing one does not help.
 _TAKE_OVER = "start a new run with takeover (CLI: --takeover)"
+#: The Variable whose value tells an Airflow from others.
+_VARIABLE = "kafka_migration_installation_id"
 #: Added for an owner that has no takeover left.
 _USED = ". The takeover of this run has been used: each is one decision"
 
@@ -146,7 +148,9 @@ def held_by_another(holder: Claim, migration_id: str, owner: Owner, *, used: boo
     life = None if process is None else process.life()
     which = "" if process is None else f", {process}, which {life}"
     ended = "its process has ended and no longer acts: kafka-migration release FILE --takeover releases the migration"
-    other = " in another Airflow" if holder.owner.identity == owner.identity and holder.owner.installation else ""
+    is_elsewhere = holder.owner.identity == owner.identity and bool(holder.owner.installation)
+    other = " in another Airflow" if is_elsewhere else ""
+    same = f". If it is this Airflow, set its Variable back: {_VARIABLE}={holder.owner.installation}"
     return ClaimHeld(
         f"the migration is held by {holder.owner}{other} (acting: {holder.owner.actor}{which}) since {holder.since}",
         where=Where(migration_id=migration_id),
@@ -154,7 +158,8 @@ def held_by_another(holder: Claim, migration_id: str, owner: Owner, *, used: boo
             ended if life is Life.ENDED else "let it end, or have its owner release it (kafka-migration release FILE)"
         )
         + f"; if it is dead or must stop, {_TAKE_OVER}: its next write is then refused"
-        + (_USED if used else ""),
+        + (_USED if used else "")
+        + (same if is_elsewhere else ""),
         details={
             "kind": holder.owner.kind,
             "identity": holder.owner.identity,
@@ -497,7 +502,8 @@ class EntryLog:
     def check_create_only(self) -> None:
         """Check that the store refuses to create the first entry once more: the whole journal relies on that.
 
-        A store that ignores ``If-None-Match`` writes the same bytes again, which changes nothing.
+        A store that ignores ``If-None-Match`` writes the same bytes again, which changes nothing. It is tried twice: a
+        service that keeps no metadata takes the same bytes for this put's own when an answer was lost.
 
         :raises StorageRefused: the store overwrites an object despite a create-only put.
         """
@@ -505,10 +511,11 @@ class EntryLog:
         data = self.store.get(key)
         if data is None:
             return  # reading the journal names what is missing; it must not be written here
-        try:
-            self.store.put_new(key, data)
-        except ObjectExists:
-            return
+        for _ in range(2):
+            try:
+                self.store.put_new(key, data)
+            except ObjectExists:
+                return
         raise StorageRefused(
             "the object store overwrites an existing object despite a create-only put",
             where=Where(migration_id=self.migration_id, path=f"{self.store.uri}/{key}"),

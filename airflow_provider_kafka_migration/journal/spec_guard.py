@@ -62,7 +62,7 @@ def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str,
             entry = journal.step_once(SPEC_RECORDED, None, {"sha256": digest, "fields": fields}, reason="spec recorded")
         else:
             mattering = {path: changes[path] for path in changes if _matters(path, fields)}
-            _refuse_late_changes(journal, mattering, str(spec.get("kind", "migration")))
+            _refuse_late_changes(journal, mattering, fields, str(spec.get("kind", "migration")))
             details = {"sha256": digest, "fields": fields, "changes": changes}
             # Keyed by the entry it replaces: of several tasks with the same change, only one records it.
             entry = journal.step_once(SPEC_CHANGED, str(last.seq), details, reason=f"changed: {', '.join(changes)}")
@@ -140,6 +140,14 @@ def _is_risky_address(text: str) -> bool:
     return plain_secrets.is_address(text) and bool(plain_secrets.why_no_plain_address(text))
 
 
+def _is_demanded(path: str, change: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
+    """Return whether an earlier version accepted the old value, and this one refuses each spec that has it."""
+    if path == "acls.policy":
+        # With IAM it did pass where the source has no ACLs; then no value creates or removes any.
+        return change["old"] == "refuse" and fields.get("acls.target_auth") == "iam"
+    return _became_reference(path, change)
+
+
 def _became_reference(path: str, change: Mapping[str, Any]) -> bool:
     """Return whether a plain address, accepted by an earlier version and refused now, was replaced by a reference."""
     return (
@@ -167,13 +175,15 @@ _AGAIN = " (with mirror.naming: identity in both directions all records would th
 _GRANTS = " (a mirror that says nothing about acls.write_grants has at_cutover; earlier it had at_once)"
 
 
-def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]], kind: str) -> None:
+def _refuse_late_changes(
+    journal: Journal, changes: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Any], kind: str
+) -> None:
     working = journal.working_state or State.PLANNED
     late = {
         path: change
         for path, change in changes.items()
         if not may_change(path, working)
-        and not _became_reference(path, change)
+        and not _is_demanded(path, change, fields)
         and not _only_grows(path, change, working)
     }
     if not late:

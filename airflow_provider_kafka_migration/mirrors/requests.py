@@ -8,9 +8,7 @@ from contextlib import AbstractContextManager
 from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
-from airflow_provider_kafka_migration.errors import (
-    ObjectExists,
-)
+from airflow_provider_kafka_migration.errors import ObjectExists
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.background import BackgroundPasses, own_connections
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
@@ -97,8 +95,18 @@ def in_time(context: PhaseContext, *, by: str) -> MirrorRequest:
         f"the request of {request.requested_at} by {request.requested_by or 'somebody'} was valid until "
         f"{request.valid_until}, and nobody had begun to carry it out; ask again"
     )
-    turn_down(context, request, why, by=by)
+    turn_down(context, request, why, by=by, want=_asked_before(context.journal_store, request))
     return read(context.journal_store, context.migration_id)
+
+
+def _asked_before(store: ObjectStore, request: MirrorRequest) -> Want:
+    """Return what a mirror does without a request: nobody has asked a paused one to go on."""
+    for number in range(request.number - 1, 0, -1):
+        data = store.get(f"{request.migration_id}/{keys.mirror_request(number)}")
+        want = None if data is None else MirrorRequest.parse(data).want
+        if want in ("run", "paused"):
+            return want
+    return "run"
 
 
 def _has_begun(record: MigrationRecord, request: MirrorRequest) -> bool:
@@ -107,12 +115,15 @@ def _has_begun(record: MigrationRecord, request: MirrorRequest) -> bool:
     return is_freezing or record.journal.find_step(steps.PROMOTED) is not None
 
 
-def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at: str) -> bool:
-    """Turn a request down: the mirror runs on. False: another one has come since, which counts instead."""
+def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at: str, want: Want = "run") -> bool:
+    """Turn a request down. False: another one has come since, which counts instead.
+
+    :param want: what the mirror does then.
+    """
     refusal = MirrorRequest(
         migration_id=request.migration_id,
         number=request.number + 1,
-        want="run",
+        want=want,
         requested_by=by,
         requested_at=at,
         refused=why,
@@ -120,9 +131,12 @@ def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at:
     return _append(store, refusal)
 
 
-def turn_down(context: PhaseContext, request: MirrorRequest, why: str, *, by: str) -> None:
-    """Turn a request down and journal why; another one that has come since counts instead. Idempotent."""
-    refuse(context.journal_store, request, why, by=by, at=iso(context.now()))
+def turn_down(context: PhaseContext, request: MirrorRequest, why: str, *, by: str, want: Want = "run") -> None:
+    """Turn a request down and journal why; another one that has come since counts instead. Idempotent.
+
+    :param want: as in :func:`refuse`.
+    """
+    refuse(context.journal_store, request, why, by=by, at=iso(context.now()), want=want)
     context.journal.step_once(steps.REQUEST_REFUSED, key=str(request.number), details={"why": why}, reason=why)
 
 

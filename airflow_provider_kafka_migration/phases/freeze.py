@@ -128,16 +128,24 @@ def _stopped_at(context: PhaseContext, answers: Sequence[ApprovalAnswer], now: d
     if not _by_hand(context.spec):
         return now
     stopped_at = min(now, max(parse_iso(item.answered_at) for item in answers))
-    limit = context.spec.cutover.max_producer_freeze
-    if now - stopped_at >= limit:
+    if is_too_old(context, answers):
         raise FreezeFailed(
             f"the producers were stopped by hand {(now - stopped_at).total_seconds():.0f} s ago, when the cutover was "
-            f"approved, and max_producer_freeze is {limit.total_seconds():g} s",
+            f"approved, and max_producer_freeze is {context.spec.cutover.max_producer_freeze.total_seconds():g} s",
             where=context.where(PHASE),
-            next_step="raise cutover.max_producer_freeze, or give the cutover's tasks a faster executor; then "
-            f"{words.again(context.spec)}",
+            next_step="raise cutover.max_producer_freeze, or give the cutover's tasks a faster executor (the command "
+            "line first catches up with what was written since it ended: let it do so without a code, before "
+            f"producers are stopped); then {words.again(context.spec)}",
         )
     return stopped_at
+
+
+def is_too_old(context: PhaseContext, answers: Sequence[ApprovalAnswer]) -> bool:
+    """Whether producers that were stopped by hand for these answers stand still longer than they may already."""
+    if not _by_hand(context.spec) or not answers:
+        return False
+    last = max(parse_iso(item.answered_at) for item in answers)
+    return context.now() - last >= context.spec.cutover.max_producer_freeze
 
 
 def _by_hand(spec: MigrationSpec) -> bool:

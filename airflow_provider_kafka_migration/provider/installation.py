@@ -38,6 +38,9 @@ def _read() -> str:
 
 
 def _make() -> str:
+    # Airflow says "not found" for whatever it cannot read at the moment, and another id would make all runs others'.
+    if VARIABLE in list(Variable.keys(prefix=VARIABLE)):
+        raise LookupError(VARIABLE)
     Variable.set(VARIABLE, uuid.uuid4().hex, description="Tells this Airflow from others in journals of migrations.")
     time.sleep(SETTLE_SECONDS)
     return _read()

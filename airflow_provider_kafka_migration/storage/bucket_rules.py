@@ -41,7 +41,7 @@ def _lifecycle(store: S3Store, prefix: str) -> list[str]:
         if code_of(error) == "NoSuchLifecycleConfiguration":
             return []
         raise
-    full = store.full_key(prefix)
+    full = f"{store.full_key(prefix)}/"
     rules: list[Mapping[str, Any]] = list(answer.get("Rules", []))
     return [
         f"lifecycle rule {rule.get('ID') or '(unnamed)'} {what}"

@@ -381,12 +381,17 @@ class S3Store:
         return False
 
     def _is_locked(self, key: str, version: str | None, retain_until: datetime) -> bool:
-        """Read the lock of a stored object back."""
-        request = self.object_args(key) | ({"VersionId": version} if version else {})
+        """Read the lock of a stored object back.
+
+        A version is named only if it is not the newest one any more: that needs another right (s3:GetObjectVersion).
+        """
+        request = self.object_args(key)
 
         def attempt(_: int) -> str:
             try:
                 found = self._client.head_object(**request)
+                if version and found.get("VersionId") != version:
+                    found = self._client.head_object(**request, VersionId=version)
             except ClientError as error:
                 if is_retriable(error):
                     raise
@@ -503,6 +508,8 @@ class S3Store:
         except ClientError as error:
             if status_of(error) == 404:
                 return False  # another creator's, deleted since
+            if not is_retry and not is_retriable(error):
+                return False  # where this cannot be asked, the first answer counts
             raise
         stored_mark = found.get("Metadata", {}).get(_CREATOR)
         if stored_mark is not None or not is_retry:

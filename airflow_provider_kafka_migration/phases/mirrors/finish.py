@@ -22,9 +22,10 @@ def run(context: PhaseContext) -> PhaseResult:
     request = requests.in_time(context, by=PHASE)
     if request.number != asked.number:
         raise Transient(
-            f"the mirror does not end, and goes on: {request.refused or 'somebody has asked for something else'}",
+            f"the mirror does not end, and {'stays paused' if request.want == 'paused' else 'goes on'}: "
+            f"{request.refused or 'somebody has asked for something else'}",
             where=context.where(PHASE),
-            next_step="none: whoever runs the mirror goes on with it",
+            next_step="none: whoever runs the mirror acts on the last request",
         )
     if request.want != "ended" and (done := ending.after_promotion(context)) is not None:
         return done

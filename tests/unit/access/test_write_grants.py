@@ -7,7 +7,7 @@ from phase_world.admin import REFUSED
 from phase_world.world import ORDER, PRODUCER_ACL, World, Worlds
 
 from airflow_provider_kafka_migration.access import created_access, write_grants
-from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 
 OWNER = Acl("TOPIC", "orders", "LITERAL", "User:owner", "*", "ALL", "ALLOW")
@@ -92,3 +92,22 @@ def test_rights_that_were_given_at_once_are_no_grants_of_a_cutover(worlds: World
     assert take_back(world) == []
     assert PRODUCER_ACL in (world.target.acls or ())
     assert write_grants.passes(world.spec) == ()
+
+
+@pytest.mark.parametrize("is_ready", [True, False], ids=["ready", "lifted"])
+def test_a_slow_grant_is_undone_only_if_the_cutover_was_abandoned(cutover: World, is_ready: bool) -> None:
+    """A task that was taken for dead may wake up after another one has finished the cutover."""
+
+    def overtaken(answers: dict[Acl, object]) -> dict[Acl, object]:
+        if is_ready:
+            cutover.run("cutover.floor_guard")
+        else:
+            cutover.clock.sleep(120)
+            with pytest.raises(MigrationError):
+                cutover.run("cutover.freeze_limit")
+        return answers
+
+    cutover.outside.fail("target.admin.create_acls", overtaken, times=1)
+    with pytest.raises(MigrationError):
+        grant(cutover)
+    assert there(cutover) == ({PRODUCER_ACL, OWNER, READS} if is_ready else {READS})

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from phase_support import Clock, FakeGroup, approval, make_plan, ready
 
 from airflow_provider_kafka_migration.approvals import answers, check, request
+from airflow_provider_kafka_migration.cli.runner import MigrationRunner
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
 from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError
@@ -211,6 +215,33 @@ def test_two_people(tmp_path: Path) -> None:
     answers.answer(context, approval(context, "cutover", code, user="bob"))
     with pytest.raises(ApprovalRefused, match="2 people"):
         check.require(context, "cutover")
+
+
+@pytest.mark.parametrize("why", ["too old", "another code"])
+def test_two_people_on_the_command_line_begin_again_when_the_first_answer_holds_no_more(
+    tmp_path: Path, why: str
+) -> None:
+    clock = Clock()
+    context = ready(tmp_path, clock=clock, approvals={"second_users": ["bob"]})
+
+    def types_the_code(person: str) -> ApprovalAnswer:
+        migration: Any = SimpleNamespace(context=context)
+        driver = MigrationRunner(migration, Mock(), person=person, on_result=Mock())
+        facts = request.make_facts(context, "cutover")
+        given = driver._answer(facts, facts.code)
+        answers.answer(context, given)
+        return given
+
+    assert [types_the_code(person).second for person in ("ann", "bob")] == [False, True]
+    assert len(check.require(context, "cutover")) == 2
+    if why == "too old":
+        clock.sleep(20 * 60)
+    else:
+        context.source.admin.groups["new"] = FakeGroup(offsets={("orders", 0): (1, "")})  # type: ignore[attr-defined]
+    with pytest.raises(ApprovalRefused):
+        check.require(context, "cutover")
+    assert [types_the_code(person).second for person in ("ann", "bob")] == [False, True]
+    assert len(check.require(context, "cutover")) == 2
 
 
 def test_after_a_lifted_freeze_a_new_approval_is_needed_and_brings_the_migration_back(tmp_path: Path) -> None:

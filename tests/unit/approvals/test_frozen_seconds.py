@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from phase_support import Clock, approval, make_context
 
 from airflow_provider_kafka_migration.approvals import check, request
+from airflow_provider_kafka_migration.cli.runner import MigrationRunner
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
 from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
@@ -116,6 +119,23 @@ def test_a_freeze_by_hand_that_has_lasted_too_long_before_it_begins_does_not_beg
         begin(context, monkeypatch, after_seconds=60)
     assert AGAIN in caught.value.next_step
     assert context.record.freeze() is None
+
+
+@pytest.mark.parametrize(("method", "holds"), [("manual", [True, False]), ("acl", [True, True])])
+def test_the_command_line_asks_again_when_no_freeze_can_begin_with_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, holds: list[bool]
+) -> None:
+    """It would fail with the old answer again and again until that is too old for an approval, and take no new one."""
+    clock = Clock()
+    context = make_context(tmp_path, state=State.DRAIN_READY, clock=clock, cutover={"freeze": method})
+    monkeypatch.setattr(request.frozen, "count_denials", lambda *_: 0)
+    code = request.make_facts(context, "cutover").code
+    check.check_approval(context, approval(context, "cutover", code))
+    migration: Any = SimpleNamespace(context=context)
+    driver = MigrationRunner(migration, Mock(), person="ann", on_result=Mock())
+    found = [driver._holds("cutover")]
+    clock.sleep(90)
+    assert [*found, driver._holds("cutover")] == holds
 
 
 def test_of_two_people_the_second_one_confirms_that_producers_are_stopped(

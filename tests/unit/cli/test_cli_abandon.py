@@ -67,6 +67,18 @@ def test_it_shows_the_code_and_what_is_not_known(invoke: Invoke, spec_file: Path
     assert switching.current_claim is None, "who only looks claims nothing"
 
 
+def test_the_command_takes_over_from_a_run_that_waits_in_airflow(
+    invoke: Invoke, spec_file: Path, switching: Journal
+) -> None:
+    switching.claim(Owner("dag_run", "orders/manual__1", "approve_client_switch"), takeover=True)
+    waiting = json.loads(invoke("abandon", spec_file, "--json").stdout)["waiting"]
+    typed = ["abandon", spec_file, "--approve", waiting["code"], "--target-unread"]
+    assert f"--approve {waiting['code']} --target-unread --takeover" in invoke("abandon", spec_file).stdout
+    assert "CLAIM_HELD" in invoke(*typed).stderr
+    invoke(*typed, "--takeover")
+    assert state_of(switching) is State.ROLLED_BACK
+
+
 def test_a_wrong_code_and_a_missing_word_are_refused_without_a_claim(
     invoke: Invoke, spec_file: Path, switching: Journal
 ) -> None:

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -319,6 +321,22 @@ def test_resume_in_a_freeze_goes_straight_to_the_steps_that_wait_for_clusters(jo
         "cutover.floor_guard",
     ]
     assert "tail" in [item.phase for item in shown]
+
+
+@pytest.mark.parametrize(("method", "seconds"), [("manual", 0.0), ("webhook", 3600.0), ("acl", 3600.0)])
+def test_a_tail_that_has_to_catch_up_does_not_make_the_answer_too_old(
+    monkeypatch: pytest.MonkeyPatch, method: str, seconds: float
+) -> None:
+    """Only who stops producers by hand has stopped them when the command starts."""
+    monkeypatch.setattr(runner.check, "given", lambda *_: [])
+    begun = datetime(2026, 4, 24, tzinfo=UTC)
+    sections: Any = SimpleNamespace(cutover=SimpleNamespace(freeze=method), approvals=SimpleNamespace(second_users=[]))
+    context = SimpleNamespace(spec=sections, now=lambda: begun + timedelta(hours=1))
+    migration: Any = SimpleNamespace(context=context)
+    driver = MigrationRunner(migration, Mock(), person="ann", on_result=Mock())
+    driver._answered_at = begun
+    facts: Any = SimpleNamespace(migration_id="orders-1", kind="cutover", body="", digest=lambda: "")
+    assert driver._answer(facts, "1a2b3c4d").answered_at == iso(begun + timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize("code", [None, "0123abcd"])

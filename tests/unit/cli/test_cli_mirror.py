@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
+from airflow_provider_kafka_migration.cli import mirror
 from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.documents.mirror import (
     MirrorVerification,
@@ -22,12 +24,15 @@ from airflow_provider_kafka_migration.documents.mirror import (
     VerifiedPartition,
 )
 from airflow_provider_kafka_migration.documents.proof import ContentDifference
+from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.mirrors import deletions, requests, verification
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -380,6 +385,32 @@ def test_a_source_that_answers_is_not_gone(
     answers[0] = False
     asked = invoke("mirror", "promote", mirror_file, "--source-gone", "--json", "--timeout", "0")
     assert json.loads(asked.output)["error"]["code"] == "REQUEST_UNANSWERED", "one that is gone needs no code"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_looking_up_the_connection_is_not_on_the_clock(
+    mirror_file: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """To load Airflow for a connection may take longer than the source is asked."""
+    looked_up_in: list[threading.Thread] = []
+
+    class Source:
+        @property
+        def cluster_id(self) -> str:
+            if not answers:
+                raise BrokerUnreachable("no broker answered")
+            return "source-id"
+
+        def close(self) -> None:
+            return None
+
+    def of(*_: object) -> Source:
+        looked_up_in.append(threading.current_thread())
+        return Source()
+
+    monkeypatch.setattr(Cluster, "of", of)
+    assert mirror._source_answers(load_spec(mirror_file)) is answers
+    assert looked_up_in == [threading.main_thread()]
 
 
 # -- comparing contents ------------------------------------------------------------------------------------------------

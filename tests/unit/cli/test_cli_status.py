@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -91,6 +92,19 @@ def test_a_migration_of_airflow_is_answered_there(invoke: Any, spec_file: Path, 
     assert "in Airflow: Required Actions, task approve_client_switch, with the code 5e6f7a8b" in text
     assert f"`kafka-migration resume {spec_file} --takeover`" in text
     assert "held by dag_run orders/manual__1" in text
+
+
+@pytest.mark.parametrize("owner", [CLI, AIRFLOW])
+def test_in_a_freeze_that_airflow_runs_the_commands_need_a_takeover(
+    invoke: Any, spec_file: Path, tmp_path: Path, owner: Owner
+) -> None:
+    journal = at(tmp_path, State.CUTOVER, owner)
+    now = datetime.now(UTC)
+    details = {"method": "webhook", "requested_at": iso(now), "deadline": iso(now + timedelta(minutes=1))}
+    journal.step(steps.FREEZE_REQUESTED, "1", details)
+    text = shown(invoke, spec_file)
+    assert f"`kafka-migration rollback {spec_file}`" in text
+    assert ("a run in Airflow holds the migration" in text) is (owner is AIRFLOW)
 
 
 def test_it_says_whether_the_holder_still_runs(invoke: Any, spec_file: Path, tmp_path: Path) -> None:

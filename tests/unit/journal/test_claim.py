@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from journal_support import ALICE, BOB, OpenJournal, go_to, opener
 
 from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, StorageRefused
@@ -14,6 +16,7 @@ from airflow_provider_kafka_migration.journal import Claim, Journal, Owner
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.storage.s3 import S3Store
 
 
 def test_the_first_claim(open_journal: OpenJournal) -> None:
@@ -45,6 +48,25 @@ def test_a_store_that_begins_to_overwrite_is_refused_at_the_next_claim(tmp_path:
         opener(_Overwriting(tmp_path))()
     before.refresh()
     assert len(before.entries()) == 2
+
+
+def test_a_lost_answer_is_no_proof_that_a_store_overwrites(s3_in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that keeps no metadata takes what is there for the put whose answer was lost."""
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(), "journal", sleep=lambda _: None)
+    opener(store)()
+    put, head, fails = store._client.put_object, store._client.head_object, [503]
+
+    def unlucky(**request: Any) -> Any:
+        if fails:
+            raise ClientError(
+                {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": fails.pop()}}, "Put"
+            )
+        return put(**request)
+
+    monkeypatch.setattr(store._client, "put_object", unlucky)
+    monkeypatch.setattr(store._client, "head_object", lambda **request: {**head(**request), "Metadata": {}})
+    assert opener(store)().holds()
+    assert not fails
 
 
 def test_the_same_run_again_changes_nothing(open_journal: OpenJournal) -> None:
@@ -148,8 +170,9 @@ def test_a_run_that_held_it_before_does_not_take_it_from_the_next_holder(open_jo
 def test_runs_of_the_same_id_in_two_airflows_are_two_owners(open_journal: OpenJournal) -> None:
     blue, green = (Owner("dag_run", "kafka_mirror/scheduled__2026", "mirror", None, name) for name in ("blue", "green"))
     journal = open_journal(blue)
-    with pytest.raises(ClaimHeld, match="scheduled__2026 in another Airflow"):
+    with pytest.raises(ClaimHeld, match="scheduled__2026 in another Airflow") as held:
         open_journal(green)
+    assert "set its Variable back: kafka_migration_installation_id=" in held.value.next_step
     cleared = Owner("dag_run", "kafka_mirror/scheduled__2026", "another task", None, "blue")
     assert open_journal(cleared).generation == 1
     assert open_journal(green, takeover=True).generation == 2

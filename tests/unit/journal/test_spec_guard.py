@@ -209,6 +209,24 @@ def test_what_is_hashed_only_now_has_not_changed(open_local: OpenJournal) -> Non
         guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze#other"))
 
 
+@pytest.mark.parametrize(("target_auth", "is_allowed"), [("iam", True), ("kafka", False)])
+def test_a_policy_that_no_spec_may_have_any_more_may_be_corrected_at_any_time(
+    open_local: OpenJournal, target_auth: str, is_allowed: bool
+) -> None:
+    """It passed where the source has no ACLs, and this version refuses every spec that has it."""
+    journal = open_local()
+    spec = copy.deepcopy(SPEC)
+    spec["acls"] |= {"policy": "refuse", "target_auth": target_auth}
+    guard_spec(journal, spec)
+    go_to(journal, State.TAIL)
+    spec["acls"]["policy"] = "merge"
+    if is_allowed:
+        assert list(guard_spec(journal, spec)) == ["acls.policy"]
+        return
+    with pytest.raises(FingerprintChanged, match=r"acls\.policy"):
+        guard_spec(journal, spec)
+
+
 def test_an_address_with_a_secret_may_become_a_reference_at_any_time(open_local: OpenJournal) -> None:
     """After an upgrade in the middle of a migration there is no other way to write it."""
     journal = open_local()

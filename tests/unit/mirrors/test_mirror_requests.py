@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, DocumentUnreadable, Transient
 from airflow_provider_kafka_migration.groups.sync import PeriodicSync
 from airflow_provider_kafka_migration.mirrors import requests, retention
-from airflow_provider_kafka_migration.phases.mirrors import finish
+from airflow_provider_kafka_migration.phases.mirrors import finish, mirror
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import offset_maps, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -276,6 +276,19 @@ def test_an_end_that_was_asked_for_hours_ago_is_turned_down(world: World) -> Non
     assert world.state is not State.ENDED
     last = requests.read(world.journal_store, MIGRATION)
     assert (last.want, bool(last.refused)) == ("run", True)
+
+
+@pytest.mark.parametrize("want", ["promoted", "ended"])
+def test_a_mirror_that_is_paused_stays_so_when_a_late_request_is_turned_down(worlds: Worlds, want: Any) -> None:
+    world = worlds.at("tail", **SECTIONS)
+    mirror_until(world, lambda: ask(world, "paused"))
+    ask(world, want, valid_until=UNTIL)
+    world.restart()
+    world.clock.sleep(10 * 3600)
+    mirror.prepare(world.context())
+    last = requests.read(world.journal_store, MIGRATION)
+    assert (last.want, bool(last.refused)) == ("paused", True)
+    assert world.state is State.PAUSED
 
 
 def test_one_that_comes_while_the_mirror_runs_is_turned_down_beside_the_copy(world: World) -> None:

@@ -17,6 +17,7 @@ class Variables:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: dict[str, str] = {}
         monkeypatch.setattr(Variable, "get", lambda key, default: self.found.get(key, default))
+        monkeypatch.setattr(Variable, "keys", lambda prefix: [key for key in self.found if key.startswith(prefix)])
         monkeypatch.setattr(Variable, "set", lambda key, value, **_more: self.found.update({key: value}))
         monkeypatch.setattr(installation.time, "sleep", lambda _: self.meanwhile())
         self.meanwhile: Any = lambda: None
@@ -35,6 +36,27 @@ def test_of_two_tasks_that_make_it_both_take_the_last_one(monkeypatch: pytest.Mo
     variables = Variables(monkeypatch)
     variables.meanwhile = lambda: variables.found.update({VARIABLE: "of the other task"})
     assert installation_id() == "of the other task"
+
+
+def test_an_id_that_cannot_be_read_for_a_moment_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's API answers 500: Variable.get returns its default then, as if there were no such Variable."""
+    Variables(monkeypatch)
+    made = installation_id()
+    with monkeypatch.context() as failing:
+        failing.setattr(Variable, "get", lambda _key, default: default)
+        assert installation_id() == "", "its runs stay owners of what they hold"
+    assert installation_id() == made
+
+
+def test_an_airflow_that_does_not_answer_gets_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = Variables(monkeypatch)
+
+    def unreachable(**_: Any) -> list[str]:
+        raise ConnectionError
+
+    monkeypatch.setattr(Variable, "keys", unreachable)
+    assert installation_id() == ""
+    assert variables.found == {}
 
 
 def test_an_operator_may_set_it_in_the_environment() -> None:

@@ -33,7 +33,7 @@ def _store(s3: Any, *rules: dict[str, Any]) -> S3Store:
     return store
 
 
-@pytest.mark.parametrize("scope", ["", "teams/", "teams/a/m1/", "teams/a/m1/journal/"])
+@pytest.mark.parametrize("scope", ["", "teams/", "teams/a/m1", "teams/a/m1/", "teams/a/m1/journal/"])
 def test_a_rule_that_deletes_the_journal_is_named(s3_in_process: Any, scope: str) -> None:
     store = _store(s3_in_process, {"Filter": {"Prefix": scope}, **EXPIRES})
     assert rules_for(store, "m1") == (["lifecycle rule r0 deletes objects after 30 days"], [])
@@ -56,10 +56,11 @@ def test_what_leaves_current_objects_alone_is_not_named(s3_in_process: Any, rule
     [
         {"Filter": {"Prefix": "teams/b/"}, **EXPIRES},
         {"Filter": {"Prefix": "teams/a/m2/"}, **EXPIRES},
+        {"Filter": {"Prefix": "teams/a/m12/"}, **EXPIRES},
         {"Filter": {"Tag": {"Key": "temporary", "Value": "yes"}}, **EXPIRES},
         {"Filter": {"Prefix": ""}, **EXPIRES, "Status": "Disabled"},
     ],
-    ids=["another prefix", "another migration", "tagged objects", "off"],
+    ids=["another prefix", "another migration", "a longer name", "tagged objects", "off"],
 )
 def test_a_rule_about_other_objects_is_not_named(s3_in_process: Any, rule: dict[str, Any]) -> None:
     assert rules_for(_store(s3_in_process, rule), "m1") == ([], [])

@@ -235,6 +235,17 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         store.get("key")
 
 
+def test_where_head_is_refused_an_existing_object_is_one_of_others(
+    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall that lets no HEAD through must not end each claim."""
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(), "p")
+    store.put_new("a", b"1")
+    monkeypatch.setattr(store, "_client", Faulty(store._client, "head_object", [("before", s3_error("403", 403))]))
+    with pytest.raises(ObjectExists):
+        store.put_new("a", b"1")
+
+
 def test_object_lock_is_applied_where_the_bucket_has_it(s3_in_process: Any) -> None:
     bucket = s3_in_process.bucket(object_lock=True)
     store = S3Store(s3_in_process.config, bucket, "evidence")
@@ -287,6 +298,37 @@ def test_only_a_lock_of_the_right_mode_and_date_counts(
     store = S3Store(s3_in_process.config, s3_in_process.bucket(object_lock=True), "evidence")
     monkeypatch.setattr(store._client, "head_object", lambda **_: answer)
     assert store.put_locked("a.json", b"1", LATER) is is_locked
+
+
+def test_reading_a_lock_back_needs_no_right_to_versions(s3_in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that names a version needs s3:GetObjectVersion, which nothing else here does."""
+    store = S3Store(s3_in_process.config, s3_in_process.bucket(object_lock=True), "evidence")
+    head = store._client.head_object
+
+    def without_versions(**request: Any) -> Any:
+        if "VersionId" in request:
+            raise s3_error("403", 403)
+        return head(**request)
+
+    monkeypatch.setattr(store._client, "head_object", without_versions)
+    assert store.put_locked("a.json", b"1", LATER, new=True) is True
+    assert store.put_locked("a.json", b"2", LATER) is True
+
+
+def test_a_version_that_was_replaced_meanwhile_is_asked_for_by_its_id(
+    s3_in_process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = s3_in_process.bucket(object_lock=True)
+    store = S3Store(s3_in_process.config, bucket, "evidence")
+    put = store._client.put_object
+
+    def then_replaced(**request: Any) -> Any:
+        answer = put(**request)
+        put(Bucket=bucket, Key=request["Key"], Body=b"of another process")
+        return answer
+
+    monkeypatch.setattr(store._client, "put_object", then_replaced)
+    assert store.put_locked("a.json", b"1", LATER) is True
 
 
 def test_a_lock_that_may_not_be_read_does_not_count(s3_in_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
