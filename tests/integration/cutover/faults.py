@@ -65,10 +65,12 @@ class Effects:
             dies = not name.startswith("put")
         if dies and self.when == "before":
             raise Killed(f"before {name}")
-        result = effect()
-        if dies:
-            raise Killed(f"after {name}")
-        return result
+        try:
+            return effect()
+        finally:
+            # A write that is refused has been sent, too: each claim asks its store to refuse one.
+            if dies:
+                raise Killed(f"after {name}")
 
 
 @contextmanager
