@@ -9,6 +9,8 @@ from phase_world.outside import Killed
 from phase_world.registries import SECTION
 from phase_world.world import KEYS, ORDER, World, Worlds
 
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.record.registry_settings import open_settings
 from airflow_provider_kafka_migration.state import State
 
@@ -19,6 +21,9 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 _EACH_RUN = {"prechecked"}
 #: Modes that are set for a while: after a kill for fewer subjects, or not at all.
 _FOR_A_WHILE = {"schema_mode_setting", "schema_mode_restored", "schema_level_setting", "schema_level_restored"}
+#: Outcomes of requests. A killed process leaves its intent without one, and the next finds the request done: whoever
+#: ends what the change belongs to waits until that request cannot take effect any more.
+_OUTCOMES = {steps.CHANGE_ENDED}
 #: Steps whose keys are times.
 _TIMES = {"drain_ready"}
 #: A topic that was created by a process that died before it could journal that is adopted by the next one.
@@ -36,10 +41,10 @@ WITH_REGISTRIES = {
 def outcome(world: World) -> dict[str, Any]:
     """Everything that a migration has done outside, and what its journal says; without times and random ids."""
     journal = world.context().journal
-    steps = [
+    done = [
         (_SAME.get(str(entry.step), entry.step), entry.step_key if entry.step not in _TIMES else "")
         for entry in journal.steps()
-        if entry.step not in _EACH_RUN | _FOR_A_WHILE
+        if entry.step not in _EACH_RUN | _FOR_A_WHILE | _OUTCOMES
     ]
     return {
         "logs": {
@@ -57,7 +62,7 @@ def outcome(world: World) -> dict[str, Any]:
         "open settings": [
             open_settings(journal, role, kind) for role in ("source", "target") for kind in ("mode", "config")
         ],
-        "steps": sorted(set(steps), key=str),
+        "steps": sorted(set(done), key=str),
         "states": journal.history,
     }
 
@@ -96,6 +101,7 @@ def kill_everywhere(worlds: Worlds, phase: str, **sections: Any) -> None:
     """Kill a phase after each of its changes, run it again, and compare."""
     count, expected = changes_of(worlds, phase, **sections)
     assert count > 1
+    before = _without_outcome(worlds.at(phase, **sections))
     for number in range(count):
         world = worlds.at(phase, **sections)
         world.context()
@@ -106,6 +112,13 @@ def kill_everywhere(worlds: Worlds, phase: str, **sections: Any) -> None:
         world.restart()
         world.run(phase)
         assert outcome(world) == expected, f"killed after change {number}"
+        assert _without_outcome(world) <= before + 1, "only the request during which a process died"
+
+
+def _without_outcome(world: World) -> int:
+    journal = world.context().journal
+    keys = {str(entry.step_key) for entry in journal.steps(steps.CHANGE_BEGUN)}
+    return sum(len(open_changes(journal, key)) for key in keys)
 
 
 @pytest.mark.parametrize("phase", PHASES)
