@@ -14,7 +14,7 @@ NAME = "independent"
 _SHOWN = 3
 
 
-def check(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckResult:
+def check(context: PhaseContext, contents: Sequence[PartitionContent], *, has_passed: bool) -> CheckResult:
     """Judge what the reader found.
 
     It is NOT_RUN, by name and with the reason, where it could not run; if the spec asks for it by name, that is a
@@ -22,15 +22,17 @@ def check(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckR
     proven the partition before.
 
     :param contents: results of the first comparison.
+    :param has_passed: they are those of an earlier attempt; its independent proof counts, and no other one.
     """
     record = context.record
-    job = independent_jobs.read_job(record)
-    results = [] if job is None else independent_jobs.read_results(record, job)
-    if job is None or not results:
-        reason = independent_jobs.why_not(context)
-        if job is not None and not reason:
-            reason = independent_jobs.read_not_run(record, job) or "it has left no result"
-        return _not_run(context, reason or "there was nothing to compare")
+    why_not = "" if has_passed else independent_jobs.why_not(context)
+    job = None if why_not else independent_jobs.read_job(record)
+    if job is None or job.attempt != independent_jobs.attempt_of(record, has_passed=has_passed):
+        nothing = "all content was proven without it" if has_passed else "there was nothing to compare"
+        return _not_run(context, why_not or nothing)
+    results = independent_jobs.read_results(record, job)
+    if not results:
+        return _not_run(context, independent_jobs.read_not_run(record, job) or "it has left no result")
     return _judge(job, results, {item.key for item in contents if item.is_proven})
 
 
