@@ -414,8 +414,7 @@ class JobProgress:
             standing.held_at, standing.held_since = result.source_offset, now
         since = standing.held_since
         if result.held_since_ms >= 0:
-            # It may have been open for long when this driver began. Clocks differ, and records may bear any time: what
-            # was seen here counts at least.
+            # It may have been open for long when this driver began. Clocks differ: what was seen here counts at least.
             since = min(since, result.held_since_ms / 1000)
         if now - since >= HELD_TROUBLE_SECONDS:
             standing.trouble = held_back_error(result, self.job.migration_id)

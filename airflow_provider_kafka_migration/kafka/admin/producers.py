@@ -95,9 +95,10 @@ class TransactionsAdmin(WireAdmin):
         listed = self.list_transactions(OPEN_STATES[:3])
         if listed is None:
             return None
-        return sorted(self._describe_transactions(listed), key=lambda item: item.transactional_id)
+        return sorted(self.describe_transactions(listed), key=lambda item: item.transactional_id)
 
-    def _describe_transactions(self, listed: Iterable[TransactionFacts]) -> list[TransactionFacts]:
+    def describe_transactions(self, listed: Iterable[TransactionFacts]) -> list[TransactionFacts]:
+        """Ask the coordinators of listed transactions for their partitions and times."""
         by_broker: dict[int, list[str]] = defaultdict(list)
         for item in listed:
             by_broker[item.broker].append(item.transactional_id)
