@@ -18,8 +18,8 @@ def check(context: PhaseContext, contents: Sequence[PartitionContent], *, has_pa
     """Judge what the reader found.
 
     It is NOT_RUN, by name and with the reason, where it could not run; if the spec asks for it by name, that is a
-    warning. What the source had deleted before Spark read it counts as compared only where the first comparison had
-    proven the partition before.
+    warning. What a side had deleted before Spark read it counts as compared only where the first comparison had proven
+    the partition before.
 
     :param contents: results of the first comparison.
     :param has_passed: they are those of an earlier attempt; its independent proof counts, and no other one.
@@ -83,6 +83,11 @@ def _outcome(found: IndependentResult | None, *, is_proven: bool) -> tuple[Outco
             Outcome.WARNING,
             f"{found.deleted_records} records of the target could not be compared: the source has deleted them",
         )
+    if found.target_deleted_records and not is_proven:
+        return (
+            Outcome.WARNING,
+            f"{found.target_deleted_records} records of the source could not be compared: the target has deleted them",
+        )
     return Outcome.PASSED, ""
 
 
@@ -94,4 +99,6 @@ def _summary(job: IndependentJob, results: Sequence[IndependentResult]) -> str:
     explained = sum(sum(result.explained.values()) for result in results)
     text += f"; {explained} more on the target, as expected" if explained else ""
     deleted = sum(result.deleted_records for result in results)
-    return text + (f"; {deleted} records were no longer on the source to compare with" if deleted else "")
+    text += f"; {deleted} records were no longer on the source to compare with" if deleted else ""
+    deleted = sum(result.target_deleted_records for result in results)
+    return text + (f"; {deleted} records were no longer on the target to compare with" if deleted else "")
