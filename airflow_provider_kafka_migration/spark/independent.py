@@ -181,8 +181,13 @@ def _offsets(items: Iterable[Item]) -> int:
 
 
 def session_of(runner: TaskRunner) -> SparkSession:
-    """Return a runner's session for DataFrames."""
+    """Return a runner's session for DataFrames.
+
+    A Spark Connect server writes queries with the options of their sources into its event log and its pages. These
+    options have the secrets of connections, so it must write no text of queries of this session.
+    """
     if isinstance(runner, ConnectRunner):
+        runner.session.conf.set("spark.sql.redaction.string.regex", "(?s).+")
         return runner.session
     from pyspark.sql import SparkSession
 
@@ -195,8 +200,10 @@ def reader_of(spark: SparkSession) -> str:
 
     :raises SparkConnectorMissing: Spark has no Kafka source.
     """
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "none"}
     try:
-        spark.read.format("kafka").options(**{"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "none"}).load()
+        # Spark Connect looks for the source only when it has to say something of it. No broker is asked.
+        _ = spark.read.format("kafka").options(**options).load().schema
     except Exception as error:
         if "kafka" not in str(error).lower() or "find" not in str(error).lower():
             raise
