@@ -56,7 +56,11 @@ class IndependentResult(Document):
     explained: dict[str, int] = Field(
         default_factory=dict, description="records that only the target has, by the valid reason"
     )
-    deleted_records: int = Field(0, description="records of the target that the source no longer has to compare with")
+    deleted_records: int = Field(
+        0,
+        description="records of the target that the source no longer has to compare with, or may have compacted away "
+        "because of a tombstone from the future",
+    )
     target_deleted_records: int = Field(
         0, description="records of the source that the target no longer has to compare with"
     )

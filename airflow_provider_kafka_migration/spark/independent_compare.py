@@ -353,7 +353,7 @@ class _Records:
         reasons = partial(self._reasons, extra)
         for row in self._explained(group.source, [item.range.key for item in group.items], reasons, founds):
             found, reason, count = founds[row["number"]], row["reason"], row["count"]
-            if reason == "deleted":
+            if reason in ("deleted", "undated"):
                 found.deleted_records += count
             else:
                 found.explained[reason] = count
@@ -394,7 +394,7 @@ class _Records:
         """Add the reason why the source does not have these records; null: nothing explains it."""
         group = self.group
         rules = [self._rule_row(number, starts[number]) for number in sorted(starts)]
-        schema = "number int, log_start bigint, is_compacted boolean, expired_before_ms bigint"
+        schema = "number int, log_start bigint, is_compacted boolean, expired_before_ms bigint, now_ms bigint"
         ruled = extra.join(F.broadcast(group.spark.createDataFrame(rules, schema)), "number")
         is_deleted = F.col("place").isNotNull() & (F.col("place") < F.col("log_start"))
         if not any(row[2] for row in rules):
@@ -402,39 +402,48 @@ class _Records:
         compacted = {number: starts[number] for number in starts if group.items[number].rules.compacted}
         keyed = self._with_other_records(ruled, compacted)
         place = F.col("place")
-        lives_on = F.coalesce(F.col("first_there") < F.col("expired_place"), F.lit(False))
+
+        def is_dropped_by(tombstone: str) -> Any:
+            # Not where an earlier record of the key is still there: then the tombstone is lost.
+            lives_on = F.coalesce(F.col("first_there") < F.col(tombstone), F.lit(False))
+            return (place <= F.col(tombstone)) & ~lives_on
+
         reason = (
             F.when(is_deleted, "deleted")
             .when(~F.col("is_compacted") | place.isNull(), F.lit(None))
             .when(F.col("key_digest").isNull(), "unkeyed")
             .when(place < F.col("last_there"), "compacted")
-            .when(
-                (place <= F.col("expired_place")) & ~lives_on,
-                F.when(self._is_expired(), "expired").otherwise("compacted"),
-            )
+            .when(is_dropped_by("expired_place"), F.when(self._is_expired(), "expired").otherwise("compacted"))
+            # By a tombstone from the future: brokers may drop it by their own clock.
+            .when(is_dropped_by("undated_place"), "undated")
         )
         return keyed.withColumn("reason", reason)
 
-    def _rule_row(self, number: int, log_start: int) -> tuple[int, int, bool, int | None]:
-        rules = self.group.items[number].rules
+    def _rule_row(self, number: int, log_start: int) -> tuple[int, int, bool, int | None, int]:
+        rules, now_ms = self.group.items[number].rules, int(time.time() * 1000)
         retention_ms = rules.delete_retention_ms
-        before = None if retention_ms is None else int(time.time() * 1000) - retention_ms
-        return number, log_start, rules.compacted, before
+        return number, log_start, rules.compacted, None if retention_ms is None else now_ms - retention_ms, now_ms
 
     @staticmethod
     def _is_expired() -> Any:
         return F.col("is_tombstone") & F.coalesce(F.col("timestamp_ms") <= F.col("expired_before_ms"), F.lit(False))
 
     def _with_other_records(self, ruled: DataFrame, starts: Mapping[int, int]) -> DataFrame:
-        """Add where the source has the keys of these records now, and the last tombstone that it was free to drop."""
+        """Add where the source has the keys of these records now, and the last tombstones that it may have dropped."""
         keys = ruled.where(F.col("is_compacted") & F.col("key_digest").isNotNull()).select("number", "key_digest")
         there = facts(self.group.source_now(starts), with_timestamp=self.group.kind.with_timestamp)
         there = there.join(keys.distinct(), ["number", "key_digest"], "left_semi")
         there = there.groupBy("number", "key_digest").agg(
             F.min("place").alias("first_there"), F.max("place").alias("last_there")
         )
-        expired = ruled.where(self._is_expired()).groupBy("number", "key_digest")
-        dropped = expired.agg(F.max("place").alias("expired_place"))
+        is_undated = F.col("is_tombstone") & (F.col("timestamp_ms") > F.col("now_ms"))
+        tombstones = ruled.where(F.col("is_compacted") & F.col("key_digest").isNotNull()).groupBy(
+            "number", "key_digest"
+        )
+        dropped = tombstones.agg(
+            F.max(F.when(self._is_expired(), F.col("place"))).alias("expired_place"),
+            F.max(F.when(is_undated, F.col("place"))).alias("undated_place"),
+        )
         return ruled.join(there, ["number", "key_digest"], "left").join(dropped, ["number", "key_digest"], "left")
 
 
