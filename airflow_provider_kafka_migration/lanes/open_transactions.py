@@ -63,7 +63,7 @@ def _holders(
         return {}
     ids = {state.producer_id for found in states.values() for state in found}
     try:
-        listed = [item for item in admin.list_transactions() or [] if item.producer_id in ids]
+        listed = (admin.list_transactions(producer_ids=ids) or []) if ids else []
         names = {item.producer_id: item for item in admin.describe_transactions(listed)}
     except MigrationError as error:
         log.warning("The brokers do not say the transactional ids of those who hold records back: %s", error)

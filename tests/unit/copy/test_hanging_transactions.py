@@ -57,11 +57,18 @@ def test_its_age_is_that_of_the_transaction_and_not_of_its_records(
     copy, job = hanging(worlds)
     facts = TransactionFacts("app", PRODUCER_ID, state, 1)
     described = replace(facts, partitions=partitions, start_time_ms=1_800_000_000_000)
-    monkeypatch.setattr(TransactionsAdmin, "list_transactions", lambda _self: [facts])
+    asked: list[set[int]] = []
+
+    def listed(_self: TransactionsAdmin, *, producer_ids: set[int]) -> list[TransactionFacts]:
+        asked.append(producer_ids)
+        return [facts]
+
+    monkeypatch.setattr(TransactionsAdmin, "list_transactions", listed)
     monkeypatch.setattr(TransactionsAdmin, "describe_transactions", lambda _self, _listed: [described])
     result = copy.slice(job, seconds=4.0)["t"]
     assert result.held_by == f"transactional id app (producer id {PRODUCER_ID})"
     assert result.held_since_ms == since_ms
+    assert asked == [{PRODUCER_ID}], "a cluster may have a hundred thousand transactional ids"
 
 
 def test_nobody_is_named_where_the_brokers_do_not_say_it(worlds: Worlds) -> None:
