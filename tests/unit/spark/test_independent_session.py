@@ -6,9 +6,11 @@ from typing import Any
 from unittest.mock import MagicMock, PropertyMock
 
 import pytest
+from pyspark.errors import PySparkException
 
-from airflow_provider_kafka_migration.errors import SparkConnectorMissing
-from airflow_provider_kafka_migration.spark.independent import reader_of, session_of
+from airflow_provider_kafka_migration.errors import SparkConnectorMissing, SparkJobFailed
+from airflow_provider_kafka_migration.spark.independent import _advised, reader_of, session_of
+from airflow_provider_kafka_migration.spark.main import spark_errors
 from airflow_provider_kafka_migration.spark.tasks import ConnectRunner
 
 
@@ -39,3 +41,10 @@ def test_a_server_of_spark_connect_writes_no_text_of_queries() -> None:
     runner.session = MagicMock()
     assert session_of(runner) is runner.session
     runner.session.conf.set.assert_called_once_with("spark.sql.redaction.string.regex", "(?s).+")
+
+
+def test_a_cluster_that_spark_cannot_read_does_not_leave_people_without_a_way_on() -> None:
+    with pytest.raises(SparkJobFailed) as failed, _advised(), spark_errors("independent proof"):
+        raise PySparkException("org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed")
+    assert "SSL handshake failed" in failed.value.what
+    assert failed.value.next_step.endswith("set validation.independent: off")
