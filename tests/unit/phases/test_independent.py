@@ -255,10 +255,32 @@ def test_what_cannot_be_compared_is_named(spark: Spark) -> None:
 
 def test_what_an_application_has_deleted_on_the_target_since_it_was_proven_is_no_difference(spark: Spark) -> None:
     """Kafka Streams deletes what it has read from its repartition topics, on the target, too."""
-    spark.judge = lambda fields: {**fields, "compared": 0, "target_deleted_records": fields["source_records"]}
+    spark.judge = lambda fields: {
+        **fields,
+        "compared": fields["compared"] - 1,
+        "target_records": fields["target_records"] - 1,
+        "target_deleted_records": 1,
+    }
     found = run(spark)
     assert found["outcome"] == "PASSED"
     assert "were no longer on the target to compare with" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"compared": 0, "source_records": 0, "target_records": 0}, "has read 0 records on the target, the first"),
+        ({"compared": 1, "source_records": 1, "target_records": 1}, "has read 1 records on the target, the first"),
+        ({"compared": 0, "deleted_records": 5}, "records could be compared"),
+    ],
+)
+def test_what_the_reader_passes_over_on_both_sides_is_not_passed(
+    spark: Spark, fields: dict[str, int], problem: str
+) -> None:
+    spark.judge = lambda found: {**found, **fields}
+    found = run(spark)
+    assert (found["outcome"], found["overall"]) == ("WARNING", "WARNING")
+    assert problem in found["findings"][0]
 
 
 def test_a_sample_has_whole_partitions_and_a_seed(worlds: Worlds) -> None:
