@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: Source offsets of one group: what a killed job may have to read again, if it is no single large partition.
 GROUP_OFFSETS = 20_000_000
+#: How many Spark partitions a slot works through, of what is read and of what is joined.
+_PARTITIONS_PER_SLOT = 4
 #: What Spark says if it cannot hold a record's timestamp: it counts microseconds.
 _TIME_OVERFLOW = "long overflow"
 
@@ -140,7 +142,13 @@ class _Proof:
         with _advised(), spark_errors(f"independent proof of {len(group)} partitions, the first: {names}"):
             try:
                 found = compare_group(
-                    self.spark, self.source, self.target, kind, group, id_map=id_map, splits=4 * self.slots
+                    self.spark,
+                    self.source,
+                    self.target,
+                    kind,
+                    group,
+                    id_map=id_map,
+                    splits=_PARTITIONS_PER_SLOT * self.slots,
                 )
             except Exception as error:
                 if _TIME_OVERFLOW not in str(error):

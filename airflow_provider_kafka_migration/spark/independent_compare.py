@@ -169,7 +169,7 @@ class _Group:
         return self._of_source(spans, sorted(wanted)).withColumn("place", F.col("offset"))
 
     def _of_source(self, spans: Sequence[OffsetSpan], numbers: Sequence[int]) -> DataFrame:
-        records = read_spans(self.spark, self.source.settings, spans, splits=self.splits)
+        records = read_spans(self.spark, self.source.settings, _readable(self.source, spans), splits=self.splits)
         keys = [(self.items[number].range.topic, self.items[number].range.partition, number) for number in numbers]
         records = self._numbered(records, keys)
         if self.kind.ids is None or self.id_map is None:
@@ -201,7 +201,7 @@ class _Group:
             OffsetSpan(item.target_topic, item.partition, item.target_start_offset, item.target_end_offset)
             for item in (self.items[number].range for number in wanted)
         ]
-        records = read_spans(self.spark, self.target.settings, spans, splits=self.splits)
+        records = read_spans(self.spark, self.target.settings, _readable(self.target, spans), splits=self.splits)
         records = self._numbered(records, [(*self.items[number].target_key, number) for number in wanted])
         return self._with_one_shift(records) if self.kind.has_one_run else self._with_runs(records)
 
@@ -451,6 +451,21 @@ def _starts(side: Side, keys: Sequence[tuple[str, int]], numbers: Iterable[int])
     wanted = {number: keys[number] for number in numbers}
     now = side.log_starts(sorted(wanted.values()))
     return {number: now[key] for number, key in wanted.items()}
+
+
+def _readable(side: Side, spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
+    """Return the spans from where their logs begin now.
+
+    Whoever asks Spark's Kafka source for less makes it give its consumer back while it goes on reading with it, so that
+    tasks that read the same partition fail.
+    """
+    starts = side.log_starts([(span.topic, span.partition) for span in spans])
+    found = []
+    for span in spans:
+        start = max(span.start_offset, starts[span.topic, span.partition])
+        end = span.end_offset if span.end_offset == _LATEST else max(start, span.end_offset)
+        found.append(span._replace(start_offset=start, end_offset=end))
+    return found
 
 
 def _difference(row: Any) -> ContentDifference:
