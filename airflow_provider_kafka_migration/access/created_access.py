@@ -21,7 +21,7 @@ _PER_ENTRY = 200
 QuotaKey = tuple[QuotaEntity, str]
 
 
-def _step(record: MigrationRecord, name: str, *, details: Mapping[str, Any], reason: str) -> None:
+def _step_while_open(record: MigrationRecord, name: str, *, details: Mapping[str, Any], reason: str) -> None:
     """Journal a change, unless the migration has ended: then its journal is closed, and things are only taken away."""
     state = record.journal.tip_state
     if state is None or not state.is_terminal:
@@ -32,7 +32,7 @@ def create_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -
     """Create bindings that the target does not have, journaled first; returns each binding's error, or ``None``."""
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
-        _step(
+        _step_while_open(
             record,
             steps.ACLS_CREATING,
             details={"acls": [acl_row(acl) for acl in batch]},
@@ -50,7 +50,7 @@ def remove_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -
         done = [acl for acl in batch if answers[acl] is None]
         if done:
             rows = [acl_row(acl) for acl in done]
-            _step(record, steps.ACLS_REMOVED, details={"acls": rows}, reason=f"{len(done)} ACLs removed")
+            _step_while_open(record, steps.ACLS_REMOVED, details={"acls": rows}, reason=f"{len(done)} ACLs removed")
         results |= answers
     return results
 
@@ -117,7 +117,9 @@ def set_quotas(
         }
         for entity, values in changes.items()
     ]
-    _step(record, steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set")
+    _step_while_open(
+        record, steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set"
+    )
     return target.admin.alter_quotas(changes)
 
 

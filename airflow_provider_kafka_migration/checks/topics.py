@@ -150,7 +150,7 @@ def check_kept_records(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
             seen = f"{'; '.join(why)}; of the records that are there now, up to {gone} go"
             yield finding("W049", seen, subject=topic.target_name, records=gone)
     if unknown:
-        yield finding("W049", f"not known, because a cluster does not report its configs: {some(unknown)}")
+        yield finding("W049", f"not known, because a config is not reported or is no number: {some(unknown)}")
 
 
 def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

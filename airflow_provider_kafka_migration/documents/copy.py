@@ -288,7 +288,7 @@ class PartitionResult(Part):
         False, description="at the end of the slice, only an open transaction kept it from reading on"
     )
     held_by: str = Field("", description="whose transaction that is; empty: the brokers do not say")
-    held_since_ms: int = Field(-1, description="the last timestamp that this producer has written; -1: unknown")
+    held_since_ms: int = Field(-1, description="when it began, as its coordinator says; -1: unknown")
     resumed_offset: int = Field(-1, description="target log end when the slice took the partition over; -1: never")
     went_back: list[tuple[int, int]] = Field(
         default_factory=list,

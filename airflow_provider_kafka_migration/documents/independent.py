@@ -41,6 +41,8 @@ class IndependentJob(Document):
 class IndependentResult(Document):
     """``<migration_id>/results/independent/<topic>-<partition>.json``: what the reader found in one partition."""
 
+    LATER_FIELDS = ("target_deleted_records",)
+
     version: int = 1
     migration_id: str
     job_digest: str = Field(description="digest of the IndependentJob; a different one belongs to an earlier attempt")
@@ -54,7 +56,14 @@ class IndependentResult(Document):
     explained: dict[str, int] = Field(
         default_factory=dict, description="records that only the target has, by the valid reason"
     )
-    deleted_records: int = Field(0, description="records of the target that the source no longer has to compare with")
+    deleted_records: int = Field(
+        0,
+        description="records of the target that the source no longer has to compare with, or may have compacted away "
+        "because of a tombstone from the future",
+    )
+    target_deleted_records: int = Field(
+        0, description="records of the source that the target no longer has to compare with"
+    )
     difference_count: int = 0
     differences: list[ContentDifference] = Field(default_factory=list, description="the first ones, ascending")
     not_compared: str = Field("", description="why this reader cannot compare the partition; empty: it has")

@@ -34,9 +34,7 @@ from airflow_provider_kafka_migration.record.schema_id_settings import schema_id
 
 JOB: Final = INDEPENDENT
 SWITCHED_OFF: Final = "validation.independent is off"
-WITHOUT_SPARK: Final = (
-    "the validation ran without Spark (--runner local): repeat it with --runner spark to have this check"
-)
+WITHOUT_SPARK: Final = "the validation ran without Spark (--runner local)"
 #: What ``spark-submit`` says if it cannot fetch the packages that it was asked for.
 _UNRESOLVED: Final = ("unresolved dependency", "UNRESOLVED DEPENDENCIES", "Server access error")
 _MEANS_NOT_RUN: Final = (SparkConnectorMissing, ConnectionInvalid)
@@ -47,11 +45,10 @@ def write_job(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
     record = context.record
     if why_not(context) or not ranges:
         return False
-    job = _job(context, ranges)
-    former = read_job(record)
-    if former is not None and _without_draw(former) == _without_draw(job):
-        # The draw of the former attempt stays: otherwise a killed job would draw until it likes what it gets.
-        job = former
+    job, former = _job(context, ranges), read_job(record)
+    # The seed of a job that was killed stays: otherwise it would draw until it likes what it gets.
+    is_same = former is not None and _without_draw(former) == _without_draw(job)
+    job = _drawn(context, job, former.sample_seed if former is not None and is_same else None)
     record.journal_store.put(record.key(keys.job(JOB)), job.canonical())
     return len(read_results(record, job)) < len(job.ranges)
 
@@ -74,25 +71,43 @@ def _without_draw(job: IndependentJob) -> IndependentJob:
     return kept if job.extent == "all" else kept.model_copy(update={"ranges": []})
 
 
+def attempt_of(record: MigrationRecord, *, has_passed: bool = False) -> int:
+    """Return the number of the validation's attempt.
+
+    :param has_passed: not of the present one, but of the one in which all content has passed.
+    """
+    passed = record.journal.find_step(steps.CONTENT_PASSED) if has_passed else None
+    ended = record.journal.steps(steps.VALIDATED)
+    return 1 + sum(passed is None or entry.seq < passed.seq for entry in ended)
+
+
 def _job(context: PhaseContext, ranges: Sequence[ContentRange]) -> IndependentJob:
+    """Return a job for all ranges."""
     record, spec = context.record, context.spec
     plan = record.plan()
-    ordered = sorted(ranges, key=lambda item: item.key)
-    extent = _extent(spec.validation.independent, plan, spec.validation.independent_sample)
-    seed = secrets.randbits(32) if extent == "sample" else None
-    chosen = ordered if seed is None else draw(ordered, plan, spec.validation.independent_sample, seed)
     return IndependentJob(
         migration_id=record.migration_id,
-        attempt=len(record.journal.steps(steps.VALIDATED)) + 1,
+        attempt=attempt_of(record),
         journal_location=spec.storage.journal,
-        extent=extent,
-        sample_seed=seed,
-        left_out=len(ordered) - len(chosen),
+        extent=_extent(spec.validation.independent, plan, spec.validation.independent_sample),
         without_timestamps=_with_other_times(plan) if spec.offsets.timestamps == "raw" else [],
         topics=topic_rules(plan, delete_retention_of(record, context.source, plan)),
         schema_ids=schema_id_settings(record),
-        ranges=chosen,
+        ranges=sorted(ranges, key=lambda item: item.key),
     )
+
+
+def _drawn(context: PhaseContext, job: IndependentJob, seed: int | None) -> IndependentJob:
+    """Return the job with a sample of its ranges, if it is to have one.
+
+    :param seed: of the draw; None: a new one.
+    """
+    if job.extent == "all":
+        return job
+    seed = secrets.randbits(32) if seed is None else seed
+    chosen = draw(job.ranges, context.record.plan(), context.spec.validation.independent_sample, seed)
+    left_out = len(job.ranges) - len(chosen)
+    return job.model_copy(update={"ranges": chosen, "sample_seed": seed, "left_out": left_out})
 
 
 def _extent(wanted: Literal["all", "sample", "off"] | None, plan: Plan, sample_bytes: int) -> Literal["all", "sample"]:
@@ -165,7 +180,7 @@ def progress(record: MigrationRecord) -> Progress | None:
 def note_not_run(record: MigrationRecord, error: MigrationError) -> bool:
     """Note why the job could not run; return False if the error is no such reason, so that the task fails."""
     job = read_job(record)
-    if job is None:
+    if job is None or job.attempt != attempt_of(record):
         return False
     reason = _reason(error)
     if not reason:

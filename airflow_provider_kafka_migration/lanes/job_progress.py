@@ -24,7 +24,9 @@ from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     CopyStalled,
     MigrationError,
+    PartitionStarved,
     SchemaIdUnknown,
+    TransactionHolds,
     Transient,
     Where,
     followed_by,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 MAX_TRANSIENT_ROUNDS = 5
 #: The same as a time, for slices that end while something is still being retried: they end without an error.
 MAX_STUCK_SECONDS = 300.0
+#: Troubles of partitions that wait, although no request of theirs has failed.
+_WAITS = (PartitionStarved.code, TransactionHolds.code)
 #: A slice may wait for its lease (the length of a slice) and for answers; after that it counts as hanging.
 OVERDUE_SECONDS = 60.0
 _PROGRESS_SECONDS = 2.0
@@ -391,6 +395,8 @@ class JobProgress:
             self._judge_held(standing, result)
             return
         now = time.monotonic()
+        if standing.trouble is not None and standing.trouble["code"] in _WAITS:
+            standing.stuck_since = None  # until now it waited, and nothing failed
         if result.records or result.holes:
             standing.transient_rounds, standing.stuck_since = 0, None
         if standing.stuck_since is None:
@@ -414,8 +420,7 @@ class JobProgress:
             standing.held_at, standing.held_since = result.source_offset, now
         since = standing.held_since
         if result.held_since_ms >= 0:
-            # It may have been open for long when this driver began. Clocks differ, and records may bear any time: what
-            # was seen here counts at least.
+            # It may have been open for long when this driver began. Clocks differ: what was seen here counts at least.
             since = min(since, result.held_since_ms / 1000)
         if now - since >= HELD_TROUBLE_SECONDS:
             standing.trouble = held_back_error(result, self.job.migration_id)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
 from airflow_provider_kafka_migration.documents.copy import PartitionResult
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka.admin.producers import ProducerState, TransactionsAdmin
+from airflow_provider_kafka_migration.kafka.admin.producers import ProducerState, TransactionFacts, TransactionsAdmin
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,9 @@ def with_holders(
         return list(results)
     found = _holders(source, held)
     return [
-        item.model_copy(update=_fields(*found.get((item.topic, item.partition), ([], {}))))
+        item.model_copy(
+            update=_fields((item.topic, item.partition), *found.get((item.topic, item.partition), ([], {})))
+        )
         if (item.topic, item.partition) in held
         else item
         for item in results
@@ -48,7 +50,7 @@ def with_holders(
 
 def _holders(
     source: Wire, held: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[list[ProducerState], dict[int, str]]]:
+) -> dict[TopicPartition, tuple[list[ProducerState], dict[int, TransactionFacts]]]:
     """Ask the leaders who holds partitions back, and the coordinators for their names. No answer names nobody."""
     admin = TransactionsAdmin(source, "source")
     try:
@@ -59,20 +61,27 @@ def _holders(
     except MigrationError as error:
         log.warning("The brokers do not say who holds records back: %s", error)
         return {}
+    ids = {state.producer_id for found in states.values() for state in found}
     try:
-        names = {item.producer_id: item.transactional_id for item in admin.list_transactions() or []}
+        listed = (admin.list_transactions(producer_ids=ids) or []) if ids else []
+        names = {item.producer_id: item for item in admin.describe_transactions(listed)}
     except MigrationError as error:
         log.warning("The brokers do not say the transactional ids of those who hold records back: %s", error)
         names = {}
     return {key: (found, names) for key, found in states.items()}
 
 
-def _fields(states: Sequence[ProducerState], names: dict[int, str]) -> dict[str, object]:
+def _fields(
+    key: TopicPartition, states: Sequence[ProducerState], names: dict[int, TransactionFacts]
+) -> dict[str, object]:
     # The first open transaction is the one at the last stable offset.
     first = min(states, key=lambda state: state.transaction_start, default=None)
     if first is None:
         return {"is_held": True}
-    called = f"producer id {first.producer_id}"
-    if name := names.get(first.producer_id):
-        called = f"transactional id {name} ({called})"
-    return {"is_held": True, "held_by": called, "held_since_ms": first.last_timestamp_ms}
+    called, since_ms = f"producer id {first.producer_id}", -1
+    if (facts := names.get(first.producer_id)) is not None:
+        called = f"transactional id {facts.transactional_id} ({called})"
+        if facts.is_open and key in facts.partitions:
+            # Not the time of its last record: applications choose that, and may write of last year.
+            since_ms = facts.start_time_ms
+    return {"is_held": True, "held_by": called, "held_since_ms": since_ms}

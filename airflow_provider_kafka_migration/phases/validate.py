@@ -77,7 +77,7 @@ def _compare_independently(context: PhaseContext) -> None:
     try:
         _run_job(context, job_ref(context.record, independent_jobs.JOB))
     except MigrationError as error:
-        if not _can_do_without(context, error):
+        if not independent_jobs.note_not_run(context.record, error):
             raise
 
 
@@ -123,7 +123,14 @@ def _read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
 
 
 def _can_do_without(context: PhaseContext, error: MigrationError) -> bool:
-    """Whether the job that failed is the independent proof, for a reason for which it counts as not run."""
+    """Whether the job that failed is the independent proof, for a reason for which it counts as not run.
+
+    Nobody can do without the first comparison: as long as it has not answered for all partitions, the job is that one.
+    """
+    try:
+        content_jobs.read_results(context.record, content_jobs.JOB)
+    except MigrationError:
+        return False
     return independent_jobs.note_not_run(context.record, error)
 
 
@@ -208,7 +215,7 @@ def _validate(
     ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)
     compared = content.check_content(contents, list(ends))
-    second = independent.check(context, contents)
+    second = independent.check(context, contents, has_passed=passed is not None)
     counted = counts.check(context, document, ends, contents, compared_log_starts(record, ranges, passed))
     if passed is not None:
         found = passed.sentinels

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -24,7 +25,7 @@ from airflow_provider_kafka_migration.documents.independent import IndependentJo
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, SparkConnectorMissing, Where
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, SparkConnectorMissing, SparkJobFailed, Where
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: Source offsets of one group: what a killed job may have to read again, if it is no single large partition.
 GROUP_OFFSETS = 20_000_000
+#: How many Spark partitions a slot works through, of what is read and of what is joined.
+_PARTITIONS_PER_SLOT = 4
 #: What Spark says if it cannot hold a record's timestamp: it counts microseconds.
 _TIME_OVERFLOW = "long overflow"
 
@@ -136,10 +139,16 @@ class _Proof:
     def _compare(self, kind: Kind, group: Sequence[Item]) -> None:
         id_map = self._id_map(kind)
         names = ", ".join(f"{item.range.topic}-{item.range.partition}" for item in group[:3])
-        with spark_errors(f"independent proof of {len(group)} partitions, the first: {names}"):
+        with _advised(), spark_errors(f"independent proof of {len(group)} partitions, the first: {names}"):
             try:
                 found = compare_group(
-                    self.spark, self.source, self.target, kind, group, id_map=id_map, splits=4 * self.slots
+                    self.spark,
+                    self.source,
+                    self.target,
+                    kind,
+                    group,
+                    id_map=id_map,
+                    splits=_PARTITIONS_PER_SLOT * self.slots,
                 )
             except Exception as error:
                 if _TIME_OVERFLOW not in str(error):
@@ -173,6 +182,22 @@ class _Proof:
         self._results.write(result)
 
 
+@contextmanager
+def _advised() -> Iterator[None]:
+    """Say how to go on where Spark cannot read a cluster: nothing of the migration itself has failed."""
+    try:
+        yield
+    except SparkJobFailed as error:
+        raise SparkJobFailed(
+            error.what,
+            where=error.where,
+            next_step="see the failed stage in the Spark UI or its log (can its machines reach both clusters, and does "
+            "Java trust their certificates?), then clear validate: partitions that were compared are not compared "
+            "again. To go on without the independent proof, set validation.independent: off",
+            details=error.details,
+        ) from error
+
+
 def _offsets(items: Iterable[Item]) -> int:
     return sum(item.range.source_end_offset - item.range.source_start_offset for item in items)
 
@@ -181,8 +206,13 @@ def _offsets(items: Iterable[Item]) -> int:
 
 
 def session_of(runner: TaskRunner) -> SparkSession:
-    """Return a runner's session for DataFrames."""
+    """Return a runner's session for DataFrames.
+
+    A Spark Connect server writes queries with the options of their sources into its event log and its pages. These
+    options have the secrets of connections, so it must write no text of queries of this session.
+    """
     if isinstance(runner, ConnectRunner):
+        runner.session.conf.set("spark.sql.redaction.string.regex", "(?s).+")
         return runner.session
     from pyspark.sql import SparkSession
 
@@ -195,8 +225,10 @@ def reader_of(spark: SparkSession) -> str:
 
     :raises SparkConnectorMissing: Spark has no Kafka source.
     """
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "none"}
     try:
-        spark.read.format("kafka").options(**{"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "none"}).load()
+        # Spark Connect looks for the source only when it has to say something of it. No broker is asked.
+        _ = spark.read.format("kafka").options(**options).load().schema
     except Exception as error:
         if "kafka" not in str(error).lower() or "find" not in str(error).lower():
             raise

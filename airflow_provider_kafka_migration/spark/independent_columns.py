@@ -113,13 +113,16 @@ def with_target_ids(
     An id that the map lacks, or that the source registry does not have, stays.
     """
     id_map = IdMap(document)
-    pairs = [
-        (source, target)
-        for context, source, _ in document.ids
-        if context == settings.context
-        for target in [id_map.find(context, "id32", source)]
-        if isinstance(target, int)
-    ]
+    # As a set: an id that is there twice must not double records.
+    pairs = sorted(
+        {
+            (source, target)
+            for context, source, _ in document.ids
+            if context == settings.context
+            for target in [id_map.find(context, "id32", source)]
+            if isinstance(target, int)
+        }
+    )
     guids = [
         (source.lower(), target)
         for source, _ in document.guids

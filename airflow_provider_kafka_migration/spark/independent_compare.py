@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 KEPT_DIFFERENCES: Final = 100
 _LATEST: Final = -1
+#: How often rows are judged again because a log start has moved meanwhile.
+_MOST_ROUNDS: Final = 5
 _OUTSIDE: Final = "outside the offset map"
 
 #: (block, records, digest)
@@ -71,6 +73,15 @@ class Item:
         """Whether places are offsets plus one constant."""
         return len(self.map) == 1 and not isinstance(self.map, TransactionalMap)
 
+    def deleted_below(self, target_log_start_offset: int) -> int:
+        """Return the source offset below which the target has deleted what was copied, by its log start."""
+        below = self.range.source_start_offset
+        for run in self.map.runs():
+            if run.target_start >= target_log_start_offset:
+                break
+            below = run.source_start + min(run.count or 0, target_log_start_offset - run.target_start)
+        return below
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -95,6 +106,7 @@ class Found:
     target_digest: str = ""
     explained: dict[str, int] = field(default_factory=dict)
     deleted_records: int = 0
+    target_deleted_records: int = 0
     difference_count: int = 0
     differences: list[ContentDifference] = field(default_factory=list)
 
@@ -157,7 +169,7 @@ class _Group:
         return self._of_source(spans, sorted(wanted)).withColumn("place", F.col("offset"))
 
     def _of_source(self, spans: Sequence[OffsetSpan], numbers: Sequence[int]) -> DataFrame:
-        records = read_spans(self.spark, self.source.settings, spans, splits=self.splits)
+        records = read_spans(self.spark, self.source.settings, _readable(self.source, spans), splits=self.splits)
         keys = [(self.items[number].range.topic, self.items[number].range.partition, number) for number in numbers]
         records = self._numbered(records, keys)
         if self.kind.ids is None or self.id_map is None:
@@ -189,7 +201,7 @@ class _Group:
             OffsetSpan(item.target_topic, item.partition, item.target_start_offset, item.target_end_offset)
             for item in (self.items[number].range for number in wanted)
         ]
-        records = read_spans(self.spark, self.target.settings, spans, splits=self.splits)
+        records = read_spans(self.spark, self.target.settings, _readable(self.target, spans), splits=self.splits)
         records = self._numbered(records, [(*self.items[number].target_key, number) for number in wanted])
         return self._with_one_shift(records) if self.kind.has_one_run else self._with_runs(records)
 
@@ -275,18 +287,28 @@ class _Records:
     def judge(self, founds: Sequence[Found]) -> None:
         """Add what the records show to the results."""
         joined = self._joined()
+        seen = set()
         for row in joined.groupBy("number", "status").count().collect():
             found = founds[row["number"]]
+            seen.add(row["status"])
             if row["status"] == "equal":
                 found.compared += row["count"]
-            elif row["status"] != "extra":
+            elif row["status"] == "changed":
                 found.difference_count += row["count"]
-        for row in self._first(joined.where(~F.col("status").isin("equal", "extra"))):
-            founds[row["number"]].differences.append(_difference(row))
-        self._judge_extra(joined.where(F.col("status") == "extra"), founds)
+        of_status = {status: joined.where(F.col("status") == status) for status in seen}
+        if "changed" in seen:
+            self._name(of_status["changed"], founds)
+        if "missing" in seen:
+            self._judge_missing(of_status["missing"], founds)
+        if "extra" in seen:
+            self._judge_extra(of_status["extra"], founds)
         for found in founds:
             found.differences.sort(key=lambda item: item.source_offset if item.source_offset is not None else -1)
             del found.differences[KEPT_DIFFERENCES:]
+
+    def _name(self, rows: DataFrame, founds: Sequence[Found]) -> None:
+        for row in self._first(rows):
+            founds[row["number"]].differences.append(_difference(row))
 
     def _joined(self) -> DataFrame:
         group = self.group
@@ -312,30 +334,67 @@ class _Records:
         first = rows.withColumn("rank", F.row_number().over(order)).where(F.col("rank") <= KEPT_DIFFERENCES)
         yield from first.select("number", "status", "place", "offset").collect()
 
+    def _judge_missing(self, missing: DataFrame, founds: Sequence[Found]) -> None:
+        """Judge what only the source has: applications delete records on the target, too, once they have read them."""
+        group = self.group
+
+        def reasons(starts: Mapping[int, int]) -> DataFrame:
+            limits = [(number, group.items[number].deleted_below(start)) for number, start in sorted(starts.items())]
+            frame = F.broadcast(group.spark.createDataFrame(limits, "number int, deleted_below bigint"))
+            is_deleted = F.col("place") < F.col("deleted_below")
+            return missing.join(frame, "number").withColumn("reason", F.when(is_deleted, "deleted"))
+
+        for row in self._explained(group.target, [item.target_key for item in group.items], reasons, founds):
+            founds[row["number"]].target_deleted_records += row["count"]
+
     def _judge_extra(self, extra: DataFrame, founds: Sequence[Found]) -> None:
         """Judge what only the target has."""
         group = self.group
-        keys = {number: group.items[number].range.key for number in self.differing}
-        # Asked now, not before the comparison: what was deleted while Spark read counts as deleted, too.
-        now = group.source.log_starts(sorted(keys.values()))
-        starts = {number: now[key] for number, key in keys.items()}
-        reasons = self._reasons(extra, starts)
-        for row in reasons.groupBy("number", "reason").count().collect():
+        reasons = partial(self._reasons, extra)
+        for row in self._explained(group.source, [item.range.key for item in group.items], reasons, founds):
             found, reason, count = founds[row["number"]], row["reason"], row["count"]
-            if reason is None:
-                found.difference_count += count
-            elif reason == "deleted":
+            if reason in ("deleted", "undated"):
                 found.deleted_records += count
             else:
                 found.explained[reason] = count
-        for row in self._first(reasons.where(F.col("reason").isNull())):
-            founds[row["number"]].differences.append(_difference(row))
+
+    def _explained(
+        self,
+        side: Side,
+        keys: Sequence[tuple[str, int]],
+        reasons: Callable[[Mapping[int, int]], DataFrame],
+        founds: Sequence[Found],
+    ) -> list[Any]:
+        """Return counts by ``number, reason`` of the rows that have a reason; note the others as differences.
+
+        A log start that has moved while Spark read explains what was read too late: rows without a reason are judged
+        again by the present one.
+
+        :param side: whose log starts explain rows.
+        :param keys: partitions there, by number of the item.
+        :param reasons: by log starts, the rows with their reasons.
+        """
+        wanted = sorted(self.differing)
+        starts = _starts(side, keys, wanted)
+        for _ in range(_MOST_ROUNDS):
+            judged = reasons(starts)
+            counts = judged.groupBy("number", "reason").count().collect()
+            now = _starts(side, keys, wanted)
+            bad = [row for row in counts if row["reason"] is None]
+            if all(now[row["number"]] == starts[row["number"]] for row in bad):
+                break
+            starts = now
+        for row in bad:
+            founds[row["number"]].difference_count += row["count"]
+        if bad:
+            self._name(judged.where(F.col("reason").isNull()), founds)
+        return [row for row in counts if row["reason"] is not None]
 
     def _reasons(self, extra: DataFrame, starts: Mapping[int, int]) -> DataFrame:
         """Add the reason why the source does not have these records; null: nothing explains it."""
         group = self.group
         rules = [self._rule_row(number, starts[number]) for number in sorted(starts)]
-        schema = "number int, log_start bigint, is_compacted boolean, expired_before_ms bigint"
+        schema = "number int, log_start bigint, is_compacted boolean, expired_before_ms bigint, now_ms bigint"
         ruled = extra.join(F.broadcast(group.spark.createDataFrame(rules, schema)), "number")
         is_deleted = F.col("place").isNotNull() & (F.col("place") < F.col("log_start"))
         if not any(row[2] for row in rules):
@@ -343,40 +402,70 @@ class _Records:
         compacted = {number: starts[number] for number in starts if group.items[number].rules.compacted}
         keyed = self._with_other_records(ruled, compacted)
         place = F.col("place")
-        lives_on = F.coalesce(F.col("first_there") < F.col("expired_place"), F.lit(False))
+
+        def is_dropped_by(tombstone: str) -> Any:
+            # Not where an earlier record of the key is still there: then the tombstone is lost.
+            lives_on = F.coalesce(F.col("first_there") < F.col(tombstone), F.lit(False))
+            return (place <= F.col(tombstone)) & ~lives_on
+
         reason = (
             F.when(is_deleted, "deleted")
             .when(~F.col("is_compacted") | place.isNull(), F.lit(None))
             .when(F.col("key_digest").isNull(), "unkeyed")
             .when(place < F.col("last_there"), "compacted")
-            .when(
-                (place <= F.col("expired_place")) & ~lives_on,
-                F.when(self._is_expired(), "expired").otherwise("compacted"),
-            )
+            .when(is_dropped_by("expired_place"), F.when(self._is_expired(), "expired").otherwise("compacted"))
+            # By a tombstone from the future: brokers may drop it by their own clock.
+            .when(is_dropped_by("undated_place"), "undated")
         )
         return keyed.withColumn("reason", reason)
 
-    def _rule_row(self, number: int, log_start: int) -> tuple[int, int, bool, int | None]:
-        rules = self.group.items[number].rules
+    def _rule_row(self, number: int, log_start: int) -> tuple[int, int, bool, int | None, int]:
+        rules, now_ms = self.group.items[number].rules, int(time.time() * 1000)
         retention_ms = rules.delete_retention_ms
-        before = None if retention_ms is None else int(time.time() * 1000) - retention_ms
-        return number, log_start, rules.compacted, before
+        return number, log_start, rules.compacted, None if retention_ms is None else now_ms - retention_ms, now_ms
 
     @staticmethod
     def _is_expired() -> Any:
         return F.col("is_tombstone") & F.coalesce(F.col("timestamp_ms") <= F.col("expired_before_ms"), F.lit(False))
 
     def _with_other_records(self, ruled: DataFrame, starts: Mapping[int, int]) -> DataFrame:
-        """Add where the source has the keys of these records now, and the last tombstone that it was free to drop."""
+        """Add where the source has the keys of these records now, and the last tombstones that it may have dropped."""
         keys = ruled.where(F.col("is_compacted") & F.col("key_digest").isNotNull()).select("number", "key_digest")
         there = facts(self.group.source_now(starts), with_timestamp=self.group.kind.with_timestamp)
         there = there.join(keys.distinct(), ["number", "key_digest"], "left_semi")
         there = there.groupBy("number", "key_digest").agg(
             F.min("place").alias("first_there"), F.max("place").alias("last_there")
         )
-        expired = ruled.where(self._is_expired()).groupBy("number", "key_digest")
-        dropped = expired.agg(F.max("place").alias("expired_place"))
+        is_undated = F.col("is_tombstone") & (F.col("timestamp_ms") > F.col("now_ms"))
+        tombstones = ruled.where(F.col("is_compacted") & F.col("key_digest").isNotNull()).groupBy(
+            "number", "key_digest"
+        )
+        dropped = tombstones.agg(
+            F.max(F.when(self._is_expired(), F.col("place"))).alias("expired_place"),
+            F.max(F.when(is_undated, F.col("place"))).alias("undated_place"),
+        )
         return ruled.join(there, ["number", "key_digest"], "left").join(dropped, ["number", "key_digest"], "left")
+
+
+def _starts(side: Side, keys: Sequence[tuple[str, int]], numbers: Iterable[int]) -> dict[int, int]:
+    wanted = {number: keys[number] for number in numbers}
+    now = side.log_starts(sorted(wanted.values()))
+    return {number: now[key] for number, key in wanted.items()}
+
+
+def _readable(side: Side, spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
+    """Return the spans from where their logs begin now.
+
+    Whoever asks Spark's Kafka source for less makes it give its consumer back while it goes on reading with it, so that
+    tasks that read the same partition fail.
+    """
+    starts = side.log_starts([(span.topic, span.partition) for span in spans])
+    found = []
+    for span in spans:
+        start = max(span.start_offset, starts[span.topic, span.partition])
+        end = span.end_offset if span.end_offset == _LATEST else max(start, span.end_offset)
+        found.append(span._replace(start_offset=start, end_offset=end))
+    return found
 
 
 def _difference(row: Any) -> ContentDifference:

@@ -31,11 +31,17 @@ class Keeping:
 
     @classmethod
     def of(cls, get: Callable[[str], str | None]) -> Keeping | None:
-        """Read it from effective configs; None: a value is not known, so nothing can be said."""
+        """Read it from effective configs; None: a value is not known or no number, so nothing can be said.
+
+        Another check asks the target's controller whether it accepts the value, and names the setting.
+        """
         policy, time, size = get("cleanup.policy"), get("retention.ms"), get("retention.bytes")
         if not policy or not time or not size:
             return None
-        return cls("delete" in policy, "compact" in policy, int(time), int(size))
+        try:
+            return cls("delete" in policy, "compact" in policy, int(time), int(size))
+        except ValueError:
+            return None
 
     @property
     def longest_ms(self) -> int:

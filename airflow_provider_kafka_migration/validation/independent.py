@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult, records_of
@@ -14,24 +14,26 @@ NAME = "independent"
 _SHOWN = 3
 
 
-def check(context: PhaseContext, contents: Sequence[PartitionContent]) -> CheckResult:
+def check(context: PhaseContext, contents: Sequence[PartitionContent], *, has_passed: bool) -> CheckResult:
     """Judge what the reader found.
 
     It is NOT_RUN, by name and with the reason, where it could not run; if the spec asks for it by name, that is a
-    warning. What the source had deleted before Spark read it counts as compared only where the first comparison had
-    proven the partition before.
+    warning. What a side had deleted before Spark read it counts as compared only where the first comparison had proven
+    the partition before.
 
     :param contents: results of the first comparison.
+    :param has_passed: they are those of an earlier attempt; its independent proof counts, and no other one.
     """
     record = context.record
-    job = independent_jobs.read_job(record)
-    results = [] if job is None else independent_jobs.read_results(record, job)
-    if job is None or not results:
-        reason = independent_jobs.why_not(context)
-        if job is not None and not reason:
-            reason = independent_jobs.read_not_run(record, job) or "it has left no result"
-        return _not_run(context, reason or "there was nothing to compare")
-    return _judge(job, results, {item.key for item in contents if item.is_proven})
+    why_not = "" if has_passed else independent_jobs.why_not(context)
+    job = None if why_not else independent_jobs.read_job(record)
+    if job is None or job.attempt != independent_jobs.attempt_of(record, has_passed=has_passed):
+        nothing = "all content was proven without it" if has_passed else "there was nothing to compare"
+        return _not_run(context, why_not or nothing)
+    results = independent_jobs.read_results(record, job)
+    if not results:
+        return _not_run(context, independent_jobs.read_not_run(record, job) or "it has left no result")
+    return _judge(job, results, {item.key: item for item in contents})
 
 
 def _not_run(context: PhaseContext, reason: str) -> CheckResult:
@@ -40,12 +42,14 @@ def _not_run(context: PhaseContext, reason: str) -> CheckResult:
     return CheckResult(name=NAME, outcome=outcome, summary=f"NOT RUN: {reason}", findings=[f"not run: {reason}"])
 
 
-def _judge(job: IndependentJob, results: Sequence[IndependentResult], proven: set[tuple[str, int]]) -> CheckResult:
+def _judge(
+    job: IndependentJob, results: Sequence[IndependentResult], contents: Mapping[tuple[str, int], PartitionContent]
+) -> CheckResult:
     by_key = {result.key: result for result in results}
     rows, findings = [], []
     for item in job.ranges:
         found = by_key.get(item.key)
-        outcome, problem = _outcome(found, is_proven=item.key in proven)
+        outcome, problem = _outcome(found, contents.get(item.key))
         if problem:
             findings.append(f"{item.topic}-{item.partition}: {problem}")
         rows.append(_row(item.key, found, outcome))
@@ -65,7 +69,7 @@ def _row(key: tuple[str, int], found: IndependentResult | None, outcome: Outcome
     return row
 
 
-def _outcome(found: IndependentResult | None, *, is_proven: bool) -> tuple[Outcome, str]:
+def _outcome(found: IndependentResult | None, content: PartitionContent | None) -> tuple[Outcome, str]:
     if found is None:
         return Outcome.WARNING, "the partition was not read"
     if found.not_compared:
@@ -76,12 +80,31 @@ def _outcome(found: IndependentResult | None, *, is_proven: bool) -> tuple[Outco
             for item in found.differences[:_SHOWN]
         )
         return Outcome.FAILED, f"{found.difference_count} differences: {shown}"
+    is_proven = content is not None and content.is_proven
     if found.deleted_records and not is_proven:
         return (
             Outcome.WARNING,
             f"{found.deleted_records} records of the target could not be compared: the source has deleted them",
         )
-    return Outcome.PASSED, ""
+    if found.target_deleted_records and not is_proven:
+        return (
+            Outcome.WARNING,
+            f"{found.target_deleted_records} records of the source could not be compared: the target has deleted them",
+        )
+    unread = _unread(found, content)
+    return (Outcome.WARNING, unread) if unread else (Outcome.PASSED, "")
+
+
+def _unread(found: IndependentResult, content: PartitionContent | None) -> str:
+    """Say how much the reader has not seen: what it passes over on both sides without a word is no difference."""
+    expected = 0 if content is None else content.target_records
+    left = expected - found.target_records - found.target_deleted_records
+    if left > 0:
+        return f"the reader has read {found.target_records} records on the target, the first comparison {expected}"
+    records = max(expected, found.target_records)
+    if records and not found.compared and not found.explained:
+        return f"none of its {records} records could be compared"
+    return ""
 
 
 def _summary(job: IndependentJob, results: Sequence[IndependentResult]) -> str:
@@ -92,4 +115,6 @@ def _summary(job: IndependentJob, results: Sequence[IndependentResult]) -> str:
     explained = sum(sum(result.explained.values()) for result in results)
     text += f"; {explained} more on the target, as expected" if explained else ""
     deleted = sum(result.deleted_records for result in results)
-    return text + (f"; {deleted} records were no longer on the source to compare with" if deleted else "")
+    text += f"; {deleted} records were no longer on the source to compare with" if deleted else ""
+    deleted = sum(result.target_deleted_records for result in results)
+    return text + (f"; {deleted} records were no longer on the target to compare with" if deleted else "")

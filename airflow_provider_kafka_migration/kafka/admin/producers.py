@@ -60,8 +60,12 @@ class PartitionProducers:
 class TransactionsAdmin(WireAdmin):
     """List and describe transactions, describe producers."""
 
-    def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionFacts] | None:
+    def list_transactions(
+        self, states: Sequence[str] = (), producer_ids: Iterable[int] = ()
+    ) -> list[TransactionFacts] | None:
         """List the transactions of all coordinators; ``None`` before 3.0, where brokers cannot list them.
+
+        :param producer_ids: only those of these producers; empty: of all.
 
         Brokers silently leave out transactional ids that this principal may not describe. An empty list therefore
         proves nothing; last stable offset = high watermark does.
@@ -69,9 +73,10 @@ class TransactionsAdmin(WireAdmin):
         if self.api_version(API_LIST_TRANSACTIONS) < 0:
             return None
         found: dict[str, TransactionFacts] = {}
+        wanted = sorted(set(producer_ids))
         self.wire.metadata([])  # a broker that has joined since coordinates transactions, too
         for broker in self.wire.brokers():
-            response = self._list_transactions_on(broker.broker_id, states)
+            response = self._list_transactions_on(broker.broker_id, states, wanted)
             for item in response.transaction_states:
                 facts = TransactionFacts(
                     item.transactional_id, item.producer_id, item.transaction_state, broker.broker_id
@@ -79,11 +84,11 @@ class TransactionsAdmin(WireAdmin):
                 found[item.transactional_id] = facts
         return [found[name] for name in sorted(found)]
 
-    def _list_transactions_on(self, broker_id: int, states: Sequence[str]) -> Any:
+    def _list_transactions_on(self, broker_id: int, states: Sequence[str], producer_ids: Sequence[int]) -> Any:
         request_type = ListTransactionsRequest
 
         def attempt() -> Any:
-            request = request_type(state_filters=list(states), producer_id_filters=[])
+            request = request_type(state_filters=list(states), producer_id_filters=list(producer_ids))
             response = self.wire.request(request, broker_id=broker_id)
             self.check(response.error_code, None, "transactions cannot be listed", broker=str(broker_id))
             return response
@@ -95,9 +100,10 @@ class TransactionsAdmin(WireAdmin):
         listed = self.list_transactions(OPEN_STATES[:3])
         if listed is None:
             return None
-        return sorted(self._describe_transactions(listed), key=lambda item: item.transactional_id)
+        return sorted(self.describe_transactions(listed), key=lambda item: item.transactional_id)
 
-    def _describe_transactions(self, listed: Iterable[TransactionFacts]) -> list[TransactionFacts]:
+    def describe_transactions(self, listed: Iterable[TransactionFacts]) -> list[TransactionFacts]:
+        """Ask the coordinators of listed transactions for their partitions and times."""
         by_broker: dict[int, list[str]] = defaultdict(list)
         for item in listed:
             by_broker[item.broker].append(item.transactional_id)

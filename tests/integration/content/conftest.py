@@ -38,6 +38,8 @@ def spark(events: Path) -> Iterator[SparkSession]:
     # A test of Spark Connect in the same process leaves this behind: functions would be those of a Connect session.
     of_connect = {name: value for name in _OF_CONNECT if (value := os.environ.pop(name, None)) is not None}
     builder = SparkSession.builder.master("local[2]").appName("independent").config("spark.ui.enabled", "false")
+    # Other tests of this process may have been on networks of their own.
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars()))
     builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events.as_uri())
     builder = builder.config("spark.eventLog.compress", "false").config("spark.sql.shuffle.partitions", "4")

@@ -128,6 +128,8 @@ def test_groups_of_connectors_are_hidden_and_not_described(
             return bool(admin.wire.request(join, admin.wire.coordinator(group, 0), version=3).error_code == 0)
 
         wait_for("the coordinator of the group", joined, 120)
+        # Kafka 4 answers the join before the new group is committed, and describes it as dead until then.
+        wait_for("the committed group", lambda: bool(admin.describe_groups([group])[group].members), 120)
         client = theirs(cluster)
         listed = client.list_consumer_groups(**WAIT).result()
         assert (group in {item.group_id for item in listed.valid}, listed.errors) == (False, [])

@@ -50,7 +50,7 @@ def test_the_transaction_is_named_with_its_end(monkeypatch: pytest.MonkeyPatch) 
     mine = transaction("src-mm2-MirrorSourceConnector-0", ("a.orders", 1), start_time_ms=1_000)
     assert refused(monkeypatch, [other, mine]) == {
         HELD: "a transaction is open on the target from offset 7 on: its marker would take an offset of the copy "
-        "(transactional id src-mm2-MirrorSourceConnector-0: brokers abort it soon after 1970-01-01 00:01:01 UTC); "
+        "(transactional id src-mm2-MirrorSourceConnector-0: brokers abort it soon after 1970-01-01T00:01:01+00:00); "
         "wait until it has ended, or abort it, and plan again"
     }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from simulated import apis
 from simulated.cluster import SimulatedCluster
+from simulated.log_handlers import LogHandlers
 from simulated.partition_log import PartitionLog
 from simulated.small import KEY, error_code, plain
 from simulated.worlds import Worlds
@@ -15,7 +18,7 @@ from airflow_provider_kafka_migration.errors import BatchMalformed
 from airflow_provider_kafka_migration.kafka import produce
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, Record, encode_batch, read_batches
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 
 
 def with_transactions(source: SimulatedCluster) -> None:
@@ -117,6 +120,28 @@ def test_a_target_that_replaces_timestamps_is_named_with_the_first_answer(
     result = copy.slice()["t"]
     assert error_code(result) == "TIMESTAMPS_REPLACED"
     assert result.records == 0
+
+
+def test_a_batch_that_the_target_already_has_is_no_replaced_timestamp(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader answers for a repeated batch with the batch's own largest timestamp as its log append time."""
+    copy = worlds.copy(lambda source: plain(source, 30, 5), job_fields={"segment_max_bytes": 400})
+    on_leader = LogHandlers._append
+    times: list[int] = []
+
+    def after_another(self: LogHandlers, request: Any, key: TopicPartition, data: bytes) -> tuple[int, int]:
+        on_leader(self, request, key, data)
+        answer = on_leader(self, request, key, data)
+        times.append(answer[1])
+        return answer
+
+    monkeypatch.setattr(LogHandlers, "_append", after_another)
+    result = copy.slice()["t"]
+    assert times
+    assert min(times) >= 0
+    assert result.error is None
+    assert result.records == 30
 
 
 def test_a_log_end_is_not_taken_from_a_broker_that_leads_no_more() -> None:

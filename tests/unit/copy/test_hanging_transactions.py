@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from simulated.small import KEY, plain
 from simulated.worlds import Worlds
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
+from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts, TransactionsAdmin
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.lanes import job_progress
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
@@ -37,7 +39,36 @@ def test_a_copier_names_whose_transaction_holds_a_partition_back(worlds: Worlds)
     copy, job = hanging(worlds)
     result = copy.slice(job, seconds=4.0)["t"]
     assert (result.lag, result.held_back, result.is_held, result.error) == (0, 1001, True, None)
-    assert (result.held_by, result.held_since_ms) == (f"producer id {PRODUCER_ID}", 1_700_000_000_000)
+    assert (result.held_by, result.held_since_ms) == (f"producer id {PRODUCER_ID}", -1)
+
+
+@pytest.mark.parametrize(
+    ("state", "partitions", "since_ms"),
+    [("Ongoing", (KEY,), 1_800_000_000_000), ("Ongoing", (), -1), ("CompleteAbort", (), -1)],
+)
+def test_its_age_is_that_of_the_transaction_and_not_of_its_records(
+    worlds: Worlds,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    partitions: tuple[tuple[str, int], ...],
+    since_ms: int,
+) -> None:
+    """Applications choose the times of their records: one that writes of last year holds nobody back for a year."""
+    copy, job = hanging(worlds)
+    facts = TransactionFacts("app", PRODUCER_ID, state, 1)
+    described = replace(facts, partitions=partitions, start_time_ms=1_800_000_000_000)
+    asked: list[set[int]] = []
+
+    def listed(_self: TransactionsAdmin, *, producer_ids: set[int]) -> list[TransactionFacts]:
+        asked.append(producer_ids)
+        return [facts]
+
+    monkeypatch.setattr(TransactionsAdmin, "list_transactions", listed)
+    monkeypatch.setattr(TransactionsAdmin, "describe_transactions", lambda _self, _listed: [described])
+    result = copy.slice(job, seconds=4.0)["t"]
+    assert result.held_by == f"transactional id app (producer id {PRODUCER_ID})"
+    assert result.held_since_ms == since_ms
+    assert asked == [{PRODUCER_ID}], "a cluster may have a hundred thousand transactional ids"
 
 
 def test_nobody_is_named_where_the_brokers_do_not_say_it(worlds: Worlds) -> None:

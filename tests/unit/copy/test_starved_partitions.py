@@ -14,6 +14,7 @@ from simulated.worlds import Worlds
 from airflow_provider_kafka_migration.copy.lane import Lane
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.documents.copy import PartitionResult
+from airflow_provider_kafka_migration.errors import BrokerBusy
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress, LocalRunner
 from airflow_provider_kafka_migration.lanes.slice_begin import next_slice_seconds
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -149,6 +150,20 @@ def test_a_partition_that_three_slices_have_passed_over_is_stuck(
     assert driver.progress.progress()["partitions_stuck"] == 1
     assert driver.after(result(position=150, records=50), other) == []
     assert driver.progress.waiting([0]) == []
+
+
+def test_the_time_that_a_partition_of_a_seed_waited_is_no_time_of_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first transient error must not end it, as a partition that has failed for so long."""
+    driver = Driver(tmp_path, monkeypatch, "seed")
+    for _ in range(30):
+        driver.after(result())
+    assert driver.progress.progress()["troubles"][0]["code"] == "PARTITION_STARVED"  # type: ignore[index]
+    error = BrokerBusy("not now", next_step="-").as_dict()
+    (trouble,) = driver.after(result(error=error))
+    assert (trouble["code"], trouble["state"]) == ("BROKER_BUSY", "stuck")
+    assert driver.progress.progress()["partitions_failed"] == 0
 
 
 def test_the_marker_that_a_hole_begins_with_is_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from phase_world.world import World, Worlds
 from airflow_provider_kafka_migration.compare.independent import IndependentResults
 from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
-from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentJob
+from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentDifference, ContentJob, Outcome
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     MigrationError,
@@ -170,6 +170,67 @@ def test_any_other_failure_is_one(spark: Spark) -> None:
     assert run(spark)["outcome"] == "PASSED"
 
 
+@pytest.mark.parametrize("way", ["off", "local"])
+def test_results_of_an_earlier_attempt_do_not_count(spark: Spark, way: str) -> None:
+    """Neither a difference that is mended by now, nor records that were equal then."""
+    world = spark._world
+    spark.judge = lambda fields: {**fields, "difference_count": 1}
+    with pytest.raises(ValidationFailed):
+        run(spark)
+    if way == "off":
+        world.change_spec(validation={"independent": "off"})
+        on_spark(world)
+        validate.JOB_PHASE.run(world.context())
+    else:
+        world.context().runner = None
+        validate.run(world.context())
+    found = check(world)
+    assert (found["outcome"], found["overall"]) == ("NOT_RUN", "PASSED")
+
+
+def test_once_all_content_has_passed_its_own_proof_is_kept(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another check fails: nothing is compared again, and the proof of the attempt that has passed stays."""
+    bad = CheckResult(name="groups", outcome=Outcome.FAILED, summary="-", findings=["-"])
+    with monkeypatch.context() as patched:
+        patched.setattr(validate.groups, "check", lambda *_: bad)
+        with pytest.raises(ValidationFailed):
+            run(spark)
+    spark.judge = lambda fields: pytest.fail("it was read again")
+    found = run(spark)
+    assert spark.ran == ["verify", "independent"]
+    assert (found["outcome"], found["overall"]) == ("PASSED", "PASSED")
+
+
+def test_a_first_comparison_that_fails_is_no_proof_that_was_not_run(spark: Spark) -> None:
+    """Although a job of the independent proof is there, from the attempt that was killed."""
+    record = spark._world.context().record
+    spark.fails = SparkJobFailed("an executor was lost", next_step="-")
+    with pytest.raises(SparkJobFailed):
+        run(spark)
+    for info in list(record.journal_store.list(f"{MIGRATION}/results/")):
+        record.journal_store.delete(info.key)
+    gone = ConnectionInvalid("the source connection is gone", next_step="-")
+    assert not validate._can_do_without(spark._world.context(), gone)
+
+
+def test_a_draw_has_the_ranges_of_now(worlds: Worlds) -> None:
+    """A killed validation, then the copy was continued: its last records are part of the sample."""
+    spark = on_spark(worlds.at("validate"), independent="sample", independent_sample="1B")
+    context = spark._world.context()
+    spark.fails = SparkJobFailed("an executor was lost", next_step="-")
+    with pytest.raises(SparkJobFailed):
+        run(spark)
+    former = independent_jobs.read_job(context.record)
+    assert former is not None
+    content = ContentJob.parse(context.record.journal_store.get(f"{MIGRATION}/jobs/verify.json") or b"")
+    longer = [item.model_copy(update={"source_end_offset": item.source_end_offset + 1}) for item in content.ranges]
+    independent_jobs.write_job(context, longer)
+    job = independent_jobs.read_job(context.record)
+    assert job is not None
+    assert job.sample_seed == former.sample_seed
+    assert all(item in longer for item in job.ranges)
+
+
 def test_switched_off_it_is_not_run(worlds: Worlds) -> None:
     spark = on_spark(worlds.at("validate"), independent="off")
     found = run(spark)
@@ -190,6 +251,36 @@ def test_what_cannot_be_compared_is_named(spark: Spark) -> None:
     found = run(spark)
     assert found["outcome"] == "WARNING"
     assert "was not compared: timestamps" in found["findings"][0]
+
+
+def test_what_an_application_has_deleted_on_the_target_since_it_was_proven_is_no_difference(spark: Spark) -> None:
+    """Kafka Streams deletes what it has read from its repartition topics, on the target, too."""
+    spark.judge = lambda fields: {
+        **fields,
+        "compared": fields["compared"] - 1,
+        "target_records": fields["target_records"] - 1,
+        "target_deleted_records": 1,
+    }
+    found = run(spark)
+    assert found["outcome"] == "PASSED"
+    assert "were no longer on the target to compare with" in found["summary"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"compared": 0, "source_records": 0, "target_records": 0}, "has read 0 records on the target, the first"),
+        ({"compared": 1, "source_records": 1, "target_records": 1}, "has read 1 records on the target, the first"),
+        ({"compared": 0, "deleted_records": 5}, "records could be compared"),
+    ],
+)
+def test_what_the_reader_passes_over_on_both_sides_is_not_passed(
+    spark: Spark, fields: dict[str, int], problem: str
+) -> None:
+    spark.judge = lambda found: {**found, **fields}
+    found = run(spark)
+    assert (found["outcome"], found["overall"]) == ("WARNING", "WARNING")
+    assert problem in found["findings"][0]
 
 
 def test_a_sample_has_whole_partitions_and_a_seed(worlds: Worlds) -> None:

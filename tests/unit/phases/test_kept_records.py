@@ -102,3 +102,9 @@ def test_what_a_cluster_does_not_report_is_not_known(missing: str) -> None:
     assert Keeping.of(values.get) == Keeping(True, False, 7, -1)
     values[missing] = ""
     assert Keeping.of(values.get) is None
+
+
+@pytest.mark.parametrize("setting", ["retention.ms", "retention.bytes"])
+def test_what_is_no_number_is_not_known(setting: str) -> None:
+    values = {"cleanup.policy": "delete", "retention.ms": "7", "retention.bytes": "-1", setting: "not-a-number"}
+    assert Keeping.of(values.get) is None

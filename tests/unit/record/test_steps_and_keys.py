@@ -18,8 +18,9 @@ pytestmark = pytest.mark.slow
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
 #: Packages below the record: the journal has names of its own.
 _BELOW = {"journal", "documents"}
-#: What journals the step that its caller names: ``StepTimer.start`` of the cutover, those that restore, ``OwnWrites``.
-_PASSED_ON = {"OwnWrites", "start", "_restore"}
+#: What journals the step that its caller names: ``StepTimer.start`` of the cutover, those that restore, ``OwnWrites``,
+#: and ``_step_while_open`` of what the migration gives on the target.
+_PASSED_ON = {"OwnWrites", "start", "_restore", "_step_while_open"}
 #: Modules that journal steps from a table.
 _TABLES = {Path("record/registry_settings.py")}
 _PUTS = {"put", "put_new", "put_locked", "put_result"}

@@ -58,13 +58,14 @@ class LogHandlers:
             parts = []
             for item in topic.partition_data:
                 key = (topic.name, item.index)
-                code, base = attempt(fault, topic.name, lambda k=key, d=item.records: self._append(request, k, d))
+                code, written = attempt(fault, topic.name, lambda k=key, d=item.records: self._append(request, k, d))
+                base, append_time = (-1, -1) if code else written
                 parts.append(
                     kind.PartitionProduceResponse(
                         index=item.index,
                         error_code=code,
-                        base_offset=-1 if code else base,
-                        log_append_time_ms=-1,
+                        base_offset=base,
+                        log_append_time_ms=append_time,
                         log_start_offset=-1,
                         record_errors=[],
                         error_message=None,
@@ -73,7 +74,8 @@ class LogHandlers:
             topics.append(kind(name=topic.name, partition_responses=parts))
         return ProduceResponse(responses=topics)
 
-    def _append(self, request: Any, key: TopicPartition, data: bytes) -> int:
+    def _append(self, request: Any, key: TopicPartition, data: bytes) -> tuple[int, int]:
+        """(base offset, log append time): the time of a batch that is there already is its own, as Kafka answers."""
         log = self._led(*key)
         transactional_id = request.transactional_id
         if transactional_id is not None:
@@ -83,7 +85,9 @@ class LogHandlers:
                 coordinators.add_partitions(transactional_id, producer_id, epoch, {key})
             else:
                 coordinators.check_append(transactional_id, key)
-        return log.append(data, transactional=transactional_id is not None)
+        repeated = log.remembers(data)
+        base = log.append(data, transactional=transactional_id is not None)
+        return base, -1 if repeated is None else repeated.max_timestamp
 
     def _fetch(self, request: Any, fault: Fault | None) -> FetchResponse:
         cluster = self._cluster

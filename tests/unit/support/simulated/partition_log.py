@@ -112,6 +112,16 @@ class PartitionLog:
             raise Refused(error_codes.INVALID_RECORD)
         return self._append_data(batch, bytes(data))
 
+    def remembers(self, data: bytes | memoryview) -> RawBatch | None:
+        """Return a client's batch if it was appended before, so that it would not be written again; else None."""
+        batch = read_batches(memoryview(bytes(data)))[0][0]
+        if not isinstance(batch, RawBatch) or batch.producer_id < 0:
+            return None
+        state = self.producers.get(batch.producer_id, ProducerState())
+        ends = (batch.base_sequence, (batch.base_sequence + batch.last_offset_delta) % 2**31)
+        is_repeated = batch.producer_epoch == state.epoch and any(item[:2] == ends for item in state.batches)
+        return batch if is_repeated else None
+
     def _append_data(self, batch: RawBatch, data: bytes) -> int:
         base = self.log_end
         if batch.producer_id >= 0:
