@@ -138,12 +138,12 @@ class ContentChecker(OwnConnections):
         return content
 
     def _compare_all(self, compared: ContentRange) -> PartitionContent:
-        offset_map = self._offset_map(compared)
+        offset_map = stored_map(self._store, self._job.migration_id, compared)
         return self._compare(compared, offset_map, self._target_log(compared, offset_map))
 
     def _check_rest(self, compared: ContentRange) -> PartitionContent:
         """Compare what is not proven yet; store what is found equal as proven."""
-        offset_map = self._offset_map(compared)
+        offset_map = stored_map(self._store, self._job.migration_id, compared)
         document = load_proven(self._store, self._job.migration_id, compared)
         target_key = (compared.target_topic, compared.partition)
         anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
@@ -212,14 +212,21 @@ class ContentChecker(OwnConnections):
         archive = self._clients.store(location)
         return SegmentIndex(archive, self._job.migration_id, compared.topic, compared.partition)
 
-    def _offset_map(self, compared: ContentRange) -> PartitionMap:
-        if compared.verdict is Verdict.TRANSACTIONAL:
-            return MapPages(self._store, self._job.migration_id, compared.topic, compared.partition).load_final()
-        if compared.verdict is not Verdict.MAPPED:
-            return range_map(compared)
-        base = OffsetRange(compared.source_start_offset, compared.target_start_offset)
-        runs = RunLog(self._store, self._job.migration_id, compared.topic, compared.partition, base)
-        return runs.load().closed(compared.source_end_offset, compared.target_end_offset)
+
+def stored_map(store: ObjectStore, migration_id: str, compared: ContentRange) -> PartitionMap:
+    """Return the offset map of a range's partition, closed at the range's end.
+
+    :param store: of the journal.
+    :raises OffsetMapInvalid: it does not exist, or cannot be read.
+    """
+    key = (migration_id, compared.topic, compared.partition)
+    if compared.verdict is Verdict.TRANSACTIONAL:
+        return MapPages(store, *key).load_final()
+    if compared.verdict is not Verdict.MAPPED:
+        return range_map(compared)
+    base = OffsetRange(compared.source_start_offset, compared.target_start_offset)
+    runs = RunLog(store, *key, base).load()
+    return runs.closed(compared.source_end_offset, compared.target_end_offset)
 
 
 def _check_stable(compared: ContentRange, target: CommittedLog) -> None:

@@ -18,17 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.compare.comparison import range_map
 from airflow_provider_kafka_migration.compare.independent import IndependentResults
+from airflow_provider_kafka_migration.compare.runner import stored_map
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
-from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, SparkConnectorMissing, SparkJobFailed, Where
-from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
-from airflow_provider_kafka_migration.offset_map.store import RunLog
-from airflow_provider_kafka_migration.offset_map.transactional import MapPages
 from airflow_provider_kafka_migration.spark.independent_compare import Found, Item, Kind, Side, compare_group
 from airflow_provider_kafka_migration.spark.kafka_reader import java_settings
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
@@ -87,12 +83,13 @@ class _Proof:
 
     def _groups(self, ranges: Sequence[ContentRange]) -> Iterator[tuple[Kind, list[Item]]]:
         items = [
-            (self._kind(item, offset_map), Item(item, offset_map, self.job.rules(item.topic)))
+            Item(item, stored_map(self.store, self.job.migration_id, item), self.job.rules(item.topic))
             for item in ranges
-            for offset_map in [self._offset_map(item)]
         ]
-        items.sort(key=lambda pair: (repr(pair[0]), pair[1].range.key))
-        for kind, same in groupby(items, key=lambda pair: pair[0]):
+        pairs = sorted(
+            ((self._kind(item), item) for item in items), key=lambda pair: (repr(pair[0]), pair[1].range.key)
+        )
+        for kind, same in groupby(pairs, key=lambda pair: pair[0]):
             group: list[Item] = []
             for _, item in same:
                 if group and _offsets([*group, item]) > GROUP_OFFSETS:
@@ -101,9 +98,9 @@ class _Proof:
                 group.append(item)
             yield kind, group
 
-    def _kind(self, compared: ContentRange, offset_map: PartitionMap) -> Kind:
-        item = Item(compared, offset_map, self.job.rules(compared.topic))
-        return Kind(item.has_one_run, compared.topic not in self.job.without_timestamps, self._ids(compared.topic))
+    def _kind(self, item: Item) -> Kind:
+        topic = item.range.topic
+        return Kind(item.has_one_run, topic not in self.job.without_timestamps, self._ids(topic))
 
     def _ids(self, topic: str) -> TopicIdSettings | None:
         found = None if self.job.schema_ids is None else self.job.schema_ids.topics.get(topic)
@@ -125,16 +122,6 @@ class _Proof:
                 where=Where(migration_id=self.job.migration_id, path=f"{self.job.journal_location}/{key}"),
                 next_step="restore the object from a version of the bucket; then clear validate",
             ) from None
-
-    def _offset_map(self, compared: ContentRange) -> PartitionMap:
-        key = (self.job.migration_id, compared.topic, compared.partition)
-        if compared.verdict is Verdict.TRANSACTIONAL:
-            return MapPages(self.store, *key).load_final()
-        if compared.verdict is not Verdict.MAPPED:
-            return range_map(compared)
-        base = OffsetRange(compared.source_start_offset, compared.target_start_offset)
-        runs = RunLog(self.store, *key, base).load()
-        return runs.closed(compared.source_end_offset, compared.target_end_offset)
 
     def _compare(self, kind: Kind, group: Sequence[Item]) -> None:
         id_map = self._id_map(kind)

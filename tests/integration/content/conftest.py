@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
 from airflow_provider_kafka_migration.documents.proof import TopicRules
 from airflow_provider_kafka_migration.spark import independent
+from harness.brokers import KafkaCluster
 from harness.jars.spark_kafka_jars import jars
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying
@@ -47,6 +48,18 @@ def spark(events: Path) -> Iterator[SparkSession]:
     yield session
     session.stop()
     os.environ.update(of_connect)
+
+
+@pytest.fixture
+def copying(
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
+) -> Callable[..., Copying]:
+    """Makes a :class:`Copying` of topics that are on the source."""
+
+    def make(topics: list[str], **options: Any) -> Copying:
+        return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
+
+    return make
 
 
 def job_of(copy: Copying, rules: Mapping[str, TopicRules] | None = None, **fields: Any) -> IndependentJob:

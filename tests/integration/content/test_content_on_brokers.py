@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,18 +25,6 @@ from harness.load import Kind, Record, load, tiny_topics, wait_cleaned, write
 from tests.integration.copy.copying import Copying
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def copying(
-    source_cluster: KafkaCluster, target_cluster: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
-) -> Callable[..., Copying]:
-    """Makes a :class:`Copying` of topics that are on the source."""
-
-    def make(topics: list[str], **options: Any) -> Copying:
-        return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
-
-    return make
 
 
 def content_job(copy: Copying, rules: dict[str, TopicRules] | None = None, attempt: int = 1) -> ContentJob:

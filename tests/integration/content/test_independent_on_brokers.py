@@ -35,18 +35,6 @@ from tests.integration.transactional.transactional_support import map_of
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def copying(
-    source_cluster: KafkaCluster, target_cluster: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
-) -> Callable[..., Copying]:
-    """Makes a :class:`Copying` of topics that are on the source."""
-
-    def make(topics: list[str], **options: Any) -> Copying:
-        return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
-
-    return make
-
-
 def differences(found: list[IndependentResult]) -> list[tuple[str, int | None]]:
     return [(item.kind, item.source_offset) for result in found for item in result.differences]
 
