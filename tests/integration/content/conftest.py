@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from airflow_provider_kafka_migration.compare.independent import IndependentResults
@@ -32,10 +33,25 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("events")
 
 
+def _end_former_jvm() -> None:
+    """End the JVM that another test of this process has started: its class path is fixed when it starts."""
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    # The JVM ends when its standard input does.
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None
+
+
 @pytest.fixture(scope="package")
 def spark(events: Path) -> Iterator[SparkSession]:
     """A session with Spark's Kafka source."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _end_former_jvm()
     # A test of Spark Connect in the same process leaves this behind: functions would be those of a Connect session.
     of_connect = {name: value for name in _OF_CONNECT if (value := os.environ.pop(name, None)) is not None}
     builder = SparkSession.builder.master("local[2]").appName("independent").config("spark.ui.enabled", "false")
