@@ -10,6 +10,7 @@ import pytest
 from phase_world.world import ORDER, World, new_world, without_probes
 
 from airflow_provider_kafka_migration.checks import topics
+from airflow_provider_kafka_migration.errors import BrokerRefused
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
 from airflow_provider_kafka_migration.topics.kept_records import Keeping
 
@@ -75,6 +76,19 @@ def test_what_the_spec_leaves_to_the_target_is_said_with_its_records(age_days: i
     check = parity(world)
     assert check["outcome"] == "WARNING"
     assert f"up to {gone} records are due now" in check["findings"][0]
+
+
+def test_a_source_that_refuses_lookups_by_time_leaves_the_number_not_known() -> None:
+    """As Kafka 4.4 does where a stored record is larger than today's ``max.decompressed.message.bytes``."""
+    world = run_to(world_with(topology={"config_exclude": [r"retention\..*"]}), "validate")
+    world.outside.fail("source.wire.offsets_for", BrokerRefused("offsets cannot be listed: INVALID_RECORD (87)"))
+    ((_, _, seen),) = findings(world)
+    assert "it is not known how many go" in seen
+    world.run("validate")
+    check = parity(world)
+    assert check["outcome"] == "WARNING"
+    assert "what is due now is not known" in check["findings"][0]
+    assert "records_due_now" not in next(item for item in check["partitions"] if item["topic"] == "orders")
 
 
 @pytest.mark.parametrize(
