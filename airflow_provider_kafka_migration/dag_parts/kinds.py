@@ -18,7 +18,7 @@ GENERIC_ACTIVE_RUNS = 16
 
 #: A cleared task runs with the spec and the package of now, also where DAG bundles have versions (git): people change
 #: the spec and clear the task. Airflow 3.1 does not know it yet.
-_LATEST = {"rerun_with_latest_version": True} if "rerun_with_latest_version" in inspect.signature(DAG).parameters else {}
+_LATEST = {name: True for name in ("rerun_with_latest_version",) if name in inspect.signature(DAG).parameters}
 
 
 def dag_args(given: Mapping[str, Any], **own: Any) -> dict[str, Any]:
