@@ -378,6 +378,7 @@ class ForwardingAdmin(Admin):
         """Ask the class; return what it raises."""
         made = self._object()
         self.prepare_login()
+        self.wire.check_may_send()
         try:
             ask(made)
         except MigrationError:

@@ -139,6 +139,8 @@ class Wire:
 
     def metadata(self, topics: list[str]) -> None: ...
 
+    def check_may_send(self) -> None: ...
+
     def brokers(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(broker_id=1), SimpleNamespace(broker_id=2)]
 
