@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -195,18 +197,21 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
         """Give the slot away until the job has ended or it is time to wake up."""
         spec = self.migration_spec(context)
-        seconds = self._beat(spec).total_seconds()
         self.defer(
             trigger=self._job_trigger(
                 spec,
                 engine=runner.engine.name,
                 arguments=arguments_of(runner.engine, spec.spark.engine_args),
                 job_id=submission.job_id,
-                wake_seconds=min(max(seconds, _SHORTEST_WAKE_SECONDS), _LONGEST_WAKE_SECONDS),
+                wake_seconds=self._wake_seconds(context, spec),
             ),
             method_name="resume",
             kwargs={"submission": submission.as_dict(), "memory": memory},
         )
+
+    def _wake_seconds(self, _context: Context, spec: MigrationSpec) -> float:
+        seconds = self._beat(spec).total_seconds()
+        return min(max(seconds, _SHORTEST_WAKE_SECONDS), _LONGEST_WAKE_SECONDS)
 
     def _beat(self, spec: MigrationSpec) -> timedelta:
         """Return how often the phase has something to do while its job runs."""
@@ -354,8 +359,13 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
             return ProgressWatcher(read, self.progress_taker(context, spec, {}), every_seconds=interval_seconds())
 
-        self._runner = EngineRunner(engine, make_job, pump=pump)
+        self._runner = EngineRunner(engine, make_job, pump=pump, stop=partial(self._pause, context))
         return self._runner
+
+    def _pause(self, _context: Context, seconds: float) -> bool:
+        """Wait between two looks at a job that this task waits for; True: it has to be cancelled."""
+        time.sleep(seconds)
+        return False
 
     def _make_engine(self, context: Context, spec: MigrationSpec) -> SparkEngine:
         if spec.spark.engine != DEFAULT:
