@@ -115,6 +115,12 @@ class MigrationTask:
     #: URIs of the migration's documents by location, for links and pointers. Set once the spec is known.
     storage_uris: Mapping[str, str] = {}
 
+    def __init__(self, **kwargs: Any) -> None:
+        # A copy or a wait may take weeks. Said here, it beats ``[core] default_task_execution_timeout`` and a site's
+        # ``default_args``; whoever wants a limit for one task gives it one.
+        kwargs.setdefault("execution_timeout", None)
+        super().__init__(**kwargs)
+
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
         """Render all template fields except the spec.
 

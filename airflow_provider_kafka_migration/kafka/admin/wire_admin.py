@@ -123,6 +123,15 @@ class WireAdmin:
         self._sleep: Callable[[float], None] = time.sleep
         self.retry_seconds = RETRY_SECONDS
 
+    @property
+    def send_until(self) -> float:
+        """See :attr:`Wire.send_until`."""
+        return self.wire.send_until
+
+    @send_until.setter
+    def send_until(self, moment: float) -> None:
+        self.wire.send_until = moment
+
     def close_client(self) -> None:
         """End what knows the cluster besides the wire: nothing here."""
 
