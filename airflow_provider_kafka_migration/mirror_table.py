@@ -16,7 +16,7 @@ BEFORE: tuple[Phase, ...] = (
     PHASES["topology_copy"],
     # A mirror has no cutover: schemas are brought over before the first record, and followed while it runs.
     replace(PHASES["schemas"], done_past=State.SEED),
-    replace(PHASES["seed"], done_past=State.SEED, for_ever=True),
+    replace(PHASES["seed"], done_past=State.SEED),
 )
 
 MIRROR_PHASE = Phase(

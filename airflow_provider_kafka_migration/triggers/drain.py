@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_kafka_migration.errors import (
     CREDENTIALS_REFUSED,
@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.triggers.settled import SettledTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.migration import Watch
@@ -70,7 +71,7 @@ class _Failures:
         return min(poll_seconds * 2.0 ** min(self.looks, 16), patience.longest_pause_seconds)
 
 
-class DrainTrigger(BaseTrigger):
+class DrainTrigger(SettledTrigger):
     """Ends with one event: ready, or what went wrong. It writes nothing and stores nothing.
 
     It may run twice, or move between triggerers: the window then begins again, which errs on the safe side. Airflow's
@@ -105,7 +106,7 @@ class DrainTrigger(BaseTrigger):
             {"spec": self.spec, "poll_seconds": self.poll_seconds, "silence_is_told": self.silence_is_told},
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def events(self) -> AsyncIterator[TriggerEvent]:
         """Check repeatedly. All blocking calls run in a thread, so other triggers are not delayed."""
         try:
             self._present = await self._open()

@@ -107,6 +107,7 @@ def test_the_long_tasks_are_retried_for_ever_and_tell_people(mirror_spec: dict[s
             assert bool(task.on_retry_callback) == for_ever, task.task_id
             assert task.execution_timeout is None
         assert dag.dagrun_timeout is None
+        assert dag.rerun_with_latest_version is True
 
 
 def test_the_mirror_needs_no_slot_where_spark_is_elsewhere(mirror_spec: dict[str, Any]) -> None:
