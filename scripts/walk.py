@@ -117,8 +117,6 @@ def _read(name: str, tree: ast.Module) -> Module:
             for item in node.names:
                 top = item.name.partition(".")[0]
                 module.imported[item.asname or top] = item.name if item.asname else top
-                    item.name if item.asname else item.name.partition(".")[0]
-                )
     _collect(module, tree.body, "")
     return module
 
