@@ -316,6 +316,10 @@ class FreezeUnconfirmed(Transient):
     """The freeze webhook has not confirmed that producers stay stopped; we call it again while the freeze lasts."""
 
 
+class StateUnusable(Terminal):
+    """The file in which a freeze receiver keeps its state cannot be read or written, or another process uses it."""
+
+
 class StillFrozen(Transient):
     """A freeze had to be lifted but could not be; ``next_step`` explains how a person unfreezes them."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.links.storage import JournalLink, is_on_aws
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.installation import installation_id
 from airflow_provider_kafka_migration.provider.params import (
@@ -117,6 +117,8 @@ class MigrationTask:
 
     #: URIs of the migration's documents by location, for links and pointers. Set once the spec is known.
     storage_uris: Mapping[str, str] = {}
+    #: Whether the documents are on AWS, so that its console shows them.
+    stores_on_aws = False
 
     def __init__(self, **kwargs: Any) -> None:
         # A copy or a wait may take weeks. Said here, it beats ``[core] default_task_execution_timeout`` and a site's
@@ -158,7 +160,10 @@ class MigrationTask:
     def show_links(self, context: Context) -> None:
         """Push the links to Airflow now: it asks for them only at the end of an attempt, days later for a tail."""
         try:
-            self._locate(self.migration_spec(context))
+            spec = self.migration_spec(context)
+            self._locate(spec)
+            reference = spec.storage.conn_id
+            self.stores_on_aws = is_on_aws(airflow_resolver().mapping(reference) if reference else {})
             for link in self.operator_extra_links:
                 url = link.get_link(self, ti_key=None)  # type: ignore[arg-type]
                 if url:
