@@ -36,9 +36,17 @@ from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, REQUEST_SE
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed, matches
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
+from airflow_provider_kafka_migration.kafka.wire import REQUEST_SECONDS as BROKER_SECONDS
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
 from airflow_provider_kafka_migration.record import handover, rolling_back, steps, times
-from airflow_provider_kafka_migration.record.changes import Change, Changes, Standing, wait_for_open
+from airflow_provider_kafka_migration.record.changes import (
+    SENDING_SECONDS,
+    Change,
+    Changes,
+    Client,
+    Standing,
+    wait_for_open,
+)
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -57,8 +65,8 @@ log = logging.getLogger(__name__)
 
 #: No request to stop producers is sent when less than twice this is left of the limit; it ends this long before it.
 _MARGIN_SECONDS = 1.0
-#: How long a request for ACLs may last.
-ACL_SECONDS = 30.0
+#: How long a request for ACLs, with its retries, may take to take effect.
+ACL_SECONDS = SENDING_SECONDS + BROKER_SECONDS
 _WRITING = frozenset({"WRITE", "ALL"})
 EVERYBODY = "User:*"
 
@@ -291,7 +299,7 @@ def _put_acls(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
         )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     for some in batches(bindings):
-        with _stopping(context, attempt, f"{len(some)} DENY ACLs", ACL_SECONDS):
+        with _stopping(context, attempt, f"{len(some)} DENY ACLs", ACL_SECONDS, source.admin):
             _seconds_to_stop(context, attempt)
             _raise_failures(record, source.admin.create_acls(some), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
@@ -482,9 +490,9 @@ def standing(record: MigrationRecord, attempt: FreezeAttempt) -> Standing:
 
 
 def _stopping(
-    context: PhaseContext, attempt: FreezeAttempt, what: str, seconds: float
+    context: PhaseContext, attempt: FreezeAttempt, what: str, seconds: float, client: Client | None = None
 ) -> AbstractContextManager[Change]:
-    return changes_of(context, attempt).making(what, seconds, partial(take_back, context, attempt))
+    return changes_of(context, attempt).making(what, seconds, partial(take_back, context, attempt), client)
 
 
 def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
@@ -578,7 +586,8 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
     """Lift the freeze of an attempt when the block fails, under the conditions of :func:`frozen_step`."""
     try:
         yield
-    except HANDS_OFF:
+    except (*HANDS_OFF, StillFrozen):
+        # StillFrozen: freeing them has just failed, and perhaps after the claim was lost. Its advice must be seen.
         raise
     except Exception as error:
         if attempt.ready or may_be_tried_again(context.record, attempt, error):

@@ -12,12 +12,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
+from airflow_provider_kafka_migration.triggers.settled import SettledTrigger
 
 #: Statuses of events. ``ended``: the job does not run any more; how it ended, its task finds out.
 ENDED, WAKE, FAILED = "ended", "wake", "failed"
 
 
-class SparkJobTrigger(BaseTrigger):
+class SparkJobTrigger(SettledTrigger):
     """Fires once: when the job has ended, when its task has something to do, or when the engine cannot be asked.
 
     It stores nothing, so it may run twice or move between triggerers. Airflow's database stores its arguments; engine
@@ -62,7 +63,7 @@ class SparkJobTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def events(self) -> AsyncIterator[TriggerEvent]:
         """Look at the job repeatedly. Engines block, so they are called in a thread."""
         try:
             engine = await asyncio.to_thread(make_engine, self.engine, self.arguments)

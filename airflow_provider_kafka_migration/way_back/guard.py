@@ -96,8 +96,9 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             reason=reason,
             unless_step=(steps.ROLLBACK_BEGUN, None),
         )
-        with _changes(context).making("DENY ACLs on the old cluster", ACL_SECONDS, partial(_undo, context, missing)):
-            _check(record, context.target.admin.create_acls(missing), "created")
+        undo, admin = partial(_undo, context, missing), context.target.admin
+        with _changes(context).making("DENY ACLs on the old cluster", ACL_SECONDS, undo, admin):
+            _check(record, admin.create_acls(missing), "created")
     return {"deny_acls": len(bindings(record.journal))}
 
 

@@ -269,6 +269,26 @@ def test_a_task_that_is_killed_in_one_of_its_parts_cancels_the_job(task: Any, cl
     assert not cluster.running
 
 
+@pytest.mark.parametrize("state", ["up_for_retry", "restarting", "failed", "running", None])
+def test_a_job_is_left_to_the_attempt_that_airflow_starts_itself(
+    task: Any, cluster: MemoryCluster, state: str | None
+) -> None:
+    """Only a person's clear, mark or stop cancels it: Airflow itself fails parts that a late report confuses."""
+
+    def get_task_states(*, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str]]:
+        assert (dag_id, task_ids, run_ids) == ("d", ["tail"], ["r"])
+        if state is None:
+            raise ConnectionError("the API server is away")
+        return {"r": {"tail": state}}
+
+    given = context()
+    given["ti"].get_task_states = get_task_states
+    _, arguments = waits(lambda: task.execute(given))
+    waits(lambda: task.resume(given, {"status": "wake", "state": "running"}, **arguments))
+    task.on_kill()
+    assert bool(cluster.running) == (state == "up_for_retry")
+
+
 def test_a_killed_task_removes_its_connections_whatever_fails(
     task: Any, cluster: MemoryCluster, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ and takes back what it did), or because it was killed after sending it (whoever 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -300,6 +301,30 @@ def test_a_registry_that_becomes_read_only_after_a_rollback_gets_its_mode_back(
         world.run("cutover.freeze")
     assert dict(world.registries.state("source")["modes"]) == before
     assert seen(world).tip_state is State.ROLLED_BACK
+
+
+def test_nothing_is_sent_later_than_whoever_lifts_waits(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients stop sending in time: those of ACLs, and those of the registry's modes."""
+    from airflow_provider_kafka_migration.schemas.modes import TemporarySettings
+
+    world = worlds.at("cutover.freeze", schemas={**SECTION, "source_registry": "readonly"})
+    until: list[float] = []
+    admin, write = type(world.context().source.admin), TemporarySettings._write
+    create = admin.create_acls
+
+    def creates(self: Any, bindings: Any) -> Any:
+        until.append(self.send_until)
+        return create(self, bindings)
+
+    def writes(self: Any, *given: Any) -> None:
+        until.append(self._registry.send_until)
+        write(self, *given)
+
+    monkeypatch.setattr(admin, "create_acls", creates)
+    monkeypatch.setattr(TemporarySettings, "_write", writes)
+    world.run("cutover.freeze")
+    assert len(until) == 2
+    assert all(math.isfinite(moment) for moment in until)
 
 
 def test_who_has_taken_over_and_goes_on_keeps_producers_stopped(
