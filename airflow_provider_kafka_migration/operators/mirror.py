@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 
+#: A deferred task wakes up after this long while a request is carried out.
+_BUSY_SECONDS = 20.0
 #: Seconds between two looks whether a run whose time is over may be left.
 _LOOK_SECONDS = 5.0
 #: ``freeze_limit`` looks so long after the end of the run's time whether ``mirror`` has ended, and again while it runs.
@@ -157,8 +159,10 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
     within seconds in any of its states. A failure that may pass is tried again: for ``patience_seconds`` in the task
     itself, and then by Airflow. Killed at any moment, the next attempt carries out the last request.
 
-    :param deferrable: give the slot away while a detached job runs. With ``spark-submit`` in client mode the driver is
-        a child of the task, which holds its slot.
+    :param deferrable: give the slot away while a detached job runs; ``[operators] default_deferrable`` by default. A
+        task that stays does every few seconds what the spec says: groups, heartbeats, checkpoints. A deferred one does
+        so when it is woken up, by news or after a quarter of an hour. With ``spark-submit`` in client mode the driver
+        is a child of the task, which stays.
     :param waits_deferred: False waits in the worker while the mirror is paused, for an Airflow without a triggerer.
     :param poll_seconds: how often a paused mirror's request is looked at.
     :param patience_seconds: how long one attempt of the task tries again after failures that may pass.
@@ -178,19 +182,19 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
     def __init__(
         self,
         *,
-        deferrable: bool = True,
         waits_deferred: bool = True,
         poll_seconds: float = 2.0,
         patience_seconds: float = 600.0,
         run_for: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, **kwargs)
+        super().__init__(**kwargs)
         self.waits_deferred = waits_deferred
         self.poll_seconds = poll_seconds
         self.patience_seconds = patience_seconds
         self.run_for = run_for
         self._known_request: int | None = None
+        self._is_asked_for = False
         self._looked_at = -math.inf
         self._hands_over = False
 
@@ -343,24 +347,17 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         try:
             # Before it is acted upon: a request that comes later is a new one for the trigger.
             found = requests.read(migration.journal_store, migration.spec.migration_id)
-            self._known_request = found.number
+            self._known_request, self._is_asked_for = found.number, found.want != "run"
         except MigrationError as error:
+            # Somebody may have asked for a promotion, which has to be looked after.
+            self._is_asked_for = True
             self.log.warning("The last request could not be read, the next part tries again: %s", error)
         return super()._wake(context, migration, runner, submission, memory)
 
-    def _beat(self, spec: MigrationSpec) -> timedelta:
-        state = spec.mirror.state_topics
-        beats = [
-            spec.topology.refresh_interval,
-            *([spec.mirror.sync_interval] if spec.mirror.sync_groups else []),
-            # To keep the limit of a freeze, and to look whether the copiers are close enough to begin one.
-            *([spec.cutover.max_producer_freeze] if spec.freezes_promotion else []),
-            *([state.checkpoints_interval] if state.checkpoints else []),
-            *([state.heartbeats_interval] if state.heartbeats else []),
-        ]
-        return min(beats)
-
     def _wake_seconds(self, context: Context, spec: MigrationSpec) -> float:
+        if self._is_asked_for:
+            # The limit of a freeze is kept, and copiers are waited for that come to their stop.
+            return _BUSY_SECONDS
         seconds, ends = super()._wake_seconds(context, spec), ends_at(context, self.run_for)
         left = math.inf if ends is None else (ends - datetime.now(UTC)).total_seconds()
         # Once it is over, the task waits for the end of a freeze as it does for all else.

@@ -112,12 +112,13 @@ def test_the_long_tasks_are_retried_for_ever_and_tell_people(mirror_spec: dict[s
         assert dag.rerun_with_latest_version is True
 
 
-def test_the_mirror_needs_no_slot_where_spark_is_elsewhere(mirror_spec: dict[str, Any]) -> None:
+def test_the_mirror_stays_unless_somebody_wants_its_slot(mirror_spec: dict[str, Any]) -> None:
+    """Groups, heartbeats and checkpoints every few seconds need a process that stays; a pause needs none."""
     task = build_mirror_dag(mirror_spec).get_task("mirror")
     assert isinstance(task, KafkaMirrorOperator)
-    assert (task.deferrable, task.waits_deferred) == (True, True)
-    given = build_mirror_dag(mirror_spec, task_args={"mirror": {"deferrable": False, "pool": "mirrors"}})
-    assert (given.get_task("mirror").deferrable, given.get_task("mirror").pool) == (False, "mirrors")
+    assert (task.deferrable, task.waits_deferred) == (False, True)
+    given = build_mirror_dag(mirror_spec, task_args={"mirror": {"deferrable": True, "pool": "mirrors"}})
+    assert (given.get_task("mirror").deferrable, given.get_task("mirror").pool) == (True, "mirrors")
 
 
 def test_a_mirror_is_a_chain_of_runs(mirror_spec: dict[str, Any]) -> None:

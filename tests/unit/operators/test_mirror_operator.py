@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -26,9 +26,11 @@ from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import CopyFailed, EngineUnreachable, SpecInvalid, StorageUnavailable
+from airflow_provider_kafka_migration.job_news import JobNews
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests, watch
 from airflow_provider_kafka_migration.operators import mirror as mirror_module
+from airflow_provider_kafka_migration.operators import spark_job as operators
 from airflow_provider_kafka_migration.operators.mirror import (
     KafkaMirrorFreezeLimitOperator,
     KafkaMirrorOperator,
@@ -40,6 +42,7 @@ from airflow_provider_kafka_migration.record.context import JobRef, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.triggers import mirror as triggers
+from airflow_provider_kafka_migration.triggers import spark_job
 from airflow_provider_kafka_migration.triggers.mirror import MirrorJobTrigger, MirrorPausedTrigger
 
 SECTIONS: dict[str, Any] = {
@@ -113,7 +116,7 @@ class Airflow:
     # -- the task
 
     def task(self, **arguments: Any) -> KafkaMirrorOperator:
-        arguments = {"run_for": DAY, **arguments}
+        arguments = {"run_for": DAY, "deferrable": True, **arguments}
         spec = self.world.spec.model_dump(mode="json", exclude_unset=True)
         return KafkaMirrorOperator(task_id="mirror", spec=spec, poll_seconds=0.001, **arguments)
 
@@ -169,7 +172,15 @@ def airflow(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Airflow:
     async def no_connections(*_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
+    def news(*_: object) -> JobNews:
+        opened: Any = SimpleNamespace(spec=found.world.spec, close=lambda: None)
+        opened.reading = lambda: nullcontext(found.world.context())
+        return JobNews(opened, "tail")
+
+    monkeypatch.setattr(spark_job.JobNews, "open", news)
     monkeypatch.setattr(triggers, "prefetch", no_connections)
+    monkeypatch.setattr(spark_job, "prefetch", no_connections)
+    monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
     monkeypatch.setattr("airflow_provider_kafka_migration.triggers.drain.prefetch", no_connections)
     return found
 
@@ -178,7 +189,7 @@ def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
     """Each part is another process: pause, resume and promote, without a clear; one job at a time."""
     waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
     assert isinstance(waiting[0], MirrorJobTrigger)
-    assert waiting[0].wake_seconds == 20.0
+    assert waiting[0].wake_seconds == 900.0, "nothing to do until somebody asks, or the source has new topics"
     airflow.drive()
     assert len(airflow.cluster.running) == 1
 
@@ -187,6 +198,7 @@ def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
     waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
     assert isinstance(waiting[0], MirrorJobTrigger)
     assert waiting[0].known_request == 1
+    assert waiting[0].wake_seconds == 20.0, "while it is carried out"
     airflow.drive()
     waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
     assert isinstance(waiting[0], MirrorPausedTrigger)
@@ -524,14 +536,30 @@ def test_a_task_that_wakes_up_writes_the_state_topics(airflow: Airflow, monkeypa
     assert len(beats(target, "A.heartbeats")) == before
 
 
-def test_the_beat_of_the_task_follows_the_state_topics() -> None:
-    from airflow_provider_kafka_migration.spec import parse_spec
+def test_new_topics_of_the_source_wake_the_task_up_once(airflow: Airflow) -> None:
+    """The triggerer sees them; the task makes them on the target. What it cannot make does not wake it up again."""
+    airflow.world.change_spec(topology={"follow_new": True})
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.world.source.create("refunds", 2)
+    event = airflow.fire(waiting[0])
+    assert event["status"] == "wake"
+    assert event["news"] == "topics of the source differ from the plan (new: refunds)"
+    waiting = airflow.until_it_waits(lambda: airflow.task().resume(airflow.context, event, **waiting[1]))
+    assert ("refunds", 1) in airflow.world.context().record.partitions()
+    assert waiting[0].known_news == event["news"]
 
-    data = {**SECTIONS, "migration_id": "m", "source": {"conn_id": "env:A"}, "target": {"conn_id": "env:B"}}
-    slow = {**SECTIONS["mirror"], "sync_groups": False, "state_topics": {"heartbeats": True, "checkpoints": True}}
-    spec = parse_spec({**data, "mirror": slow, "storage": {"journal": "file:///tmp/journal"}})
-    task = KafkaMirrorOperator(task_id="mirror", spec=spec.model_dump(mode="json", exclude_unset=True))
-    assert task._beat(spec).total_seconds() == 1.0
+
+def test_a_request_that_cannot_be_read_keeps_the_task_close(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a promotion, whose freeze has a limit."""
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(mirror_module.requests, "read", away)
+    event = {"status": "wake", "state": "running"}
+    waiting = airflow.until_it_waits(lambda: airflow.task().resume(airflow.context, event, **waiting[1]))
+    assert (waiting[0].wake_seconds, waiting[0].known_request) == (20.0, None)
 
 
 # -- a chain of runs ---------------------------------------------------------------------------------------------------
