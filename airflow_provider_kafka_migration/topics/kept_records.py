@@ -86,7 +86,9 @@ def older_offsets(wire: Wire, partitions: Iterable[TopicPartition], age_ms: int,
     """Return how many offsets hold records that are older than an age, up to the first younger record.
 
     None: brokers refuse to look records up by their time. Those of Kafka 4.4 do where a stored record is larger than
-    ``max.decompressed.message.bytes`` of today. Retention deletes whole segments, and the active one last, so it may delete fewer at first.
+    ``max.decompressed.message.bytes`` of today.
+
+    Retention deletes whole segments, and the active one last, so it may delete fewer at first.
 
     :raises MigrationError: the cluster cannot be asked.
     """
