@@ -12,6 +12,7 @@ from phase_world.world import ORDER, World, new_world, without_probes
 from airflow_provider_kafka_migration.checks import topics
 from airflow_provider_kafka_migration.errors import BrokerRefused
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
+from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.topics.kept_records import Keeping
 
 DAY_MS = 86_400_000
@@ -58,6 +59,18 @@ def test_retention_by_default_is_carried_over() -> None:
     assert check["outcome"] == "PASSED"
     row = next(item for item in check["partitions"] if item["topic"] == "orders")
     assert (row["retention_ms"], row["retention_bytes"]) == (30 * DAY_MS, -1)
+
+
+def test_so_it_is_for_a_topic_that_follows_later() -> None:
+    world = run_to(world_with(topology={"follow_new": True}), "drain_ready")
+    late = world.source.create("late")
+    late.configs.clear()
+    late.logs[0].write(b"new")
+    assert follow.follow(world.context()) == [("late", 0)]
+    world.run("tail")
+    for name in ORDER[ORDER.index("drain_ready") : ORDER.index("validate") + 1]:
+        world.run(name)
+    assert world.target.topics["late"].configs["retention.ms"] == str(30 * DAY_MS)
 
 
 @pytest.mark.parametrize(("age_days", "gone"), [(20, 12), (3, 0)])
