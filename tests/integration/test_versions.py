@@ -151,7 +151,7 @@ def make_trial(source: KafkaCluster, target: KafkaCluster, prefix: str, folder: 
     return Trial(Command(environment), spec, folder, source, target, prefix, webhook)
 
 
-def _protocol(cluster: KafkaCluster) -> dict[str, str]:
+def _protocol(cluster: KafkaCluster) -> dict[str, Any]:
     """Members with the protocol of KIP-848, where the brokers have it."""
     return {} if cluster.mode == "zookeeper" else {"group.protocol": "consumer"}
 
