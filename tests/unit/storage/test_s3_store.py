@@ -224,9 +224,7 @@ def test_refusals_are_terminal_and_say_what_to_do(
     assert client.calls == 1
 
 
-def test_only_a_refused_deletion_asks_for_the_right_to_delete(
-    s3_store: S3Store, faulty: Callable[..., Faulty]
-) -> None:
+def test_only_a_refused_deletion_asks_for_the_right_to_delete(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
     """A migration needs none, and nobody should give more than is needed."""
     faulty("put_object", ("before", s3_error("AccessDenied", 403)))
     with pytest.raises(StorageRefused) as put:
