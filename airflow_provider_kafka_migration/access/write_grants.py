@@ -226,14 +226,13 @@ def take_back(record: MigrationRecord, target: Cluster) -> list[str]:
     :raises TopologyRefused: some could not be removed; the error lists all.
     :raises MigrationError: the target does not answer.
     """
-    if not _is_held_back(record.spec) or record.spec.kind == "mirror":
+    if not _is_held_back(record.spec):
         return []
-    # Until the switch nothing else of the migration lets anybody write.
+    # Until the switch, or the promotion, nothing else lets anybody write.
     bindings = sorted(acl for acl in created_access.created_acls(record) if grants_writing(acl))
     if not bindings and record.write_grants() is None:
         return []
-    state = record.journal.tip_state
-    is_over = state is not None and state.is_terminal
+    is_over = record.journal.is_closed
     if not is_over:
         record.journal.check_holds()
     results = created_access.remove_acls(record, target, bindings)
@@ -243,8 +242,8 @@ def take_back(record: MigrationRecord, target: Cluster) -> list[str]:
             f"{len(failures)} of {len(bindings)} write grants of an abandoned cutover are still on the target; the "
             f"first: {failures[0]['acl']}",
             where=record.where("cutover", cluster="target"),
-            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail "
-            "and the rollback try again",
+            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail, "
+            "and whoever ends it, try again",
             details={"failures": failures},
         )
     acls = [str(acl) for acl in bindings]
