@@ -133,6 +133,10 @@ format: env ## Let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: walk
+walk: env ## Follow a function's calls through the folders of the package: FROM=phases.final_drain:run
+	@$(BIN)/python scripts/walk.py $(FROM)
+
 .PHONY: docs
 docs: env ## Build the documentation into build/site
 	$(BIN)/python scripts/generate_docs.py

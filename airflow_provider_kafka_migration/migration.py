@@ -63,7 +63,6 @@ from airflow_provider_kafka_migration.record.context import (
     PhaseContext,
     PhaseResult,
     Progress,
-    forwarding_of,
 )
 from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
@@ -332,7 +331,7 @@ class Migration:
         def config() -> ClientConfig:
             return ClientConfig.from_librdkafka(self._resolver.mapping(section.conn_id), role)
 
-        made = KnownCluster(role, config, ids.get(f"{role}_cluster_id", ""), forwarding_of(section))
+        made = KnownCluster(role, config, ids.get(f"{role}_cluster_id", ""))
         self._known_clusters.append(made)
         return made
 

@@ -16,7 +16,7 @@ BEFORE: tuple[Phase, ...] = (
     PHASES["topology_copy"],
     # A mirror has no cutover: schemas are brought over before the first record, and followed while it runs.
     replace(PHASES["schemas"], done_past=State.SEED),
-    replace(PHASES["seed"], done_past=State.SEED, for_ever=True),
+    replace(PHASES["seed"], done_past=State.SEED),
 )
 
 MIRROR_PHASE = Phase(
@@ -46,6 +46,15 @@ FREEZE_LIMIT = Phase(
     fails_migration=False,
     needs_journal_only=True,
     keeps_trying=True,
+)
+
+NEXT_RUN = Phase(
+    "next_run",
+    "Starts the next run of this DAG when the time of this one is over, with the same Params; the mirror goes on "
+    "there. After a promotion or an end it does nothing.\n\n**Red?** Airflow could not start a run of this DAG; the "
+    "last log line says why. Clear it after correcting. Meanwhile a detached Spark job copies on, and nothing is lost.",
+    for_ever=True,
+    fails_migration=False,
 )
 
 FINISH = Phase(

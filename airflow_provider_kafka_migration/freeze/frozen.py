@@ -27,7 +27,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import limits, source_registry, stops, tail_stop, words
+from airflow_provider_kafka_migration.freeze import source_registry, stops, tail_stop, words
 from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.changes import open_changes, wait_for_open
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -73,7 +73,7 @@ def frozen_step(context: PhaseContext, name: str) -> Iterator[FreezeAttempt]:
     """
     attempt = verified_attempt(context.record, name)
     with lifting(context, attempt):
-        limits.check_deadline(context.record, attempt)
+        stops.check_deadline(context.record, attempt)
         yield attempt
 
 
@@ -82,7 +82,8 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
     """Lift the freeze of an attempt when the block fails, under the conditions of :func:`frozen_step`."""
     try:
         yield
-    except HANDS_OFF:
+    except (*HANDS_OFF, StillFrozen):
+        # StillFrozen: freeing them has just failed, and perhaps after the claim was lost. Its advice must be seen.
         raise
     except Exception as error:
         if attempt.ready or may_be_tried_again(context.record, attempt, error):
@@ -96,7 +97,7 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
 def may_be_tried_again(record: MigrationRecord, attempt: FreezeAttempt, error: Exception) -> bool:
     """Whether a failed step may be run again while producers stay stopped: a retry is cheaper than a second freeze."""
     from_outside = isinstance(error, Transient) and error.code != "DRAIN_TIMEOUT"
-    return (from_outside or isinstance(error, _HEALABLE)) and limits.seconds_left(record, attempt) > 0
+    return (from_outside or isinstance(error, _HEALABLE)) and stops.seconds_left(record, attempt) > 0
 
 
 def _reason(error: Exception) -> str:
@@ -137,7 +138,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     except (*HANDS_OFF, PhaseOver):
         raise
     except MigrationError as error:
-        raise limits.still_frozen(record, attempt, error) from error
+        raise stops.still_frozen(record, attempt, error) from error
     details = {"reason": reason, **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     if is_restored:
@@ -146,7 +147,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
     except Transient as error:
         what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
-        raise limits.still_frozen(record, attempt, error, what=what) from error
+        raise stops.still_frozen(record, attempt, error, what=what) from error
     # Producers are free and that is journaled: a registry that cannot be reached delays neither.
     return {**details, **source_registry.put_back_or_name(context, attempt.key)}
 
@@ -170,7 +171,7 @@ def free_abandoned(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, A
     except HANDS_OFF:
         raise
     except MigrationError as error:
-        raise limits.still_frozen(record, attempt, error, abandoned=True) from error
+        raise stops.still_frozen(record, attempt, error, abandoned=True) from error
     details = {"reason": "abandoned", **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)

@@ -15,15 +15,17 @@ from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
     MigrationError,
     PhaseOver,
+    StillFrozen,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, deny_acls, limits, receivers, words
-from airflow_provider_kafka_migration.freeze.receivers import Receiver, taken
+from airflow_provider_kafka_migration.freeze import by_hand, deny_acls, webhook_spec, words
 from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, REQUEST_SECONDS, FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook_spec import Receiver, taken
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import batches
-from airflow_provider_kafka_migration.record import rolling_back, steps
-from airflow_provider_kafka_migration.record.changes import Change, Changes, Standing
+from airflow_provider_kafka_migration.kafka.wire import REQUEST_SECONDS as BROKER_SECONDS
+from airflow_provider_kafka_migration.record import handover, rolling_back, steps, times
+from airflow_provider_kafka_migration.record.changes import SENDING_SECONDS, Change, Changes, Client, Standing
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -32,11 +34,10 @@ from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
-
 #: No request to stop producers is sent when less than twice this is left of the limit; it ends this long before it.
 _MARGIN_SECONDS = 1.0
-#: How long a request for ACLs may last.
-ACL_SECONDS = 30.0
+#: How long a request for ACLs, with its retries, may take to take effect.
+ACL_SECONDS = SENDING_SECONDS + BROKER_SECONDS
 
 
 def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
 
 def _freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method == "webhook":
-        receiver = receivers.webhook_receiver(context)
+        receiver = webhook_spec.webhook_receiver(context)
         with _stopping(context, attempt, "webhook", REQUEST_SECONDS) as change:
             webhook = _client(receiver, may_send=partial(_seconds_to_stop, context, attempt))
             now, deadline = context.now(), attempt.deadline
@@ -81,7 +82,7 @@ def unfreeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     :raises FreezeFailed: it failed; producers may still be stopped.
     """
     if attempt.method == "webhook":
-        receiver = receivers.webhook_receiver(context)
+        receiver = webhook_spec.webhook_receiver(context)
         tip = context.journal.tip
         answer = _client(receiver).call(
             context.migration_id,
@@ -124,7 +125,7 @@ def _put_acls(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
         )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     for some in batches(bindings):
-        with _stopping(context, attempt, f"{len(some)} DENY ACLs", ACL_SECONDS):
+        with _stopping(context, attempt, f"{len(some)} DENY ACLs", ACL_SECONDS, source.admin):
             _seconds_to_stop(context, attempt)
             deny_acls.raise_failures(record, source.admin.create_acls(some), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
@@ -143,7 +144,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method != "webhook":
         return {}
     # A reference's backend may be slow, so references are resolved before the checks and not between them.
-    receiver = receivers.webhook_receiver(context)
+    receiver = webhook_spec.webhook_receiver(context)
     check_not_given_up(context, attempt)
     context.journal.step_once(steps.FREEZE_HELD, attempt.key, {"method": attempt.method}, **in_force(attempt))
     with _stopping(context, attempt, "webhook without a deadline", REQUEST_SECONDS) as change:
@@ -190,9 +191,9 @@ def standing(record: MigrationRecord, attempt: FreezeAttempt) -> Standing:
 
 
 def _stopping(
-    context: PhaseContext, attempt: FreezeAttempt, what: str, seconds: float
+    context: PhaseContext, attempt: FreezeAttempt, what: str, seconds: float, client: Client | None = None
 ) -> AbstractContextManager[Change]:
-    return changes_of(context, attempt).making(what, seconds, partial(take_back, context, attempt))
+    return changes_of(context, attempt).making(what, seconds, partial(take_back, context, attempt), client)
 
 
 def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
@@ -211,7 +212,7 @@ def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
         _reopen(context, attempt, error)
         what = f"freeze {attempt.number} had ended when a request to stop producers took effect, and they are stopped"
         abandoned = rolling_back.is_abandoned(context.journal)
-        raise limits.still_frozen(context.record, attempt, error, what=what, abandoned=abandoned) from error
+        raise still_frozen(context.record, attempt, error, what=what, abandoned=abandoned) from error
 
 
 def _reopen(context: PhaseContext, attempt: FreezeAttempt, error: MigrationError) -> None:
@@ -232,8 +233,8 @@ def _seconds_to_stop(context: PhaseContext, attempt: FreezeAttempt) -> float:
     check_not_given_up(context, attempt)
     if attempt.ready:
         return REQUEST_SECONDS
-    limits.check_deadline(context.record, attempt)
-    left = limits.seconds_left(context.record, attempt) - _MARGIN_SECONDS
+    check_deadline(context.record, attempt)
+    left = seconds_left(context.record, attempt) - _MARGIN_SECONDS
     if left < _MARGIN_SECONDS:
         raise FreezeFailed(
             f"only {left + _MARGIN_SECONDS:.1f} s of max_producer_freeze are left, so producers are not asked to stop "
@@ -267,4 +268,60 @@ def _given_up(context: PhaseContext, attempt: FreezeAttempt) -> PhaseOver:
         next_step="stop; the mirror goes on, and a new request to promote it begins a new freeze"
         if is_mirror
         else "stop; the cutover starts again with drain_ready and a new approval",
+    )
+
+
+# -- the limit ---------------------------------------------------------------------------------------------------------
+
+
+def check_deadline(record: MigrationRecord, attempt: FreezeAttempt) -> None:
+    """Raise :class:`FreezeFailed` when producers have been frozen for longer than ``max_producer_freeze``."""
+    over = (record.now() - attempt.deadline).total_seconds()
+    if attempt.ready or over <= 0:
+        return
+    raise FreezeFailed(
+        f"producers have been frozen for longer than max_producer_freeze "
+        f"({record.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
+        where=record.where(words.phase_of(record.spec)),
+        next_step=f"{too_slow(record, attempt)}; then {words.again(record.spec)}",
+        details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
+    )
+
+
+def too_slow(record: MigrationRecord, attempt: FreezeAttempt) -> str:
+    """Say what helps against a freeze that has lasted too long: what most of its time has gone into; one clause."""
+    found = handover.measure_freeze(record, attempt.key, actor=record.journal.actor)
+    if found is None or not found.is_mostly_handover or record.spec.cutover.in_one_task or attempt.request is not None:
+        return (
+            "find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or choose a "
+            "quieter hour"
+        )
+    return (
+        f"{times.words(found.handover_seconds)} of {times.words(found.frozen_seconds)} were hand-overs between tasks: "
+        "set cutover.in_one_task: true, which runs all steps in one task, or raise cutover.max_producer_freeze "
+        f"({words.IF_PARAMS})"
+    )
+
+
+def seconds_left(record: MigrationRecord, attempt: FreezeAttempt) -> float:
+    """Return the seconds until the freeze is lifted; never below 0."""
+    return max((attempt.deadline - record.now()).total_seconds(), 0.0)
+
+
+def still_frozen(
+    record: MigrationRecord, attempt: FreezeAttempt, cause: MigrationError, *, what: str = "", abandoned: bool = False
+) -> StillFrozen:
+    """Return the error of a freeze that cannot be lifted now, with instructions for a person.
+
+    :param abandoned: the migration was abandoned, so no client writes to the target.
+    """
+    return by_hand.still_frozen(
+        record.spec,
+        what or f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
+        cause,
+        method=attempt.method,
+        deadline=attempt.deadline,
+        acls=deny_acls.planned_acls(record, attempt.key),
+        held=attempt.held,
+        abandoned=abandoned,
     )

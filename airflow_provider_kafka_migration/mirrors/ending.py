@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import fence, limits
+from airflow_provider_kafka_migration.freeze import fence, stops
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.mirrors import last_looks, promotion_freeze, requests
 from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
@@ -240,7 +240,7 @@ def _promote(
     unless = None
     if attempt is not None:
         # After the step the freeze is never lifted, so its limit must not have passed before, and nobody given it up.
-        limits.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         unless = (steps.FREEZE_GIVEN_UP, attempt.key)
     context.journal.step(steps.PROMOTED, details=details, reason=summary, unless_step=unless)
     return _complete(context, summary, details)

@@ -33,7 +33,7 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import deny_acls, frozen, limits, receivers, stops, words
+from airflow_provider_kafka_migration.freeze import deny_acls, frozen, stops, webhook_spec, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, verify
 from airflow_provider_kafka_migration.mirrors import requests
 from airflow_provider_kafka_migration.planning import follow, tail_job
@@ -102,7 +102,7 @@ def _why_over(record: MigrationRecord, attempt: FreezeAttempt, request: MirrorRe
         return _given_up_for(record, attempt)
     if request.want != "promoted":
         return f"{request.requested_by or 'somebody'} has asked for {request.want}"
-    return "" if limits.seconds_left(record, attempt) > 0 else OVERDUE
+    return "" if stops.seconds_left(record, attempt) > 0 else OVERDUE
 
 
 def _given_up_for(record: MigrationRecord, attempt: FreezeAttempt) -> str:
@@ -236,7 +236,7 @@ def _begin(context: PhaseContext, request: MirrorRequest) -> FreezeAttempt | Non
             context.progress(Progress(PHASE, f"to be promoted once the largest lag is small: it is {lag} offsets"))
             return None
         follow.check_all_followed(record, context.source)
-        receivers.check_receiver(context)
+        webhook_spec.check_receiver(context)
         write_grants.see(record, context.source, context.target)
     except (Transient, *HANDS_OFF):
         raise
@@ -280,7 +280,7 @@ def _largest_lag(context: PhaseContext) -> int:
 def _stop_and_verify(context: PhaseContext, attempt: FreezeAttempt, request: MirrorRequest) -> None:
     record = context.record
     stops.check_not_given_up(context, attempt)
-    limits.check_deadline(record, attempt)
+    stops.check_deadline(record, attempt)
     method = stops.freeze(context, attempt)
     watch = Watch(POLL_SECONDS, _pauses(context, request), time.monotonic)
     result = verify(record, context.source, attempt, method, watch)

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
-from airflow_provider_kafka_migration.freeze import fence, frozen, limits, stand_still, stops, words
+from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, stops, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
@@ -156,7 +156,7 @@ def run(context: PhaseContext) -> PhaseResult:
         # Last, because applications must not write to a target while the cutover can still be abandoned.
         granted = write_grants.grant(record, context.source, context.target)
         # After READY the freeze is never lifted, so its limit must not have passed before READY.
-        limits.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         details = timer.done(
             {
                 "partitions": len(document.partitions),

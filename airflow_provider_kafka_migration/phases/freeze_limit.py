@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, frozen, limits, words
+from airflow_provider_kafka_migration.freeze import by_hand, frozen, stops, words
 from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests
 from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
@@ -68,7 +68,7 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
         return {"ready": False, "summary": _ready_text(record, attempt)}
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
-    left = limits.seconds_left(record, attempt)
+    left = stops.seconds_left(record, attempt)
     if left > 0 and not _overdue(record, attempt):
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
@@ -134,7 +134,7 @@ def run(context: PhaseContext) -> PhaseResult:
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
         next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed, or, "
-        f"if none did: {limits.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
+        f"if none did: {stops.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
         details={"attempt": attempt.number, **details},
     )
 
@@ -188,7 +188,7 @@ def _tampered(context: PhaseContext, cause: JournalTampered) -> MigrationError:
     if attempt is None or not attempt.is_open:
         return cause
     what = "the journal cannot be trusted, so the migration must not free producers by itself"
-    return limits.still_frozen(context.record, attempt, cause, what=what)
+    return stops.still_frozen(context.record, attempt, cause, what=what)
 
 
 def is_journal_unreachable(error: MigrationError) -> bool:

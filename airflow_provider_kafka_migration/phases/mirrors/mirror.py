@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import limits, stops
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -209,7 +209,7 @@ def _promote(context: PhaseContext, request: MirrorRequest, attempt: FreezeAttem
     """
     record, source = context.record, context.source
     if attempt is not None:
-        limits.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         requests.stop_at_frozen_ends(record, request.number)
     else:
         # The copiers may have ended at the stop of an earlier request, such as a pause that nobody has answered.

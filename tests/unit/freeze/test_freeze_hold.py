@@ -11,7 +11,7 @@ from phase_support import Clock, equal_offset_map, make_context
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, PhaseOver
-from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen, receivers, stops
+from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen, stops, webhook_spec
 from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, FreezeWebhook
 from airflow_provider_kafka_migration.phases import floor_guard
 from airflow_provider_kafka_migration.record import steps
@@ -219,13 +219,13 @@ def test_nobody_is_held_behind_the_limit(tmp_path: Path, monkeypatch: pytest.Mon
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
         attempt = context.record.freeze()
         assert attempt is not None
-        resolve = receivers.webhook_address
+        resolve = webhook_spec.webhook_address
 
         def slowly(given: str, resolver: Any) -> str:
             clock.sleep(30)
             return resolve(given, resolver)
 
-        monkeypatch.setattr(receivers, "webhook_address", slowly)
+        monkeypatch.setattr(webhook_spec, "webhook_address", slowly)
         with pytest.raises(FreezeFailed):
             stops.hold(context, attempt)
     assert receiver.calls == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -67,12 +68,16 @@ def test_producers_of_the_old_cluster_are_denied_and_let_in_again(world: World) 
 def test_a_binding_is_journaled_before_it_exists(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     context = _way_back(world, freeze_old="acl")
 
+    until: list[float] = []
+
     def die(_acls: Any) -> Any:
+        until.append(context.target.admin.send_until)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(context.target.admin, "create_acls", die)
     with pytest.raises(KeyboardInterrupt):
         guard.put(context, context.record.plan())
+    assert [math.isfinite(moment) for moment in until] == [True], "it is sent no later than whoever undoes it waits"
     monkeypatch.undo()
     assert {acl.principal for acl in guard.bindings(context.journal)} == {"User:shop"}
     guard.put(context, context.record.plan())
