@@ -8,7 +8,7 @@ from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
-from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings, writing_principals
+from airflow_provider_kafka_migration.freeze.deny_acls import OwnPrincipal, deny_bindings, writing_principals
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
