@@ -8,7 +8,7 @@ from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
-from airflow_provider_kafka_migration.freeze.frozen import (
+from airflow_provider_kafka_migration.freeze.deny_acls import (
     EVERYBODY,
     OwnPrincipal,
     all_planned_acls,

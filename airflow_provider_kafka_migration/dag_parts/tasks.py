@@ -97,9 +97,12 @@ class TaskMaker:
         self.made.append(full_id)
         return operator(task_id=task_id, **arguments)
 
-    def phase(self, row: Phase, group: TaskGroup | None = None) -> Any:
-        """Create the task of a row of the table."""
-        given: dict[str, Any] = _hurry() if row.is_urgent else {}
+    def phase(self, row: Phase, group: TaskGroup | None = None, **more: Any) -> Any:
+        """Create the task of a row of the table.
+
+        :param more: arguments that this DAG gives the task.
+        """
+        given: dict[str, Any] = {**more, **(_hurry() if row.is_urgent else {})}
         if row.event:
             given["on_success_callback"] = [self.notifier(row.event)]
         if row.reports_trouble:
