@@ -196,10 +196,9 @@ def test_both_sides_may_compact_and_delete(
     source_cluster.create_topic(name, 1, config={"retention.ms": "-1"})
     now = int(time.time() * 1000)
 
-    def values(prefix: bytes, count: int) -> list[tuple[int, Record]]:
-        return [
-            (0, Record(-1, now + number, b"k%d" % (number % 7), prefix + b"%d" % number)) for number in range(count)
-        ]
+    def values(prefix: bytes, count: int, after_ms: int = 0) -> list[tuple[int, Record]]:
+        at = now + after_ms
+        return [(0, Record(-1, at + n, b"k%d" % (n % 7), prefix + b"%d" % n)) for n in range(count)]
 
     write({"bootstrap.servers": source_cluster.bootstrap}, name, values(b"v", 200))
     copy = copying([name], target_config=config)
