@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import struct
 from typing import Any, Literal
 
@@ -32,9 +33,9 @@ def avro(name: str, *fields: str) -> str:
     return json.dumps({"type": "record", "name": name, "fields": rows})
 
 
-def with_id(number: int, content: bytes = b"payload") -> bytes:
-    """Return a record's value as a serializer writes it."""
-    return struct.pack(">bI", 0, number) + content
+def with_id(number: int, content: bytes = b"") -> bytes:
+    """Return a record's value as a serializer writes it; by default one text, or the two of schema 3."""
+    return struct.pack(">bI", 0, number) + (content or b"\2a" * (2 if number == 3 else 1))
 
 
 class SimRegistry:
@@ -44,6 +45,7 @@ class SimRegistry:
         self._real = Registry(RegistryAccess.from_dict({"url": _SERVERS[role].url}, retry_seconds=1.0), role)
         self._role, self._outside = role, outside
         self.role, self.url = role, self._real.url
+        self.send_until, self.timeout_seconds = math.inf, self._real.timeout_seconds
 
     def __enter__(self) -> SimRegistry:
         return self
