@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,11 +40,16 @@ def write(results: Path, page: Path, chart: Path) -> None:
     if documents:
         draw(documents, chart)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(render(documents, chart.name), encoding="utf-8")
+    schemas = results / "schemas.json"
+    found = json.loads(schemas.read_text(encoding="utf-8")) if schemas.is_file() else None
+    page.write_text(render(documents, chart.name, schemas=found), encoding="utf-8")
 
 
-def render(documents: Mapping[str, Document], chart: str) -> str:
-    """The page, in Markdown."""
+def render(documents: Mapping[str, Document], chart: str, *, schemas: Document | None = None) -> str:
+    """The page, in Markdown.
+
+    :param schemas: the results of ``benchmarks.schemas``.
+    """
     parts = [
         "# Benchmarks",
         "All copiers in one run, one after the other, on the same brokers and the same data. `make bench` makes this "
@@ -62,6 +68,8 @@ def render(documents: Mapping[str, Document], chart: str) -> str:
             parts += [f"## {scenario.title[:1].upper()}{scenario.title[1:]}", _scenario(documents[scenario.name])]
     if TAIL in documents:
         parts += ["## Tail latency", _tail(documents[TAIL])]
+    if schemas is not None:
+        parts += ["## Schemas", _schemas(schemas)]
     return "\n\n".join([*parts, _ADD_A_PEER])
 
 
@@ -185,6 +193,29 @@ def _tail(document: Document) -> str:
     text = (
         "From produce() on the source to the record in a consumer's hands on the target; 200-byte records over 8 "
         "partitions, a consumer that polls one record at a time. The producer lingers for 1 ms at 10,000 records/s."
+    )
+    return text + "\n\n" + _table(head, lines)
+
+
+def _schemas(document: Document) -> str:
+    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratio"]
+    lines = [
+        [
+            row["registries"],
+            row["ids"],
+            f"{row['subjects']:,}",
+            f"{row['versions']:,}",
+            f"{row['ours_seconds']:.1f}",
+            f"{row['script_seconds']:.1f}",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in document["rows"]
+    ]
+    text = (
+        "A copy into an empty registry, and a script that sends one GET and one POST for each version, with "
+        f"{document['parallel_requests']} requests at a time each (`make bench-schemas`). The script knows nothing of "
+        "levels, deletions, conflicts or kills. The load average before was "
+        f"{document['machine']['load_average']}; only the ratio says something. On Apicurio the script cannot keep ids."
     )
     return text + "\n\n" + _table(head, lines)
 
