@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Transient
-from airflow_provider_kafka_migration.mirrors import requests
-from airflow_provider_kafka_migration.mirrors.driving import LONG_SECONDS, Pauses, next_phase
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationPlanOperator,
@@ -23,7 +21,6 @@ from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationO
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import Kind
 from airflow_provider_kafka_migration.provider.task import MigrationTask, plain_spec
-from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.state import State, mirror_name
 from airflow_provider_kafka_migration.triggers.drain import event_error
 from airflow_provider_kafka_migration.triggers.mirror import MirrorJobTrigger, MirrorPausedTrigger
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.jobs.submissions import Submission
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.provider.progress import ProgressSink
+    from airflow_provider_kafka_migration.record.context import PhaseResult
     from airflow_provider_kafka_migration.spec import MigrationSpec
     from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
@@ -70,11 +68,16 @@ class MirrorTask(MigrationTask):
 
 def _present(migration: Migration) -> tuple[State | None, str | None]:
     """Return the mirror's state, and the phase that carries out the last request. Contacts no cluster."""
+    from airflow_provider_kafka_migration.mirrors import requests
+    from airflow_provider_kafka_migration.mirrors.driving import next_phase
+
     state = migration.status().state
     return state, next_phase(state, requests.read(migration.journal_store, migration.spec.migration_id))
 
 
 def _already(state: State) -> PhaseResult:
+    from airflow_provider_kafka_migration.record.context import PhaseResult
+
     return PhaseResult("mirror", f"the mirror is {mirror_name(state)}", {"state": state.value}, already_done=True)
 
 
@@ -85,7 +88,7 @@ class KafkaMirrorPlanOperator(MirrorTask, KafkaMigrationPlanOperator):
     """
 
 
-class KafkaMirrorSparkCheckOperator(MirrorTask, KafkaMigrationSparkCheckOperator):  # type: ignore[misc]
+class KafkaMirrorSparkCheckOperator(MirrorTask, KafkaMigrationSparkCheckOperator):
     """Asks the Spark driver and its executors whether a mirror would work there, before anything is written.
 
     .. seealso:: docs/operators.md
@@ -113,7 +116,7 @@ class KafkaMirrorSchemasOperator(MirrorTask, KafkaMigrationSchemasOperator):
     """
 
 
-class KafkaMirrorSeedOperator(MirrorTask, KafkaMigrationSeedOperator):  # type: ignore[misc]
+class KafkaMirrorSeedOperator(MirrorTask, KafkaMigrationSeedOperator):
     """Copies everything up to the source's end offsets at its first start.
 
     .. seealso:: docs/operators.md
@@ -159,7 +162,7 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:
         """Mirror, or carry out what was asked for while no task ran.
 
         :raises MigrationError: a person has to change something, or it has failed for too long.
@@ -210,6 +213,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 
         Airflow keeps a log and a row for each of its own attempts, so a short outage does not make hundreds of them.
         """
+        from airflow_provider_kafka_migration.mirrors.driving import LONG_SECONDS, Pauses
+
         pauses, failing_since = Pauses(), None
         while True:
             began = time.monotonic()
@@ -253,6 +258,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         submission: Submission,
         memory: dict[str, Any],
     ) -> bool:
+        from airflow_provider_kafka_migration.mirrors import requests
+
         try:
             # Before it is acted upon: a request that comes later is a new one for the trigger.
             found = requests.read(migration.journal_store, migration.spec.migration_id)

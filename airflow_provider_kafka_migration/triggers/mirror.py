@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers.drain import DrainTrigger
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.engines.base import SparkEngine
     from airflow_provider_kafka_migration.migration import Watch
+    from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
     from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -32,6 +32,8 @@ class MirrorPausedTrigger(DrainTrigger):
 
     def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
         """Open the watch that performs the checks."""
+        from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
+
         return MirrorWatch(spec, resolver, None)
 
 
@@ -60,6 +62,8 @@ class MirrorJobTrigger(SparkJobTrigger):
     async def _has_news(self) -> bool:
         if self.known_request is None:
             return False
+        from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
+
         try:
             if self._watch_requests is None:
                 spec = parse_spec(self.spec, recorded=True)
