@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.freeze_limit",
                     f"{_PACKAGE}.operators.mirror",
                     f"{_PACKAGE}.operators.mirror_verify",
+                    f"{_PACKAGE}.operators.next_run",
                     f"{_PACKAGE}.operators.way_back",
                 ],
             }

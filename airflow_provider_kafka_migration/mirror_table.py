@@ -48,6 +48,15 @@ FREEZE_LIMIT = Phase(
     keeps_trying=True,
 )
 
+NEXT_RUN = Phase(
+    "next_run",
+    "Starts the next run of this DAG when the time of this one is over, with the same Params; the mirror goes on "
+    "there. After a promotion or an end it does nothing.\n\n**Red?** Airflow could not start a run of this DAG; the "
+    "last log line says why. Clear it after correcting. Meanwhile a detached Spark job copies on, and nothing is lost.",
+    for_ever=True,
+    fails_migration=False,
+)
+
 FINISH = Phase(
     "finish",
     "Ends a mirror, or promotes its target although the source is gone: needs the journal and the target only.",

@@ -14,7 +14,8 @@ from airflow_provider_kafka_migration.dag_parts.files import ReadSpecs, load_dag
 from airflow_provider_kafka_migration.dag_parts.tasks import default_args
 
 #: Generic DAGs: each run is another migration or mirror. The journal's claim separates two runs with the same id.
-GENERIC_ACTIVE_RUNS = 16
+#: Deferred runs cost nothing, and a run that has to wait for another one's end would wait for a day or for ever.
+GENERIC_ACTIVE_RUNS = 256
 
 #: A cleared task runs with the spec and the package of now, also where DAG bundles have versions (git): people change
 #: the spec and clear the task. Airflow 3.1 does not know it yet.

@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.notifications.migration import MigrationNo
 from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
 from airflow_provider_kafka_migration.phase_table import Phase
-from airflow_provider_kafka_migration.provider.compat import conf
+from airflow_provider_kafka_migration.provider.compat import DOUBLING, conf
 from airflow_provider_kafka_migration.provider.task import MigrationTask
 from airflow_provider_kafka_migration.sensors import drain
 
@@ -36,7 +36,7 @@ _ENDLESS = {"retries": 1_000_000}
 _FOR_EVER = {
     **_ENDLESS,
     "retry_delay": timedelta(seconds=30),
-    "retry_exponential_backoff": 2,
+    "retry_exponential_backoff": DOUBLING,
     "max_retry_delay": timedelta(minutes=5),
 }
 #: Of a task that lifts a freeze: while it fails, producers stay stopped.
@@ -97,9 +97,12 @@ class TaskMaker:
         self.made.append(full_id)
         return operator(task_id=task_id, **arguments)
 
-    def phase(self, row: Phase, group: TaskGroup | None = None) -> Any:
-        """Create the task of a row of the table."""
-        given: dict[str, Any] = _hurry() if row.is_urgent else {}
+    def phase(self, row: Phase, group: TaskGroup | None = None, **more: Any) -> Any:
+        """Create the task of a row of the table.
+
+        :param more: arguments that this DAG gives the task.
+        """
+        given: dict[str, Any] = {**more, **(_hurry() if row.is_urgent else {})}
         if row.event:
             given["on_success_callback"] = [self.notifier(row.event)]
         if row.reports_trouble:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Limits of the time after which a deferred task wakes up; in between it is ``topology.refresh_interval``.
-_SHORTEST_WAKE_SECONDS, _LONGEST_WAKE_SECONDS = 20.0, 300.0
+#: A deferred task wakes up after this long without news: each part of a task costs a process, rows and its whole log.
+_WAKE_SECONDS = 900.0
+#: The same where the keys of the storage expire: the task renews them for the job, a quarter of an hour before.
+_RENEWING_SECONDS = 300.0
 #: How long a killed task asks for its state; Airflow kills it for good after five seconds.
 _ASK_SECONDS = 3.0
 
@@ -169,6 +172,7 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
             # The job still runs; an attempt that follows finds it.
             raise error
         waited_for = Submission(**submission)
+        memory = {**memory, "news": event.get("news", memory.get("news", ""))}
         runner = self.make_runner(context, self.migration_spec(context))
         # A task that is killed in this part cancels the job as well.
         runner.watch(waited_for)
@@ -213,26 +217,26 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
     def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
         """Give the slot away until the job has ended or it is time to wake up."""
         spec = self.migration_spec(context)
-        seconds = self._beat(spec).total_seconds()
         self.defer(
             trigger=self._job_trigger(
                 spec,
                 engine=runner.engine.name,
                 arguments=arguments_of(runner.engine, spec.spark.engine_args),
                 job_id=submission.job_id,
-                wake_seconds=min(max(seconds, _SHORTEST_WAKE_SECONDS), _LONGEST_WAKE_SECONDS),
+                wake_seconds=self._wake_seconds(context, spec),
+                job=submission.name,
+                known_news=memory.get("news", ""),
             ),
             method_name="resume",
             kwargs={"submission": submission.as_dict(), "memory": memory},
         )
 
-    def _beat(self, spec: MigrationSpec) -> timedelta:
-        """Return how often the phase has something to do while its job runs."""
-        section = spec.groups
-        return min([spec.topology.refresh_interval, *([section.early_sync_interval] if section.early_sync else [])])
+    def _wake_seconds(self, _context: Context, spec: MigrationSpec) -> float:
+        """Return after how many seconds without news the task wakes up."""
+        return _RENEWING_SECONDS if _renews_keys(spec) else _WAKE_SECONDS
 
     def _job_trigger(self, spec: MigrationSpec, **arguments: Any) -> SparkJobTrigger:
-        return SparkJobTrigger(**arguments)
+        return SparkJobTrigger(spec=plain_spec(spec), **arguments)
 
     def _wake(
         self,
@@ -375,8 +379,13 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
             return ProgressWatcher(read, self.progress_taker(context, spec, {}), every_seconds=interval_seconds())
 
-        self._runner = EngineRunner(engine, make_job, pump=pump)
+        self._runner = EngineRunner(engine, make_job, pump=pump, stop=partial(self._pause, context))
         return self._runner
+
+    def _pause(self, _context: Context, seconds: float) -> bool:
+        """Wait between two looks at a job that this task waits for; True: it has to be cancelled."""
+        time.sleep(seconds)
+        return False
 
     def _make_engine(self, context: Context, spec: MigrationSpec) -> SparkEngine:
         if spec.spark.engine != DEFAULT:
@@ -419,6 +428,14 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
         from airflow_provider_kafka_migration.provider.spark_submit import facts_of
 
         return facts_of(conn_id, self.submit_arguments, deploy_mode)
+
+
+def _renews_keys(spec: MigrationSpec) -> bool:
+    """Return whether the keys of the storage expire, so that the job gets new ones from its task."""
+    try:
+        return spec.storage.conn_id is not None and airflow_resolver().renewal(spec.storage.conn_id) is not None
+    except MigrationError:
+        return True
 
 
 def make_submit_engine(arguments: Mapping[str, Any], start: Callable[..., Running]) -> SubmitEngine:

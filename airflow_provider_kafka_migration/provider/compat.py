@@ -19,6 +19,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException, conf
+from airflow.sdk import BaseOperator
 
 from airflow_provider_kafka_migration.errors import Terminal
 
@@ -78,6 +79,10 @@ try:
     HAS_RETRY_POLICIES = True
 except ImportError:
     HAS_RETRY_POLICIES = False
+
+
+#: ``retry_exponential_backoff`` that doubles the pause each time: a factor since Airflow 3.2, a switch before.
+DOUBLING: Any = True if BaseOperator.retry_exponential_backoff is False else 2
 
 
 def migration_retry_policy() -> ExceptionRetryPolicy:

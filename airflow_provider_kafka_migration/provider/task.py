@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.provider.params import (
     way_back_run_spec,
 )
 from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
+from airflow_provider_kafka_migration.provider.run_chain import first_run
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec, with_mirror_defaults
 
 if TYPE_CHECKING:
@@ -72,10 +73,12 @@ def run_spec(
 def run_owner(context: Context) -> str:
     """Return the owner of the migration: this DAG run. Cleared tasks of the same run have the same owner.
 
+    So have all runs of one chain (:mod:`~.provider.run_chain`); it is named after the first one.
+
     Another Airflow may have a run of the same id: :func:`~.installation.installation_id` tells them apart.
     """
     task_instance = context["ti"]
-    return f"{task_instance.dag_id}/{task_instance.run_id}"
+    return f"{task_instance.dag_id}/{first_run(task_instance.run_id)}"
 
 
 #: Tasks that copy: other work goes on beside the copy.
