@@ -276,11 +276,19 @@ class Migration:
         :raises IllegalTransition: the migration does not exist.
         :raises ClaimHeld: another owner holds it.
         """
+        return self._open_journal_alone()
+
+    @property
+    def abandoning_context(self) -> PhaseContext:
+        """The same for whoever abandons: a promoted mirror is held again, and its journal takes entries for that."""
+        return self._open_journal_alone(reopen=True)
+
+    def _open_journal_alone(self, *, reopen: bool = False) -> PhaseContext:
         if "context" in self.__dict__:
             return self.context
         if self._journal_alone is None:
             journal = self._existing_journal()
-            journal.claim(self.owner, takeover=self._takeover)
+            journal.claim(self.owner, takeover=self._takeover, reopen=reopen)
             publish_claim(self.journal_store, self.spec.migration_id, journal.generation, str(self.owner))
             self._journal_alone = journal
         return self._context_of(self._journal_alone)
@@ -568,7 +576,7 @@ class Migration:
             # Check before claiming: a refused rollback must not take the migration from its holder.
             try:
                 self._check_end(row, str(options.get("code", "")))
-                return self.journal_context
+                return self._open_journal_alone(reopen=row.id == "abandon")
             except JournalTampered as error:
                 error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
                 raise
@@ -618,7 +626,7 @@ class Migration:
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)
         # What watches the freeze is needed until the end: it frees producers, as a rollback does.
-        if row.id not in ("rollback", "abandon", "cutover.freeze_limit"):
+        if row.id not in ("rollback", "abandon") and not row.keeps_trying:
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 

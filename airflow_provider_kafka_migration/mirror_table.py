@@ -65,6 +65,15 @@ FINISH = Phase(
     needs_journal_only=True,
 )
 
+ABANDON = Phase(
+    "abandon",
+    "Frees the producers of the source after a planned promotion, as long as no client has written to the target, and "
+    "ends the mirror: `kafka-migration mirror abandon`.",
+    "mirrors.abandon:run",
+    fails_migration=False,
+    needs_journal_only=True,
+)
+
 VERIFY = Phase(
     "verify",
     "Compares the records of both sides on Spark, up to where copiers have confirmed that they are copied. Reads only, "
@@ -80,5 +89,5 @@ VERIFY = Phase(
 #: Rows by id, of each kind of spec.
 TABLES: Mapping[str, Mapping[str, Phase]] = {
     "migration": PHASES,
-    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FREEZE_LIMIT, FINISH, VERIFY)},
+    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FREEZE_LIMIT, FINISH, ABANDON, VERIFY)},
 }

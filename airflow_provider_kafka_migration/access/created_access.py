@@ -31,8 +31,7 @@ QuotaKey = tuple[QuotaEntity, str]
 
 def _step_while_open(record: MigrationRecord, name: str, *, details: Mapping[str, Any], reason: str) -> None:
     """Journal a change, unless the migration has ended: then its journal is closed, and things are only taken away."""
-    state = record.journal.tip_state
-    if state is None or not state.is_terminal:
+    if not record.journal.is_closed:
         record.journal.step(name, details=details, reason=reason)
 
 
@@ -90,9 +89,8 @@ def remove_users(record: MigrationRecord, target: Cluster, names: Iterable[str])
     created = created_users(record)
     wanted = [(name, mechanism) for name in sorted(names) for mechanism in created[name]]
     answers = target.admin.delete_scram_credentials(wanted) if wanted else {}
-    state = record.journal.tip_state
     for name, error in sorted(answers.items()):
-        if error is None and (state is None or not state.is_terminal):
+        if error is None and not record.journal.is_closed:
             record.journal.step(steps.USER_REMOVED, key=name)
     return answers
 

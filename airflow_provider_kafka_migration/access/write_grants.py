@@ -234,16 +234,15 @@ def take_back(record: MigrationRecord, target: Cluster, *, only_in: Collection[S
     :raises PhaseOver: the migration is in none of these states.
     :raises MigrationError: the target does not answer.
     """
-    if not _is_held_back(record.spec) or record.spec.kind == "mirror":
+    if not _is_held_back(record.spec):
         return []
-    # Until the switch nothing else of the migration lets anybody write.
+    # Until the switch, or the promotion, nothing else lets anybody write.
     bindings = sorted(acl for acl in created_access.created_acls(record) if grants_writing(acl))
     given = record.write_grants()
     if not bindings and given is None:
         return []
     acls = [str(acl) for acl in bindings]
-    state = record.journal.tip_state
-    if state is None or not state.is_terminal:
+    if not record.journal.is_closed:
         record.journal.check_holds(only_in=only_in)
         if given is not None:
             # Before they are removed: a grant that is journaled later belongs to the next cutover.
@@ -256,8 +255,8 @@ def take_back(record: MigrationRecord, target: Cluster, *, only_in: Collection[S
             f"{len(failures)} of {len(bindings)} write grants of an abandoned cutover are still on the target; the "
             f"first: {failures[0]['acl']}",
             where=record.where("cutover", cluster="target"),
-            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail "
-            "and the rollback try again",
+            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail, "
+            "and whoever ends it, try again",
             details={"failures": failures},
         )
     _give_again(record, target, bindings)

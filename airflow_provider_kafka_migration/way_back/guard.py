@@ -24,16 +24,15 @@ from airflow_provider_kafka_migration.errors import (
     TopologyRefused,
 )
 from airflow_provider_kafka_migration.freeze import by_hand
-from airflow_provider_kafka_migration.freeze.frozen import (
-    ACL_SECONDS,
+from airflow_provider_kafka_migration.freeze.deny_acls import (
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
     planned_acls,
-    taken,
-    webhook_receiver,
 )
+from airflow_provider_kafka_migration.freeze.stops import ACL_SECONDS
 from airflow_provider_kafka_migration.freeze.webhook import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook_spec import taken, webhook_receiver
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
@@ -167,6 +166,17 @@ def old_cluster_advice(error: FreezeFailed) -> str:
 def bindings(journal: Journal) -> set[Acl]:
     """Return the DENY bindings that this way back has created, or was about to create."""
     return {Acl(*row) for entry in journal.steps(steps.OLD_CLUSTER_GUARDED) for row in entry.details["acls"]}
+
+
+def known_denials(record: MigrationRecord) -> set[Acl]:
+    """Return the DENY bindings on the target that clients do not meet: who lets them return removes these.
+
+    They are of this way back, and of the migration that it reverses, or of the mirror that this mirror reverses.
+    """
+    adopt = record.spec.adopt
+    if adopt is None or adopt.from_ not in ("way_back", "mirror"):
+        return set()
+    return bindings(record.journal) | all_planned_acls(first_migration(record))
 
 
 def remove(context: PhaseContext) -> dict[str, Any]:

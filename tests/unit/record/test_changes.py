@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, RegistryUnreachable
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclsAdmin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -91,7 +91,7 @@ def test_acls_are_sent_for_no_longer_than_the_intent_says(clock: _Clock, monkeyp
     admin, controller = _admin(clock, monkeypatch)
     journal = _Journal()
     begun = clock()
-    making = _changes(journal).making("ACLs", frozen.ACL_SECONDS, lambda: None, admin)
+    making = _changes(journal).making("ACLs", stops.ACL_SECONDS, lambda: None, admin)
     with pytest.raises(BrokerUnreachable, match="not asked any more"), making:
         admin.create_acls([ACL])
     last = controller.arrived[-1] + admin.wire.timeout_seconds - begun

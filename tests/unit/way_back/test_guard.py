@@ -13,7 +13,7 @@ from phase_world.world import World, new_world
 from airflow_provider_kafka_migration.approvals import way_back as approval_facts
 from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.freeze.without_acls import CONFIG
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
@@ -159,7 +159,7 @@ def test_the_advice_names_the_section_of_the_spec_that_people_write(
     assert (found.code, found.subject) == ("B042", "source")
     assert setting in found.fix
     with pytest.raises(FreezeFailed, match="own principal on the source is not known") as refused:
-        frozen.freeze(context, attempt_at(context, "acl"))
+        stops.freeze(context, attempt_at(context, "acl"))
     assert setting in str(refused.value.next_step)
     assert not world.denied
 

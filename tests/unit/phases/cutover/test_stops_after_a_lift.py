@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     StillFrozen,
 )
-from airflow_provider_kafka_migration.freeze import frozen, open_freeze
+from airflow_provider_kafka_migration.freeze import deny_acls, frozen, open_freeze, stops, webhook_spec
 from airflow_provider_kafka_migration.freeze import webhook as webhook_module
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
@@ -515,7 +515,7 @@ def test_what_an_earlier_attempt_has_added_is_removed_with_the_next_one(
     world.approve("cutover")
     world.run("cutover.freeze")
     assert world.denied == {"User:shop"}
-    assert [acl.principal for acl in frozen.planned_acls(world.context().record, "2")] == ["User:shop"]
+    assert [acl.principal for acl in deny_acls.planned_acls(world.context().record, "2")] == ["User:shop"]
     rollback.run(world.context())
     assert world.denied == set()
 
@@ -524,15 +524,15 @@ def test_too_little_of_the_limit_is_left_to_ask_producers_to_stop(
     receiver: Receiver, producers: Producers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = by_webhook(receiver)
-    resolve = frozen.webhook_receiver
+    resolve = webhook_spec.webhook_receiver
 
     def slowly(context: PhaseContext) -> Any:
         world.clock.sleep(LIMIT_SECONDS - 1)
         return resolve(context)
 
     with monkeypatch.context() as patch:
-        patch.setattr(frozen, "check_receiver", lambda _: None)
-        patch.setattr(frozen, "webhook_receiver", slowly)
+        patch.setattr(webhook_spec, "check_receiver", lambda _: None)
+        patch.setattr(webhook_spec, "webhook_receiver", slowly)
         with pytest.raises(FreezeFailed, match="of max_producer_freeze are left"):
             world.run("cutover.freeze")
     assert "freeze" not in [call.action for call in receiver.calls]
@@ -580,7 +580,7 @@ def test_once_clients_may_be_on_the_target_nobody_is_freed(
         patience.run(step)
     attempt = world.context().record.freeze()
     assert attempt is not None
-    frozen.take_back(world.context(), attempt)
+    stops.take_back(world.context(), attempt)
     assert world.denied == ({"User:shop"} if method == "acl" else set())
     assert producers.stopped == (method == "webhook")
 
