@@ -711,7 +711,7 @@ def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyP
     bound = SimpleNamespace(engine=SimpleNamespace(detached=False))
     monkeypatch.setattr(type(operator), "make_runner", lambda *_: bound)
     monkeypatch.setattr(type(operator), "migration_spec", lambda *_: None)
-    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, **_: False)
     operator.execute(_context())
 
 
