@@ -10,6 +10,7 @@ from typing import Any
 #: The scenario whose ratios are the headline.
 HEADLINE = "json_1mb"
 TAIL = "tail"
+PROOFS = "proofs"
 TAIL_RATE = 10_000
 _OURS = "ours_"
 
