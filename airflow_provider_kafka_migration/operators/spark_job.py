@@ -154,7 +154,7 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
             if self.deferrable and self.may_defer and runner.engine.detached:
                 return self._advance(context, migration, runner, migration.start_job(self.phase, **options), {})
             result = migration.run(self.phase, **options)
-            while self._goes_on(migration):
+            while self._goes_on(context, migration):
                 result = migration.run(self.phase, **options)
             return self._done(migration, result)
 
@@ -195,7 +195,7 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
         from airflow_provider_kafka_migration.record.context import PhaseResult
 
         while isinstance(step, PhaseResult):
-            if not self._goes_on(migration):
+            if not self._goes_on(context, migration):
                 return self._done(migration, step)
             step = migration.start_job(self.phase, **self.phase_options(context))
         self._show_links(runner, step)
@@ -309,7 +309,7 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
         """Return the arguments of the phase; none by default."""
         return {}
 
-    def _goes_on(self, _migration: Migration) -> bool:
+    def _goes_on(self, _context: Context, _migration: Migration) -> bool:
         """Return whether the phase has to run again although it has ended; it never has by default."""
         return False
 

@@ -248,7 +248,7 @@ def task(
     monkeypatch.setattr(KafkaMigrationTailOperator, "open_migration", open_migration)
     monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
     # No freeze is lifted here.
-    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, **_: False)
     operator.core = made  # type: ignore[attr-defined]
     return operator
 
