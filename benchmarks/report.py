@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.base import ROOT
 from benchmarks.scenarios import SCENARIOS
-from benchmarks.summary import LIMITS, TAIL, Document, against_aims, load, rows, summarise
+from benchmarks.summary import LIMITS, PROOFS, SCHEMAS, TAIL, Document, against_aims, load, rows, summarise
 
 _ADD_A_PEER = """\
 ## Add a peer of your own
@@ -40,16 +39,11 @@ def write(results: Path, page: Path, chart: Path) -> None:
     if documents:
         draw(documents, chart)
     page.parent.mkdir(parents=True, exist_ok=True)
-    schemas = results / "schemas.json"
-    found = json.loads(schemas.read_text(encoding="utf-8")) if schemas.is_file() else None
-    page.write_text(render(documents, chart.name, schemas=found), encoding="utf-8")
+    page.write_text(render(documents, chart.name), encoding="utf-8")
 
 
-def render(documents: Mapping[str, Document], chart: str, *, schemas: Document | None = None) -> str:
-    """The page, in Markdown.
-
-    :param schemas: the results of ``benchmarks.schemas``.
-    """
+def render(documents: Mapping[str, Document], chart: str) -> str:
+    """The page, in Markdown."""
     parts = [
         "# Benchmarks",
         "All copiers in one run, one after the other, on the same brokers and the same data. `make bench` makes this "
@@ -68,8 +62,10 @@ def render(documents: Mapping[str, Document], chart: str, *, schemas: Document |
             parts += [f"## {scenario.title[:1].upper()}{scenario.title[1:]}", _scenario(documents[scenario.name])]
     if TAIL in documents:
         parts += ["## Tail latency", _tail(documents[TAIL])]
-    if schemas is not None:
-        parts += ["## Schemas", _schemas(schemas)]
+    if PROOFS in documents:
+        parts += ["## The content proofs", _proofs(documents[PROOFS])]
+    if SCHEMAS in documents:
+        parts += ["## Schemas", _schemas(documents[SCHEMAS])]
     return "\n\n".join([*parts, _ADD_A_PEER])
 
 
@@ -217,6 +213,33 @@ def _schemas(document: Document) -> str:
         "levels, deletions, conflicts or kills. The load average before was "
         f"{document['machine']['load_average']}; only the ratio says something. On Apicurio the script cannot keep ids."
     )
+    return text + "\n\n" + _table(head, lines)
+
+
+def _proofs(document: Document) -> str:
+    machine, kafka = document["machine"], document["kafka"]
+    rounds = len(document["rows"][0]["seconds"])
+    text = (
+        f"{document['records']:,} records ({document['title']}; {document['stored_bytes'] / 1e6:,.0f} MB as stored) on "
+        "both clusters, read by turns in one run of `python -m benchmarks.proofs`. A record counts once, for both of "
+        "its sides. Two threads, two Spark tasks (`local[2]`), or two consumers (Kafka's `ConsumerPerformance` with "
+        f"`read_committed`) ran on the processors that the brokers use, too; medians of {rounds} rounds. A plain "
+        "consumer only reads: it looks at no record and compares nothing. Spark's start is not in the figures. "
+        f"{machine['cpus']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['system']}; load before the run "
+        f"{machine['load_average']}, after it {document['load_after']}, most of it from other work on this machine: "
+        f"only the ratios mean something. Kafka {kafka['source']} and {kafka['target']}. {document['at']}."
+    )
+    head = ["reader", "records/s", "MB/s (data)", "of a plain consumer", "seconds"]
+    lines = [
+        [
+            row["title"],
+            f"{row['records_per_second']:,}",
+            f"{row['data_mb_per_second']:,.0f}",
+            f"{row['of_consumer']:.2f}",
+            ", ".join(f"{item:.1f}" for item in row["seconds"]),
+        ]
+        for row in document["rows"]
+    ]
     return text + "\n\n" + _table(head, lines)
 
 

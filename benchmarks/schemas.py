@@ -42,6 +42,7 @@ from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from benchmarks import clusters
 from benchmarks.run import write_json
+from benchmarks.summary import SCHEMAS
 from harness.processes import HarnessError
 from harness.registries import ApicurioRegistry, SeedVersion, start_pair, stop_pair
 
@@ -201,7 +202,9 @@ def main() -> int:
             if options.only != "simulated":
                 rows.append(on_apicurio(chosen, ids, Path(name)))
                 print(rows[-1], flush=True)
-    write_json(RESULTS, {"version": 1, "machine": machine, "parallel_requests": PARALLEL, "rows": rows})
+    write_json(
+        RESULTS, {"version": 1, "scenario": SCHEMAS, "machine": machine, "parallel_requests": PARALLEL, "rows": rows}
+    )
     return 0
 
 

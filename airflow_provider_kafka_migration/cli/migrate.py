@@ -299,7 +299,12 @@ def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
 
     Exit status 10 if it waits for an operator.
     """
-    return status_of(load_spec(file), file, verbose=verbose)
+    spec = load_spec(file)
+    if spec.kind == "mirror":
+        from airflow_provider_kafka_migration.cli import mirror
+
+        return mirror.status_answer(file, verbose=verbose)
+    return status_of(spec, file, verbose=verbose)
 
 
 def status_of(spec: MigrationSpec, file: Path, *, verbose: bool) -> Answer:

@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-
 from airflow_provider_kafka_migration.errors import (
     ImportModeRefused,
     MigrationError,
@@ -37,7 +35,7 @@ from airflow_provider_kafka_migration.registry.apicurio import Apicurio
 from airflow_provider_kafka_migration.registry.detection import Kind
 from airflow_provider_kafka_migration.registry.listing import list_versions
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
-from airflow_provider_kafka_migration.registry.rest import BoundedRestClient
+from airflow_provider_kafka_migration.registry.rest import BoundedRestClient, SchemaRegistryError
 
 T = TypeVar("T")
 
