@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import TaskGroup
-from airflow.sdk.configuration import conf
 
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
 from airflow_provider_kafka_migration.phase_table import Phase
+from airflow_provider_kafka_migration.provider.compat import DOUBLING, conf
 from airflow_provider_kafka_migration.provider.task import MigrationTask
 from airflow_provider_kafka_migration.sensors import drain
 
@@ -37,7 +37,7 @@ _ENDLESS = {"retries": 1_000_000}
 _FOR_EVER = {
     **_ENDLESS,
     "retry_delay": timedelta(seconds=30),
-    "retry_exponential_backoff": 2,
+    "retry_exponential_backoff": DOUBLING,
     "max_retry_delay": timedelta(minutes=5),
 }
 #: Of a task that lifts a freeze: while it fails, producers stay stopped.

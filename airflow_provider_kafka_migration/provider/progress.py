@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.metrics.table import BY_NAME
+from airflow_provider_kafka_migration.provider.compat import conf
 from airflow_provider_kafka_migration.provider.metrics import Gauge, write_gauge
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ UNCHANGED_SECONDS = 60.0
 
 def interval_seconds() -> float:
     """Return how often progress is shown: ``[kafka_migration] progress_interval``."""
-    from airflow.sdk.configuration import conf
-
     return float(conf.get("kafka_migration", "progress_interval", fallback="5"))
 
 

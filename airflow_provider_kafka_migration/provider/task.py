@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
-
-from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.links.storage import JournalLink, is_on_aws
+from airflow_provider_kafka_migration.provider.compat import TerminalFails, warn_of_untried
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.installation import installation_id
 from airflow_provider_kafka_migration.provider.params import (
@@ -93,7 +91,7 @@ def run_owner(context: Context) -> str:
 _COPIES = ("seed", "tail", "mirror")
 
 
-class MigrationTask:
+class MigrationTask(TerminalFails):
     """Mixin for all operators and sensors of a migration. It makes no decisions: :class:`Migration` does.
 
     :param spec: the migration; None takes it from the run's Params (the generic DAG).
@@ -163,6 +161,7 @@ class MigrationTask:
     def pre_execute(self, context: Context) -> None:
         """Show the links. Airflow calls this before each part of an attempt, also after a deferral."""
         super().pre_execute(context)  # type: ignore[misc]
+        warn_of_untried()
         self.show_links(context)
 
     def show_links(self, context: Context) -> None:
@@ -222,21 +221,3 @@ class MigrationTask:
         }
         pointers.update({key: result.details[key] for key in ("digest", "uri") if key in result.details})
         return pointers
-
-
-# -- retry ------------------------------------------------------------------------------------------------------------
-#
-# Which failures are worth another attempt.
-
-
-def migration_retry_policy() -> ExceptionRetryPolicy:
-    """Return a policy: terminal errors fail immediately despite ``retries``; others follow the task's settings."""
-    return ExceptionRetryPolicy(
-        rules=[
-            RetryRule(
-                exception=f"{Terminal.__module__}.{Terminal.__qualname__}",
-                action=RetryAction.FAIL,
-                reason="a person has to change something first; see the error",
-            )
-        ]
-    )

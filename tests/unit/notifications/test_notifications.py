@@ -185,7 +185,7 @@ def test_other_fields_are_rendered_as_ever(minimal_spec: dict[str, Any]) -> None
     dag = build_migration_dag(minimal_spec, task_args={"seed": {"files": "{{ params.team }}.conf"}})
     seed = dag.get_task("seed")
     seed.render_template_fields(_context(dag=dag, params={"team": "orders"}), dag.get_template_env())
-    assert seed.files == "orders.conf"
+    assert seed.submit_arguments == {"files": "orders.conf"}
 
 
 def test_a_mirror_is_called_one(minimal_spec: dict[str, Any]) -> None:
