@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.base import ROOT
 from benchmarks.scenarios import SCENARIOS
-from benchmarks.summary import LIMITS, PROOFS, TAIL, Document, against_aims, load, rows, summarise
+from benchmarks.summary import LIMITS, PROOFS, SCHEMAS, TAIL, Document, against_aims, load, rows, summarise
 
 _ADD_A_PEER = """\
 ## Add a peer of your own
@@ -64,6 +64,8 @@ def render(documents: Mapping[str, Document], chart: str) -> str:
         parts += ["## Tail latency", _tail(documents[TAIL])]
     if PROOFS in documents:
         parts += ["## The content proofs", _proofs(documents[PROOFS])]
+    if SCHEMAS in documents:
+        parts += ["## Schemas", _schemas(documents[SCHEMAS])]
     return "\n\n".join([*parts, _ADD_A_PEER])
 
 
@@ -187,6 +189,29 @@ def _tail(document: Document) -> str:
     text = (
         "From produce() on the source to the record in a consumer's hands on the target; 200-byte records over 8 "
         "partitions, a consumer that polls one record at a time. The producer lingers for 1 ms at 10,000 records/s."
+    )
+    return text + "\n\n" + _table(head, lines)
+
+
+def _schemas(document: Document) -> str:
+    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratio"]
+    lines = [
+        [
+            row["registries"],
+            row["ids"],
+            f"{row['subjects']:,}",
+            f"{row['versions']:,}",
+            f"{row['ours_seconds']:.1f}",
+            f"{row['script_seconds']:.1f}",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in document["rows"]
+    ]
+    text = (
+        "A copy into an empty registry, and a script that sends one GET and one POST for each version, with "
+        f"{document['parallel_requests']} requests at a time each (`make bench-schemas`). The script knows nothing of "
+        "levels, deletions, conflicts or kills. The load average before was "
+        f"{document['machine']['load_average']}; only the ratio says something. On Apicurio the script cannot keep ids."
     )
     return text + "\n\n" + _table(head, lines)
 

@@ -14,10 +14,11 @@ from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
 from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+from airflow_provider_kafka_migration.provider.compat import set_retry_policy
 from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import WAY_BACK, WITHDRAW_ACCESS, recorded_run_spec
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.state import State
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class MigrationOperator(MigrationTask, BaseOperator):
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", migration_retry_policy())
+        set_retry_policy(kwargs)
         super().__init__(**kwargs)
         self.spec = plain_spec(spec)
         self.takeover = takeover

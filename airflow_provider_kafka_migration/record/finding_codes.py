@@ -348,6 +348,11 @@ _ALL = (
         "correct what the registry answers or grant the right, or exclude these subjects; then clear plan",
     ),
     Code(
+        "W114",
+        "a part of a registry could not be read, and moves with the registry's topic all the same",
+        "nothing for the copy; the plan does not show these parts, and the validation cannot compare them",
+    ),
+    Code(
         "B115",
         "schema ids have to be translated, which seed.via: split cannot do",
         "set seed.via: s3 or direct, or use a target registry that can keep ids",
