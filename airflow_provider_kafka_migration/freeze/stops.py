@@ -64,6 +64,7 @@ def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     how = by_hand.instructions(context.spec, method=attempt.method, deadline=attempt.deadline, acls=acls)
     # While the journal can be read: these lines are what is left when it cannot.
     log.warning("Producers are stopped (freeze %s). If the migration cannot free them: %s", attempt.number, how)
+    context.announce(words.made(attempt.number, attempt.method, attempt.deadline, how))
     return done
 
 
