@@ -374,7 +374,7 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
     """Calls off a promotion whose freeze lasts longer than ``max_producer_freeze`` when the task ``mirror`` does not.
 
-    It runs for as long as the mirror does, deferred: the triggerer reads the journal, and the task takes no slot. Then
+    It runs for as long as ``mirror`` does, deferred: the triggerer reads the journal, and the task takes no slot. Then
     the mirror goes on, and so does this task. It succeeds once the mirror is promoted or has ended, and immediately
     for a mirror that stops no producers.
 
