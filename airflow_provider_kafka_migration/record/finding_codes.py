@@ -236,6 +236,11 @@ _ALL = (
     ),
     # -- access
     Code(
+        "W077",
+        "ACLs that only the target has deny access to clients of what is migrated",
+        "remove these bindings on the target before clients switch, or accept that these clients get no access there",
+    ),
+    Code(
         "W078",
         "ACLs reach beyond the migrated topics on a target that others use",
         "leave the principals out (acls.exclude_principals) and grant narrower ones by hand, or accept that they get "
@@ -264,6 +269,12 @@ _ALL = (
         "restart Connect, MirrorMaker and Streams on the target; name a topic in topics.include to migrate it",
     ),
     Code("I092", "topics are left out", "check that none is missing; topics.include and topics.exclude decide"),
+    Code(
+        "I093",
+        "producers are denied already, by ACLs that others have made",
+        "nothing, if they are to stay denied: a freeze that is lifted leaves these ACLs, and frees only those whom the "
+        "migration itself has denied; remove them if these producers are to write",
+    ),
     # -- schemas
     Code("B100", "a schema registry cannot be reached", "check the address in its connection, and that it runs"),
     Code(
@@ -335,6 +346,11 @@ _ALL = (
         "B114",
         "a part of a registry could not be read",
         "correct what the registry answers or grant the right, or exclude these subjects; then clear plan",
+    ),
+    Code(
+        "W114",
+        "a part of a registry could not be read, and moves with the registry's topic all the same",
+        "nothing for the copy; the plan does not show these parts, and the validation cannot compare them",
     ),
     Code(
         "B115",
