@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
-from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
+from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, LockTime, Regex
 
 QuotaPolicy = Literal["copy", "keep_target", "refuse", "skip"]
 
@@ -493,7 +493,7 @@ class ValidationSection(Section):
 class EvidenceSection(Section):
     """The signed proof."""
 
-    retention: Duration = Field("7y", description="COMPLIANCE Object Lock, if the bucket supports it.")  # type: ignore[assignment]
+    retention: LockTime = Field("7y", description="COMPLIANCE Object Lock, if the bucket supports it.")  # type: ignore[assignment]
     signing_key: str | None = Field(
         None,
         description="Secret reference to an Ed25519 seed (64 hex digits or base64), for instance airflow:CONN_ID or "
