@@ -36,6 +36,7 @@ __all__ = [
     "classpath",
     "dump_log_class",
     "ensure",
+    "has_class",
     "java",
     "record",
     "recorded_checksums",
@@ -104,11 +105,16 @@ def classpath(name: str) -> str:
     return f"{ensure(name)}/*"
 
 
+def has_class(name: str, jar: str, wanted: str) -> bool:
+    """Return whether a jar of a set, for instance ``kafka-clients``, has a class. Kafka 4.4 has moved some."""
+    with zipfile.ZipFile(ensure(name) / f"{jar}-{name}.jar") as file:
+        return f"{wanted.replace('.', '/')}.class" in file.namelist()
+
+
 def dump_log_class(name: str) -> str:
     """The main class of DumpLogSegments, which Kafka 4.4 has in another package and another jar than 4.2."""
-    with zipfile.ZipFile(ensure(name) / f"kafka-tools-{name}.jar") as jar:
-        moved = "org.apache.kafka.tools.DumpLogSegments"
-        return moved if f"{moved.replace('.', '/')}.class" in jar.namelist() else "kafka.tools.DumpLogSegments"
+    moved = "org.apache.kafka.tools.DumpLogSegments"
+    return moved if has_class(name, "kafka-tools", moved) else "kafka.tools.DumpLogSegments"
 
 
 def _sets(name: str) -> JarSets:

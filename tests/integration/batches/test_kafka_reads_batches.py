@@ -73,7 +73,12 @@ def test_kafka_reads_encoded_rebuilt_and_split_batches(version: str, tmp_path: P
         batches += [RawBatch(memoryview(encode_batch([], codec, base_offset=first + 300, last_offset=first + 310)))]
     file = tmp_path / "batches.bin"
     file.write_bytes(b"".join(batch.data for batch in batches))
-    out = java(version, str(Path(__file__).with_name("ReadBatches.java")), str(file))
+    source = Path(__file__).with_name("ReadBatches.java").read_text(encoding="utf-8")
+    if not kafka_jars.has_class(version, "kafka-clients", "org.apache.kafka.common.record.Record"):
+        source = source.replace("common.record.", "common.record.internal.")
+    reader = tmp_path / "ReadBatches.java"
+    reader.write_text(source, encoding="utf-8")
+    out = java(version, str(reader), str(file))
     assert out.splitlines() == shown(batches)
 
 

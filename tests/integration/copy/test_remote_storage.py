@@ -6,6 +6,8 @@ records though there are some, which must never become holes.
 
 from __future__ import annotations
 
+import re
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -30,9 +32,22 @@ END = BATCHES * RECORDS
 QUOTA_BYTES_PER_SECOND = 300_000
 
 
+def moved_classes(folder: Path) -> Path:
+    """A jar of the classes that the storage of 4.3.1 looks for where brokers of 4.4 no longer have them."""
+    jar = folder / "moved.jar"
+    clients = kafka_jars.ensure("4.3.1-mirror-client") / "kafka-clients-4.3.1.jar"
+    with zipfile.ZipFile(clients) as source, zipfile.ZipFile(jar, "w") as target:
+        for name in source.namelist():
+            if re.match(r"org/apache/kafka/common/utils/(Exit|KafkaThread|LogContext)\b", name):
+                target.writestr(name, source.read(name))
+    return jar
+
+
 def properties(version: str, folder: Path) -> dict[str, str | int | bool]:
     """A broker that keeps segments in a folder, looks after them several times a second, and reads them slowly."""
     jars = sorted(kafka_jars.ensure(STORAGES[version]).glob("*.jar"))
+    if version == NEWEST:
+        jars.append(moved_classes(folder.parent))
     return {
         "remote.log.storage.system.enable": True,
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
