@@ -490,7 +490,7 @@ def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     if "refresh.topics.interval.seconds" in values:
         yield "topology.refresh_interval", f"{values['refresh.topics.interval.seconds']}s"
     if values.get("sync.topic.configs.enabled", "true").lower() == "false":
-        yield "topology.on_source_drift", "ignore"
+        yield "topology.on_source_drift", "note"
     if values.get("sync.topic.acls.enabled", "true").lower() == "false":
         yield "acls.policy", "skip"
     else:

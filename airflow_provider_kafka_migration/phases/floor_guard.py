@@ -270,7 +270,7 @@ def _check_again(record: MigrationRecord, target: Cluster, document: OffsetMapDo
 def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> list[Bypass]:
     """Check that the source still ends at the cutover's boundary.
 
-    :returns: producers that wrote beyond it, with ``on_bypass: continue``.
+    :returns: producers that wrote beyond it, with ``on_bypass: note``.
     :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:

@@ -127,10 +127,10 @@ def _promotion_freeze(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _deletion(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a policy that only a mirror can carry out."""
-    if _section(sections, "topology").on_topic_deleted == "delete" and _section(sections, "kind") != "mirror":
+    if _section(sections, "topology").on_topic_deleted == "repair" and _section(sections, "kind") != "mirror":
         yield (
             "topology.on_topic_deleted",
-            "delete is for mirrors (kind: mirror): a migration never deletes what it copied",
+            "repair is for mirrors (kind: mirror): a migration never deletes what it copied",
         )
 
 
@@ -147,12 +147,12 @@ def _early_sync(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 def _deleted_groups(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a policy for deleted groups that nothing carries out, or that would not wait between two looks."""
     section = _section(sections, "groups")
-    if section.on_deleted != "delete":
+    if section.on_deleted != "repair":
         return
     if _section(sections, "kind") != "mirror":
-        yield "groups.on_deleted", "delete is for mirrors (kind: mirror): a migration never deletes a group"
+        yield "groups.on_deleted", "repair is for mirrors (kind: mirror): a migration never deletes a group"
     elif not _section(sections, "mirror").sync_groups:
-        yield "groups.on_deleted", "delete has no effect with mirror.sync_groups: false, which writes no groups"
+        yield "groups.on_deleted", "repair has no effect with mirror.sync_groups: false, which writes no groups"
     if section.deleted_after < timedelta(seconds=1):
         yield "groups.deleted_after", "at least 1s: two looks at the same moment are one"
 
@@ -330,7 +330,7 @@ def _adopt_keys(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             yield "adopt.migration_id", f"from: {adopt.from_} needs the migration whose end is the boundary"
     elif adopt.migration_id:
         yield "adopt.migration_id", f"has no effect with from: {adopt.from_}"
-    if adopt.from_ != "mirror" and adopt.on_diverged != "fail":
+    if adopt.from_ != "mirror" and adopt.on_diverged != "stop":
         yield "adopt.on_diverged", f"has no effect with from: {adopt.from_}"
     for key in ("mirrormaker2", "redpanda_migrator"):
         if adopt.from_ != key and _differs(adopt, key, from_=adopt.from_):
@@ -359,10 +359,10 @@ def _mirror_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         return
     offsets = _section(sections, "offsets")
     for key in ("on_overtaken_tombstones", "on_source_truncation"):
-        if getattr(offsets, key) == "recopy":
+        if getattr(offsets, key) == "repair":
             yield (
                 f"offsets.{key}",
-                "recopy deletes target topics: a mirror never does that by itself. Delete the remote topic once its "
+                "repair deletes target topics: a mirror never does that by itself. Delete the remote topic once its "
                 "consumers agree, then pause and resume the mirror: it copies the topic again",
             )
 
@@ -374,10 +374,10 @@ def _adopt_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield "mirror.start", "latest contradicts adopt: a partition that is taken over goes on where its copy ended"
     offsets = _section(sections, "offsets")
     for key in ("on_overtaken_tombstones", "on_source_truncation"):
-        if getattr(offsets, key) == "recopy":
-            yield f"offsets.{key}", "recopy deletes target topics: not with adopt, whose topics have content of others"
-    if offsets.on_foreign_writer == "transactional":
-        yield "offsets.on_foreign_writer", "transactional contradicts adopt: nobody else may write to adopted topics"
+        if getattr(offsets, key) == "repair":
+            yield f"offsets.{key}", "repair deletes target topics: not with adopt, whose topics have content of others"
+    if offsets.on_foreign_writer == "note":
+        yield "offsets.on_foreign_writer", "note contradicts adopt: nobody else may write to adopted topics"
     if offsets.mode == "transactional":
         yield "offsets.mode", "transactional contradicts adopt: positions of adopted partitions are log ends"
     for index, item in enumerate(offsets.by_topic):

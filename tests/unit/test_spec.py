@@ -101,9 +101,9 @@ ADOPT_CONFLICTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {},
         "adopt.mirrormaker2.prefix",
     ),
-    ({"from": "comparison"}, {"offsets": {"on_source_truncation": "recopy"}}, "offsets.on_source_truncation"),
-    ({"from": "comparison"}, {"offsets": {"on_overtaken_tombstones": "recopy"}}, "offsets.on_overtaken_tombstones"),
-    ({"from": "comparison"}, {"offsets": {"on_foreign_writer": "transactional"}}, "offsets.on_foreign_writer"),
+    ({"from": "comparison"}, {"offsets": {"on_source_truncation": "repair"}}, "offsets.on_source_truncation"),
+    ({"from": "comparison"}, {"offsets": {"on_overtaken_tombstones": "repair"}}, "offsets.on_overtaken_tombstones"),
+    ({"from": "comparison"}, {"offsets": {"on_foreign_writer": "note"}}, "offsets.on_foreign_writer"),
     ({"from": "comparison"}, {"offsets": {"mode": "transactional"}}, "offsets.mode"),
     (
         {"from": "comparison"},
@@ -144,8 +144,8 @@ MIRROR: dict[str, Any] = {"kind": "mirror", "mirror": {"source_alias": "A", "tar
 def test_groups_are_deleted_by_mirrors_that_follow_them_only(
     others: dict[str, Any], groups: dict[str, Any], path: str
 ) -> None:
-    assert set(mistakes(minimal(groups={"on_deleted": "delete", **groups}, **others))) == {path}
-    assert parse_spec(minimal(groups={"on_deleted": "delete"}, **MIRROR)).groups.on_deleted == "delete"
+    assert set(mistakes(minimal(groups={"on_deleted": "repair", **groups}, **others))) == {path}
+    assert parse_spec(minimal(groups={"on_deleted": "repair"}, **MIRROR)).groups.on_deleted == "repair"
 
 
 def test_wrong_keys_of_adopt_are_named_with_its_conflicts() -> None:

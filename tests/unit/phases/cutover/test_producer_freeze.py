@@ -305,16 +305,16 @@ def test_a_producer_that_stops_soon_is_waited_for(worlds: Worlds) -> None:
     assert not verified(world)["bypasses"]
 
 
-def test_with_wait_the_limit_ends_the_patience(worlds: Worlds) -> None:
-    world = worlds.at(FREEZE, cutover={"freeze": "acl", "on_bypass": "wait"})
+def test_a_longer_window_waits_longer_for_a_producer_and_the_limit_ends_it(worlds: Worlds) -> None:
+    world = worlds.at(FREEZE, cutover={"freeze": "acl", "freeze_stable_window": "90s"})
     keep_writing(world)
     with pytest.raises(FreezeFailed, match="longer than max_producer_freeze"):
         world.run(FREEZE)
     assert_lifted(world)
 
 
-def test_with_continue_the_writer_is_in_the_result(worlds: Worlds) -> None:
-    world = worlds.at(FREEZE, cutover={"freeze": "acl", "on_bypass": "continue"})
+def test_with_note_the_writer_is_in_the_result(worlds: Worlds) -> None:
+    world = worlds.at(FREEZE, cutover={"freeze": "acl", "on_bypass": "note"})
     keep_writing(world)
     world.run(FREEZE)
     (bypass,) = verified(world)["bypasses"]
