@@ -53,10 +53,15 @@ _NAMED_INSIDE = re.compile(
 )
 #: Only with a password: ``abfss://container@account`` is an ordinary location.
 _LOGIN_INSIDE = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/?#@:]*:[^\s/?#@]+@")
-_KEY = re.compile(
-    r"(?:[0-9A-Fa-f]{64}){1,2}|[\w+/-]{43}=|[\w+/-]{86}==|(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])(?:[\w+/-]{43}|[\w+/-]{86})",
-    re.ASCII,
-)
+_KEY = re.compile(r"(?:[0-9A-Fa-f]{64}){1,2}|[\w+/-]{43}=|[\w+/-]{86}==", re.ASCII)
+#: Without padding it may be a path or a name of that length, too.
+_KEY_OR_PATH = re.compile(r"[\w+/-]{43}|[\w+/-]{86}", re.ASCII)
+#: Places where letters of one case, or digits, follow another kind: 32 random bytes in base64 have about 25,
+#: and names of that length, which are made of words, less than half of that.
+_CHANGE = re.compile(r"(?=[a-z][A-Z0-9]|[A-Z][a-z0-9]|[0-9][A-Za-z])")
+_MOST_CHANGES_OF_A_NAME = 12 / 43
+#: Schemes whose names may have an @; a login has a colon before it.
+_NAMES_WITH_AT = re.compile(r"(?:file|secretsmanager|ssm|gcp-sm|vault):[^\s:@]*@\S*")
 _ADDRESS = re.compile(r"(?i)https?://\S*")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
@@ -113,7 +118,8 @@ def in_webhook(path: str, address: str | None) -> Iterator[Finding]:
 
 def in_connection(path: str, value: str | None) -> Iterator[Finding]:
     """Check the name of a connection: the address and the login belong into the connection, not into the spec."""
-    if value and ("://" in value or "@" in value or _looks_secret(value) or is_key(value)):
+    has_login = value is not None and "@" in value and not _NAMES_WITH_AT.fullmatch(value)
+    if value and ("://" in value or has_login or _looks_secret(value) or is_key(value)):
         # The value may be the secret itself, so the reason does not repeat it.
         yield (
             path,
@@ -130,7 +136,10 @@ def in_secret(path: str, value: str | None) -> Iterator[Finding]:
 
 def is_key(text: str) -> bool:
     """Return whether a text, or what follows its scheme, has the form of a key: 32 or 64 bytes in hex or base64."""
-    return _KEY.fullmatch(text.partition(":")[2] or text) is not None
+    bare = text.partition(":")[2] or text
+    if _KEY_OR_PATH.fullmatch(bare):
+        return len(_CHANGE.findall(bare)) > _MOST_CHANGES_OF_A_NAME * len(bare)
+    return _KEY.fullmatch(bare) is not None
 
 
 def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:

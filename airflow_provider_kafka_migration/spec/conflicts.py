@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.spec import mirror
+from airflow_provider_kafka_migration.spec.unmeant import unmeant
 
 #: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -425,8 +426,14 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)
 
 
+def _unmeant(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find values that are valid, and that nobody means."""
+    for name, section in sections.items():
+        yield from unmeant(name, section.model if isinstance(section, ValidKeys) else section)
+
+
 #: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
 _SINCE_ACCEPTED = (
     *(_mirror_and_copy, _promotion_freeze, _refuse_with_iam),
-    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets),
+    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets, _unmeant),
 )
