@@ -25,6 +25,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 FAULTS ?= 300
 FAULTS_ON_THREE ?= 60
 SEED ?=
+ROOM ?=
 # Of `make soak`: the parts to run, all without it; `help` lists them.
 PART ?=
 
@@ -132,6 +133,14 @@ lint: env ## ruff, mypy, import-linter, strict build of the docs
 format: env ## Let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.PHONY: mutants
+mutants: env ## Deliberate bugs, and which unit test finds each (ROOM=freeze: those of one file of tests/mutants)
+	@$(BIN)/python scripts/mutants.py --room "$(ROOM)"
+
+.PHONY: walk
+walk: env ## Follow a function's calls through the folders of the package: FROM=phases.final_drain:run
+	@$(BIN)/python scripts/walk.py $(FROM)
 
 .PHONY: docs
 docs: env ## Build the documentation into build/site

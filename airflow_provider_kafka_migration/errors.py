@@ -159,18 +159,6 @@ class NamingPolicyUnusable(Terminal):
     """The class that names a mirror's topics cannot be imported, or lacks a method."""
 
 
-class AdminClassUnusable(Terminal):
-    """The class that changes topics and ACLs cannot be imported or made, or lacks a method."""
-
-
-class AdminClassFailed(Transient):
-    """The class that changes topics and ACLs has raised an error, and the cluster does not show the change."""
-
-
-class ChangeNotSeen(Transient):
-    """The class that changes topics and ACLs has accepted a change, and the cluster does not show it in time."""
-
-
 class RequestRefused(Terminal):
     """The holder of a mirror turned down what a person asked of it, or another request came after it."""
 
@@ -326,6 +314,10 @@ class FreezeFailed(Terminal):
 
 class FreezeUnconfirmed(Transient):
     """The freeze webhook has not confirmed that producers stay stopped; we call it again while the freeze lasts."""
+
+
+class StateUnusable(Terminal):
+    """The file in which a freeze receiver keeps its state cannot be read or written, or another process uses it."""
 
 
 class StillFrozen(Transient):

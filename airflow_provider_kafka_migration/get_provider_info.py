@@ -24,6 +24,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.freeze_limit",
                     f"{_PACKAGE}.operators.mirror",
                     f"{_PACKAGE}.operators.mirror_verify",
+                    f"{_PACKAGE}.operators.next_run",
                     f"{_PACKAGE}.operators.way_back",
                 ],
             }
@@ -156,10 +157,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "object_url_template": {
         "description": "Address that opens an object in a browser; {uri}, {bucket} and {key} are filled in. "
-        "The links of the tasks use it.",
+        "The links of the tasks use it. Empty: AWS's console for objects on AWS, and no links for other stores.",
         "version_added": "0.1.0",
         "type": "string",
-        "example": "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}",
-        "default": "https://s3.console.aws.amazon.com/s3/object/{{bucket}}?prefix={{key}}",
+        "example": "https://minio.example/browser/{bucket}/{key}",
+        "default": "",
     },
 }

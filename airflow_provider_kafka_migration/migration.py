@@ -63,7 +63,6 @@ from airflow_provider_kafka_migration.record.context import (
     PhaseContext,
     PhaseResult,
     Progress,
-    forwarding_of,
 )
 from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, FreezeAttempt, lifted_resume
 from airflow_provider_kafka_migration.references import Resolver
@@ -277,11 +276,19 @@ class Migration:
         :raises IllegalTransition: the migration does not exist.
         :raises ClaimHeld: another owner holds it.
         """
+        return self._open_journal_alone()
+
+    @property
+    def abandoning_context(self) -> PhaseContext:
+        """The same for whoever abandons: a promoted mirror is held again, and its journal takes entries for that."""
+        return self._open_journal_alone(reopen=True)
+
+    def _open_journal_alone(self, *, reopen: bool = False) -> PhaseContext:
         if "context" in self.__dict__:
             return self.context
         if self._journal_alone is None:
             journal = self._existing_journal()
-            journal.claim(self.owner, takeover=self._takeover)
+            journal.claim(self.owner, takeover=self._takeover, reopen=reopen)
             publish_claim(self.journal_store, self.spec.migration_id, journal.generation, str(self.owner))
             self._journal_alone = journal
         return self._context_of(self._journal_alone)
@@ -324,7 +331,7 @@ class Migration:
         def config() -> ClientConfig:
             return ClientConfig.from_librdkafka(self._resolver.mapping(section.conn_id), role)
 
-        made = KnownCluster(role, config, ids.get(f"{role}_cluster_id", ""), forwarding_of(section))
+        made = KnownCluster(role, config, ids.get(f"{role}_cluster_id", ""))
         self._known_clusters.append(made)
         return made
 
@@ -569,7 +576,7 @@ class Migration:
             # Check before claiming: a refused rollback must not take the migration from its holder.
             try:
                 self._check_end(row, str(options.get("code", "")))
-                return self.journal_context
+                return self._open_journal_alone(reopen=row.id == "abandon")
             except JournalTampered as error:
                 error.add_next_step(f"if producers are stopped: {freeze_limit.by_hand_without_journal(self.spec)}")
                 raise
@@ -619,7 +626,7 @@ class Migration:
             details = {"decision": "abort" if tip is State.ROLLED_BACK else "approve"}
             return PhaseResult(row.id, summary, details, already_done=True)
         # What watches the freeze is needed until the end: it frees producers, as a rollback does.
-        if row.id not in ("rollback", "abandon", "cutover.freeze_limit"):
+        if row.id not in ("rollback", "abandon") and not row.keeps_trying:
             rolling_back.check_not_begun(journal, self.spec, row.id)
         return done_before(row, journal)
 

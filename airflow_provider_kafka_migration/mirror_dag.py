@@ -6,6 +6,7 @@ And the DAGs that compare them: each in a run of its own, beside the mirror.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from airflow.sdk import DAG
 
 from airflow_provider_kafka_migration.dag_parts.kinds import DagKind
 from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
-from airflow_provider_kafka_migration.mirror_table import BEFORE, FREEZE_LIMIT, MIRROR_PHASE, VERIFY
-from airflow_provider_kafka_migration.operators.mirror import OPERATORS
+from airflow_provider_kafka_migration.mirror_table import BEFORE, FREEZE_LIMIT, MIRROR_PHASE, NEXT_RUN, VERIFY
+from airflow_provider_kafka_migration.operators import mirror
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
+from airflow_provider_kafka_migration.operators.next_run import KafkaMirrorNextRunOperator
 from airflow_provider_kafka_migration.provider.params import mirror_params, run_params, verify_params
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.spec.load import read_yaml
@@ -27,6 +29,13 @@ TAGS = ("kafka", "kafka-mirror")
 
 #: The line of tasks. :data:`~.mirror_table.FREEZE_LIMIT` runs beside the last one.
 ROWS = (*BEFORE, MIRROR_PHASE)
+#: Classes by the id of their row.
+OPERATORS: Mapping[str, Any] = {**mirror.OPERATORS, NEXT_RUN.id: KafkaMirrorNextRunOperator}
+
+#: How long one run mirrors. Its log, its rows and the version of its code are never older than this.
+RUN_FOR = timedelta(days=1)
+#: The tasks before ``mirror`` take a minute in each run, and meanwhile a driver in client mode does not copy.
+LEAST_RUN_FOR = timedelta(hours=1)
 
 DAG_DOC = f"""\
 Mirrors a Kafka cluster to another one, until somebody tells it to stop: topics, records, offsets and consumer groups.
@@ -35,8 +44,9 @@ Mirrors a Kafka cluster to another one, until somebody tells it to stop: topics,
 {" -> ".join(row.id for row in ROWS)}
 ```
 
-**One run is one mirror, and it runs for as long as the mirror does.** People ask for something else from any machine
-that reaches the storage; the task `mirror` does it and journals who asked:
+**A mirror is a chain of runs.** After its time (a day) a run ends well, and `next_run` starts the next one with the
+same Params; to the journal they are one owner, and a detached Spark job runs on meanwhile. People ask for something
+else from any machine that reaches the storage; the task `mirror` does it and journals who asked:
 
 | `kafka-migration mirror ...` | the task `mirror` |
 |---|---|
@@ -53,7 +63,7 @@ failure that may pass is tried again without an end: *up for retry* means that a
 away for ten minutes or more. The last log line of a red task names what failed, where, and what to do next.
 """
 
-TASK_DOCS: dict[str, str] = {row.id: row.doc for row in (*ROWS, FREEZE_LIMIT)}
+TASK_DOCS: dict[str, str] = {row.id: row.doc for row in (*ROWS, NEXT_RUN, FREEZE_LIMIT)}
 
 _KIND = DagKind(
     generic_id=GENERIC_DAG_ID,
@@ -70,6 +80,7 @@ def build_mirror_dag(
     spec: MigrationSpec | Mapping[str, Any] | None = None,
     *,
     dag_id: str | None = None,
+    run_for: timedelta | None = RUN_FOR,
     task_args: TaskArgs | None = None,
     **dag_args: Any,
 ) -> DAG:
@@ -79,29 +90,41 @@ def build_mirror_dag(
 
     :param spec: a spec with ``kind: mirror``.
     :param dag_id: default ``kafka_mirror``, or ``kafka_mirror_<migration_id>``.
+    :param run_for: how long one run mirrors before the next one goes on; at least an hour. None: one run mirrors for
+        ever, and ``airflow db clean`` has to spare it.
     :param task_args: additional operator arguments by task id, as in :func:`~.dag.build_migration_dag`.
     :param dag_args: arguments of ``DAG``; they override the defaults here. ``schedule="@once"`` starts the mirror as
         soon as its DAG is unpaused.
     :raises SpecInvalid: with every mistake of the spec, or because it is one of a migration.
-    :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself.
+    :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself; or
+        ``run_for`` is too short.
     """
+    if run_for is not None and run_for < LEAST_RUN_FOR:
+        raise ValueError(f"run_for is {run_for}, but a run has to mirror for at least {LEAST_RUN_FOR}")
     parsed = _parsed(spec)
     plain = None if parsed is None else parsed.model_dump(mode="json", exclude_unset=True)
     with DAG(**_KIND.dag_args(plain, dag_id, dag_args)) as dag:
         tasks = TaskMaker(
-            plain, task_args or {}, dag_args.get("default_args") or {}, docs=TASK_DOCS, operators=OPERATORS
+            plain,
+            task_args or {},
+            dag_args.get("default_args") or {},
+            docs=TASK_DOCS,
+            operators=OPERATORS,
         )
         above = None
         for row in ROWS:
             # The generic DAG has one structure for all its mirrors.
             if row.id == "schemas" and parsed is not None and not parsed.schemas.configured:
                 continue
-            task = tasks.phase(row)
+            own = {"run_for": run_for} if row is MIRROR_PHASE else {}
+            task = tasks.phase(row, None, **own)
             if above is not None:
                 above >> task
             above = task
         if parsed is None or parsed.freezes_promotion:
-            dag.get_task(FREEZE_LIMIT.after) >> tasks.phase(FREEZE_LIMIT)
+            dag.get_task(FREEZE_LIMIT.after) >> tasks.phase(FREEZE_LIMIT, run_for=run_for)
+        if run_for is not None:
+            dag.get_task(MIRROR_PHASE.id) >> tasks.phase(NEXT_RUN)
         tasks.check_task_args()
     return dag
 

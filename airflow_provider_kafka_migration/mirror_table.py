@@ -16,7 +16,7 @@ BEFORE: tuple[Phase, ...] = (
     PHASES["topology_copy"],
     # A mirror has no cutover: schemas are brought over before the first record, and followed while it runs.
     replace(PHASES["schemas"], done_past=State.SEED),
-    replace(PHASES["seed"], done_past=State.SEED, for_ever=True),
+    replace(PHASES["seed"], done_past=State.SEED),
 )
 
 MIRROR_PHASE = Phase(
@@ -48,10 +48,28 @@ FREEZE_LIMIT = Phase(
     keeps_trying=True,
 )
 
+NEXT_RUN = Phase(
+    "next_run",
+    "Starts the next run of this DAG when the time of this one is over, with the same Params; the mirror goes on "
+    "there. After a promotion or an end it does nothing.\n\n**Red?** Airflow could not start a run of this DAG; the "
+    "last log line says why. Clear it after correcting. Meanwhile a detached Spark job copies on, and nothing is lost.",
+    for_ever=True,
+    fails_migration=False,
+)
+
 FINISH = Phase(
     "finish",
     "Ends a mirror, or promotes its target although the source is gone: needs the journal and the target only.",
     "mirrors.finish:run",
+    fails_migration=False,
+    needs_journal_only=True,
+)
+
+ABANDON = Phase(
+    "abandon",
+    "Frees the producers of the source after a planned promotion, as long as no client has written to the target, and "
+    "ends the mirror: `kafka-migration mirror abandon`.",
+    "mirrors.abandon:run",
     fails_migration=False,
     needs_journal_only=True,
 )
@@ -71,5 +89,5 @@ VERIFY = Phase(
 #: Rows by id, of each kind of spec.
 TABLES: Mapping[str, Mapping[str, Phase]] = {
     "migration": PHASES,
-    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FREEZE_LIMIT, FINISH, VERIFY)},
+    "mirror": {row.id: row for row in (*BEFORE, MIRROR_PHASE, FREEZE_LIMIT, FINISH, ABANDON, VERIFY)},
 }

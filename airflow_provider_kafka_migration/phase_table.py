@@ -55,7 +55,7 @@ class Phase:
         a tail that has failed.
     :param event: notification that the task sends when it has succeeded.
     :param reports_trouble: the task notifies people about partitions that cannot be copied.
-    :param for_ever: Airflow retries the task without an end: it outlives the bad days of its clusters.
+    :param for_ever: Airflow retries the task without an end: it outlives the bad days of its clusters and workers.
     :param keeps_trying: the same, soon after each other, because producers are frozen until it succeeds.
     """
 
@@ -196,6 +196,7 @@ ROWS: tuple[Phase, ...] = (
         "seed:run",
         state=State.SEED,
         reports_trouble=True,
+        for_ever=True,
     ),
     Phase(
         "tail",
@@ -206,6 +207,7 @@ ROWS: tuple[Phase, ...] = (
         state=State.TAIL,
         place=Place.ASIDE,
         reports_trouble=True,
+        for_ever=True,
     ),
     Phase(
         "drain_ready",
@@ -311,6 +313,7 @@ ROWS: tuple[Phase, ...] = (
         "`approve_client_switch` itself makes the last sync.",
         "groups:sync_until_switch",
         place=Place.ASIDE,
+        for_ever=True,
         fails_migration=False,
     ),
     Phase(

@@ -55,6 +55,9 @@ FORWARD: tuple[State, ...] = (
 #: States that no other state follows.
 TERMINAL: frozenset[State] = frozenset({State.FINALIZED, State.ROLLED_BACK, State.PROMOTED, State.ENDED})
 
+#: Of these, the states whose journal may be opened again, so that people can abandon what was promoted.
+REOPENED: frozenset[State] = frozenset({State.PROMOTED})
+
 #: States in which the migration waits for a person (CLI exit code 10).
 WAITING: frozenset[State] = frozenset({State.DRAIN_READY, State.AWAITING_CLIENT_SWITCH, State.PAUSED})
 
@@ -62,7 +65,9 @@ WAITING: frozenset[State] = frozenset({State.DRAIN_READY, State.AWAITING_CLIENT_
 ROLLBACK_FROM: tuple[State, ...] = FORWARD[:6]
 
 #: States in which it can be abandoned, which ends it as rolled back, too: clients were told to switch, and none has.
+#: A mirror is abandoned once the step ``promoted`` is journaled, and ends as ended.
 ABANDON_FROM: tuple[State, ...] = (State.CUTOVER, State.AWAITING_CLIENT_SWITCH)
+ABANDON_MIRROR_FROM: tuple[State, ...] = (State.TAIL, State.PAUSED, State.PROMOTED)
 
 #: Deliberate backward transitions: "not yet" at the approval, and a freeze that lasted too long and was lifted.
 BACKWARD: frozenset[tuple[State, State]] = frozenset({(State.DRAIN_READY, State.TAIL), (State.CUTOVER, State.TAIL)})
@@ -113,7 +118,7 @@ MIRROR = Course(
     "mirror",
     _MIRROR_PATH,
     frozenset({(State.TAIL, State.PAUSED), (State.PAUSED, State.TAIL)}),
-    {State.PROMOTED: (State.TAIL, State.PAUSED), State.ENDED: (*_MIRROR_PATH, State.PAUSED)},
+    {State.PROMOTED: (State.TAIL, State.PAUSED), State.ENDED: (*_MIRROR_PATH, State.PAUSED, State.PROMOTED)},
 )
 
 COURSES: Mapping[str, Course] = {course.kind: course for course in (MIGRATION, MIRROR)}
@@ -191,13 +196,16 @@ def preceding(state: State) -> State | None:
 def allowed(source: State, to: State, *, failed_in: State | None = None, course: Course = MIGRATION) -> bool:
     """Return whether an entry ``source -> to`` may be written.
 
-    ``source == to`` is a step inside a state: allowed everywhere except in a terminal state.
+    ``source == to`` is a step inside a state: allowed everywhere except in a terminal state. Of these, only a promoted
+    mirror may go on, to be abandoned: a claim made for that opens its journal again (:meth:`Journal.claim`).
 
     :param failed_in: for ``source == failed``: the state that failed, as :func:`walk_back` returns it.
         Without it only steps may follow ``failed``.
     :param course: the states of a migration, or of a mirror.
     """
-    if source in TERMINAL or not {source, to} <= course.states:
+    if source in TERMINAL - REOPENED or not {source, to} <= course.states:
+        return False
+    if source in REOPENED and to is State.FAILED:
         return False
     if source is to or to is State.FAILED:
         return True
@@ -217,7 +225,19 @@ def check_transition(
     """Raise :class:`IllegalTransition` with the reason, unless ``source -> to`` is :func:`allowed`."""
     if allowed(source, to, failed_in=failed_in, course=course):
         return
-    raise IllegalTransition(
+    raise illegal_transition(source, to, failed_in=failed_in, migration_id=migration_id, course=course)
+
+
+def illegal_transition(
+    source: State,
+    to: State,
+    *,
+    failed_in: State | None = None,
+    migration_id: str | None = None,
+    course: Course = MIGRATION,
+) -> IllegalTransition:
+    """Return the error for an entry ``source -> to``, with the reason and what is possible instead."""
+    return IllegalTransition(
         f"a {course.kind} in state {source} cannot go to {to}",
         where=Where(migration_id=migration_id, phase=source.value),
         next_step=_why_not(source, to, failed_in, course),

@@ -26,7 +26,10 @@ _LINE_CHARACTERS = 300
 _POLL_SECONDS = 1.0
 #: As long as a person would need; the harness also waits until Airflow is ready for an answer.
 _THINK_SECONDS = 3.0
-_RUN_SECONDS = 30 * 60.0
+#: A run that shows nothing new for so long has stopped; one that goes on may take as long as it needs.
+_STILL_SECONDS = 30 * 60.0
+#: After this time, people learn why it takes longer than the few minutes that were promised.
+_SLOW_SECONDS = 10 * 60.0
 _ANSWER_SECONDS = 60.0
 
 
@@ -98,7 +101,7 @@ class Run:
         """Trigger the DAG with these Params and follow the run until it has succeeded. Errors as :meth:`run`."""
         self.run_id = self._airflow.trigger(self._dag_id, dict(given), f"demo-{int(time.time())}")
         self._screen.say(f"Run {self.run_id} of DAG {self._dag_id}: {self.address}")
-        deadline = time.monotonic() + _RUN_SECONDS
+        patience = Patience()
         while True:
             states = self._airflow.task_states(self._dag_id, self.run_id)
             self._read_progress(states)
@@ -109,8 +112,11 @@ class Run:
             failed = [name for name, task in states.items() if task == "failed"]
             if failed or state == "failed":
                 raise HarnessError(self._story(failed))
-            if time.monotonic() > deadline:
-                raise HarnessError(waiting_story(states, self._progress))
+            why = patience.look((dict(states), dict(self._progress)), time.monotonic())
+            if why and patience.is_over:
+                raise HarnessError(waiting_story(why, states, self._progress))
+            if why:
+                self._screen.say(waiting_story(why, states, self._progress))
             if self._in_tail is not None and states.get(TAIL) == "running":
                 self._in_tail()
                 self._in_tail = None
@@ -167,16 +173,46 @@ class Run:
         return text
 
 
-def waiting_story(states: Mapping[str, str | None], progress: Mapping[str, str]) -> str:
-    """Say what a run that does not end waits for, and how busy the machine is: the usual reason."""
+class Patience:
+    """How long a run is waited for: as long as something moves."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._began_at = self._moved_at = time.monotonic()
+        self._is_told = False
+        #: Whether nothing has moved for half an hour.
+        self.is_over = False
+
+    def look(self, seen: object, now: float) -> str:
+        """Return a line for people when the run is over, and once when it turns out to be slow; empty otherwise.
+
+        :param seen: all that changes while the run goes on.
+        :param now: monotonic clock.
+        """
+        if seen != self._seen:
+            self._seen, self._moved_at = seen, now
+        if now - self._moved_at > _STILL_SECONDS:
+            self.is_over = True
+            return f"nothing has changed for {_STILL_SECONDS / 60:g} minutes; {_load()}"
+        if self._is_told or now - self._began_at <= _SLOW_SECONDS:
+            return ""
+        self._is_told = True
+        return f"the run is slow and goes on; {_load()}"
+
+
+def _load() -> str:
+    return f"the machine's load is {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+
+
+def waiting_story(why: str, states: Mapping[str, str | None], progress: Mapping[str, str]) -> str:
+    """Say what a run waits for."""
     over = ("success", "skipped", "upstream_failed", None, "")
     waiting = [
         f"  {name} ({state})" + (f": {progress[name]}" if progress.get(name) else "")
         for name, state in states.items()
         if state not in over
     ]
-    load = f"the machine's load is {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
-    return "\n".join([f"the run has not ended in {_RUN_SECONDS / 60:g} minutes; {load}; it waits for", *waiting])
+    return "\n".join([f"{why}; it waits for", *waiting])
 
 
 def log_story(task_id: str, log: str) -> str:

@@ -29,10 +29,10 @@ from airflow_provider_kafka_migration.dag_parts.tasks import operator_class
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.metrics.table import markdown
+from airflow_provider_kafka_migration.mirror_dag import OPERATORS as MIRROR_OPERATORS
 from airflow_provider_kafka_migration.mirror_dag import ROWS as MIRROR_ROWS
 from airflow_provider_kafka_migration.mirror_maker.properties import table
-from airflow_provider_kafka_migration.mirror_table import FREEZE_LIMIT, VERIFY
-from airflow_provider_kafka_migration.operators.mirror import OPERATORS as MIRROR_OPERATORS
+from airflow_provider_kafka_migration.mirror_table import FREEZE_LIMIT, NEXT_RUN, VERIFY
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.record import finding_codes
@@ -369,7 +369,7 @@ _VERIFY_END = "<!-- End of the task that compares mirrors. -->\n"
 def with_tasks(page: Path) -> str:
     """The page with the current tables of tasks between their marks."""
     text = _between(page, _BEGIN, _END, _tasks_table([(row, operator_class(row)) for row in phase_table.TASKS]))
-    mirrors = _tasks_table([(row, MIRROR_OPERATORS[row.id]) for row in (*MIRROR_ROWS, FREEZE_LIMIT)])
+    mirrors = _tasks_table([(row, MIRROR_OPERATORS[row.id]) for row in (*MIRROR_ROWS, NEXT_RUN, FREEZE_LIMIT)])
     text = _between(page, _MIRROR_BEGIN, _MIRROR_END, mirrors, text)
     return _between(page, _VERIFY_BEGIN, _VERIFY_END, _tasks_table([(VERIFY, KafkaMirrorVerifyOperator)]), text)
 

@@ -69,7 +69,6 @@ PARTS = {
         tuple(
             f"tests/integration/test_cli_{name}.py"
             for name in (
-                "admin_class",
                 "migration",
                 "split",
                 "transactional",

@@ -63,23 +63,13 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
     credentials = [item for plan in wanted for item in _credentials(context, plan)]
     context.journal.check_holds()
     created = []
-    # Users that exist, and were about to be created by a run that died before it could journal that.
-    died = created_access.creating_users(context.record)
-    for plan in plans:
-        if plan.action == "exists" and plan.name in died and plan.name not in done:
-            context.journal.step(steps.USER_CREATED, key=plan.name, details={"mechanisms": died[plan.name]})
-            created.append(plan.name)
-    mechanisms = {
-        plan.name: sorted(item.mechanism for item in credentials if item.name == plan.name) for plan in wanted
-    }
-    if wanted:
-        context.journal.step(steps.USERS_CREATING, details={"users": mechanisms})
-    for name, error in sorted(context.target.admin.create_scram_credentials(credentials).items()) if wanted else ():
+    if any(plan.action == "exists" for plan in plans):
+        created += created_access.adopt_users(context.record, context.target.admin.scram_users() or ())
+    for name, error in sorted(created_access.create_users(context.record, context.target, credentials).items()):
         if error is not None:
             _note(failures, "user", name, error)
-            continue
-        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": mechanisms[name]})
-        created.append(name)
+        else:
+            created.append(name)
     left = [Left(name=plan.name, reason=plan.reason) for plan in plans if plan.action == "report"]
     return {"users_created": created, "users_left": left}
 

@@ -1,15 +1,22 @@
 """ACLs, users and quotas that the migration itself has created on the target, according to the journal.
 
 Only these may be removed again when the source loses them. All are journaled before they are set: a crash in between
-leaves an intention, and its items did not exist before. Users are journaled after their creation, too.
+leaves an intention, and its items did not exist before. What the brokers refuse is journaled, too: if it is there
+later, others have made it. Users are also journaled after their creation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
+from airflow_provider_kafka_migration.kafka.admin.access import (
+    Acl,
+    NewScramCredential,
+    QuotaEntity,
+    ScramUser,
+    acl_row,
+)
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import ItemError, batches
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
@@ -17,14 +24,14 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 _PER_ENTRY = 200
 
+_K = TypeVar("_K")
 #: Entity and key of a quota value.
 QuotaKey = tuple[QuotaEntity, str]
 
 
 def _step_while_open(record: MigrationRecord, name: str, *, details: Mapping[str, Any], reason: str) -> None:
     """Journal a change, unless the migration has ended: then its journal is closed, and things are only taken away."""
-    state = record.journal.tip_state
-    if state is None or not state.is_terminal:
+    if not record.journal.is_closed:
         record.journal.step(name, details=details, reason=reason)
 
 
@@ -38,8 +45,19 @@ def create_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -
             details={"acls": [acl_row(acl) for acl in batch]},
             reason=f"{len(batch)} ACLs are created",
         )
-        results |= target.admin.create_acls(batch)
+        answers = target.admin.create_acls(batch)
+        results |= answers
+        if refused := _refused(answers):
+            rows = [acl_row(acl) for acl in sorted(refused)]
+            _step_while_open(
+                record, steps.ACLS_REMOVED, details={"acls": rows}, reason=f"{len(rows)} ACLs were refused"
+            )
     return results
+
+
+def _refused(answers: Mapping[_K, ItemError | None]) -> list[_K]:
+    """Return what was surely not made."""
+    return [item for item, error in answers.items() if error is not None and not error.is_unclear]
 
 
 def remove_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
@@ -71,9 +89,8 @@ def remove_users(record: MigrationRecord, target: Cluster, names: Iterable[str])
     created = created_users(record)
     wanted = [(name, mechanism) for name in sorted(names) for mechanism in created[name]]
     answers = target.admin.delete_scram_credentials(wanted) if wanted else {}
-    state = record.journal.tip_state
     for name, error in sorted(answers.items()):
-        if error is None and (state is None or not state.is_terminal):
+        if error is None and not record.journal.is_closed:
             record.journal.step(steps.USER_REMOVED, key=name)
     return answers
 
@@ -89,11 +106,60 @@ def created_users(record: MigrationRecord) -> dict[str, list[str]]:
     return found
 
 
-def creating_users(record: MigrationRecord) -> dict[str, list[str]]:
-    """Users that the migration was about to create, with their mechanisms; whether it has is not known."""
-    found: dict[str, list[str]] = {}
-    for entry in record.journal.steps(steps.USERS_CREATING):
-        found |= {str(name): [str(item) for item in names] for name, names in entry.details["users"].items()}
+def create_users(
+    record: MigrationRecord, target: Cluster, credentials: Sequence[NewScramCredential]
+) -> dict[str, ItemError | None]:
+    """Create users that the target does not have, journaled before and after."""
+    if not credentials:
+        return {}
+    wanted: dict[str, list[tuple[str, int]]] = {}
+    for item in sorted(credentials, key=lambda item: (item.name, item.mechanism)):
+        wanted.setdefault(item.name, []).append((item.mechanism, item.iterations))
+    mechanisms = {name: [mechanism for mechanism, _ in parts] for name, parts in wanted.items()}
+    record.journal.step(steps.USERS_CREATING, details={"users": mechanisms, "credentials": wanted})
+    answers = target.admin.create_scram_credentials(credentials)
+    refused = _refused(answers)
+    for name, error in sorted(answers.items()):
+        if error is None:
+            record.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": mechanisms[name]})
+        elif name in refused:
+            record.journal.step(steps.USER_REMOVED, key=name, reason=f"user {name} was refused: {error}")
+    return answers
+
+
+def adopt_users(record: MigrationRecord, there: Iterable[ScramUser]) -> list[str]:
+    """Journal users that a run has created and died before it could journal that; return their names, ascending.
+
+    A user with other credentials than those that were to be created is not the migration's.
+
+    :param there: the users that the target has.
+    """
+    begun = _begun_users(record)
+    found = []
+    for user in sorted(there, key=lambda user: user.name):
+        if user.name not in begun:
+            continue
+        mechanisms, credentials = begun[user.name]
+        if credentials is None or credentials == sorted(user.credentials):
+            record.journal.step(steps.USER_CREATED, key=user.name, details={"mechanisms": mechanisms})
+            found.append(user.name)
+    return found
+
+
+def _begun_users(record: MigrationRecord) -> dict[str, tuple[list[str], list[tuple[str, int]] | None]]:
+    """Users that the migration was about to create, with mechanisms and credentials; whether it has is not known.
+
+    Journals of former releases do not have the credentials.
+    """
+    found: dict[str, tuple[list[str], list[tuple[str, int]] | None]] = {}
+    for entry in record.journal.steps():
+        if entry.step == steps.USERS_CREATING:
+            known = entry.details.get("credentials", {})
+            for name, mechanisms in entry.details["users"].items():
+                parts = sorted((str(kind), int(count)) for kind, count in known[name]) if name in known else None
+                found[str(name)] = ([str(item) for item in mechanisms], parts)
+        elif entry.step in (steps.USER_CREATED, steps.USER_REMOVED) and entry.step_key is not None:
+            found.pop(entry.step_key, None)
     return found
 
 
@@ -117,10 +183,27 @@ def set_quotas(
         }
         for entity, values in changes.items()
     ]
+    ours = set_by_us(record)
     _step_while_open(
         record, steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set"
     )
-    return target.admin.alter_quotas(changes)
+    answers = target.admin.alter_quotas(changes)
+    refused = _refused(answers)
+    back = [_set_back(row, ours) for row, entity in zip(rows, changes, strict=True) if entity in refused]
+    if back:
+        reason = f"quotas of {len(back)} entities were refused"
+        _step_while_open(record, steps.QUOTAS_SETTING, details={"quotas": back}, reason=reason)
+    return answers
+
+
+def _set_back(row: Mapping[str, Any], ours: Mapping[QuotaKey, tuple[float, float | None]]) -> dict[str, Any]:
+    """Return the row of a change that was refused: the target has the values that it had.
+
+    :param ours: what the migration had set before the change.
+    """
+    entity = _entity(row["entity"])
+    before = {key: ours[entity, key][1] if (entity, key) in ours else value for key, value in row["before"].items()}
+    return {"entity": row["entity"], "values": row["before"], "before": before}
 
 
 def set_by_us(record: MigrationRecord) -> dict[QuotaKey, tuple[float, float | None]]:

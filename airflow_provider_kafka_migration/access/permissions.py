@@ -21,9 +21,6 @@ MAX_LITERALS = 100
 
 Side = Literal["source", "target"]
 
-#: Operations on topics that only a class of the user needs, where there is one (``target.admin_class``).
-BY_ADMIN_CLASS = frozenset({"ALTER", "ALTER_CONFIGS", "CREATE"})
-
 
 @dataclass(frozen=True, order=True)
 class Needed:
@@ -89,7 +86,7 @@ def _source(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
     yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE",), "partition sizes, ACLs, SCRAM users")
     if spec.quota_policy != "skip":
         yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE_CONFIGS",), "client quotas")
-    if spec.cutover.freeze == "acl" and spec.source.admin_class is None:
+    if spec.cutover.freeze == "acl":
         yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "cutover.freeze: acl")
     operations: tuple[str, ...] = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
     for pattern, name in patterns(spec.topics.include, [topic.name for topic in plan.topics]):
@@ -130,8 +127,6 @@ def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
         # Nothing is ever set on topics with the records of both clusters, or deleted from them.
         topic, why = ("ALTER", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "topics, records"
     scratch: tuple[str, ...] = ("CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
-    if spec.target.admin_class is not None:
-        topic, scratch = (tuple(item for item in items if item not in BY_ADMIN_CLASS) for items in (topic, scratch))
     for pattern, name in _target_topics(spec, plan):
         yield Needed("target", "TOPIC", pattern, name, topic, why)
     yield Needed("target", "TOPIC", "PREFIXED", SCRATCH_PREFIX, scratch, "the precheck's probe, removed afterwards")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from airflow_provider_kafka_migration.errors import TopologyRefused
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import deny_acls
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -61,7 +61,7 @@ def _without_freeze(record: MigrationRecord, acls: Iterable[Acl]) -> tuple[Acl, 
     """All bindings except the DENY ones that the migration itself created to stop producers; they stay after READY."""
     # They are journaled before they are created, so a journal read after the brokers knows all that the brokers listed.
     record.journal.refresh()
-    own = frozen.all_planned_acls(record)
+    own = deny_acls.all_planned_acls(record)
     return tuple(sorted(acl for acl in acls if acl not in own))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,8 +36,9 @@ from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
-#: Where a migration is after its cutover was abandoned.
-_ABANDONED = (State.TAIL, State.DRAIN_READY, State.ROLLED_BACK)
+#: Where a migration is that goes on after its cutover was abandoned.
+_NO_CUTOVER = (State.TAIL, State.DRAIN_READY)
+_ABANDONED = (*_NO_CUTOVER, State.ROLLED_BACK)
 
 _GONE = (
     "it is no longer on the source, as after producers are stopped by hand, and is still given on the target; "
@@ -185,6 +186,10 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
         results = created_access.create_acls(record, target, bindings)
     finally:
         _remove_if_abandoned(record, target, bindings)
+    # Whoever takes the grants of the former cutover back may have taken some of these meanwhile.
+    ours = created_access.created_acls(record)
+    taken = [acl for acl, error in results.items() if error is None and acl not in ours]
+    results |= created_access.create_acls(record, target, taken)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
     if failures:
         raise TopologyRefused(
@@ -218,24 +223,31 @@ def _remove_if_abandoned(record: MigrationRecord, target: Cluster, bindings: Seq
     )
 
 
-def take_back(record: MigrationRecord, target: Cluster) -> list[str]:
+def take_back(record: MigrationRecord, target: Cluster, *, only_in: Collection[State] | None = None) -> list[str]:
     """Remove the grants of a cutover that was abandoned. Idempotent; returns those that were removed, for people.
 
-    The caller knows that the cutover is abandoned, and holds the migration, unless it has ended.
+    The caller knows that the cutover is abandoned, and holds the migration, unless it has ended. If the next cutover
+    overtakes this call, what it has granted meanwhile is given again.
 
+    :param only_in: states in which no cutover goes on; None: none can begin any more.
     :raises TopologyRefused: some could not be removed; the error lists all.
+    :raises PhaseOver: the migration is in none of these states.
     :raises MigrationError: the target does not answer.
     """
-    if not _is_held_back(record.spec) or record.spec.kind == "mirror":
+    if not _is_held_back(record.spec):
         return []
-    # Until the switch nothing else of the migration lets anybody write.
+    # Until the switch, or the promotion, nothing else lets anybody write.
     bindings = sorted(acl for acl in created_access.created_acls(record) if grants_writing(acl))
-    if not bindings and record.write_grants() is None:
+    given = record.write_grants()
+    if not bindings and given is None:
         return []
-    state = record.journal.tip_state
-    is_over = state is not None and state.is_terminal
-    if not is_over:
-        record.journal.check_holds()
+    acls = [str(acl) for acl in bindings]
+    if not record.journal.is_closed:
+        record.journal.check_holds(only_in=only_in)
+        if given is not None:
+            # Before they are removed: a grant that is journaled later belongs to the next cutover.
+            reason = f"the cutover was abandoned: {len(acls)} write grants are removed"
+            record.journal.step(steps.WRITE_GRANTS_TAKEN_BACK, details={"acls": acls}, reason=reason, only_in=only_in)
     results = created_access.remove_acls(record, target, bindings)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
     if failures:
@@ -243,16 +255,20 @@ def take_back(record: MigrationRecord, target: Cluster) -> list[str]:
             f"{len(failures)} of {len(bindings)} write grants of an abandoned cutover are still on the target; the "
             f"first: {failures[0]['acl']}",
             where=record.where("cutover", cluster="target"),
-            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail "
-            "and the rollback try again",
+            next_step="grant the migration's principal Alter on the target cluster, or remove them by hand; the tail, "
+            "and whoever ends it, try again",
             details={"failures": failures},
         )
-    acls = [str(acl) for acl in bindings]
-    reason = f"the cutover was abandoned: {len(acls)} write grants are removed"
-    if is_over:
-        return acls
-    record.journal.step(steps.WRITE_GRANTS_TAKEN_BACK, details={"acls": acls}, reason=reason)
+    _give_again(record, target, bindings)
     return acls
+
+
+def _give_again(record: MigrationRecord, target: Cluster, removed: Sequence[Acl]) -> None:
+    """Create what the next cutover has granted while the same bindings of the former one were being removed."""
+    record.journal.refresh()
+    given = record.write_grants()
+    if given is not None:
+        created_access.create_acls(record, target, [acl for acl in removed if str(acl) in given.details["acls"]])
 
 
 def passes(spec: MigrationSpec) -> tuple[Callable[[PhaseContext], object], ...]:
@@ -264,8 +280,8 @@ def _take_back_in_tail(context: PhaseContext) -> None:
     record = context.record
     context.journal.refresh()
     attempt = record.freeze()
-    if context.journal.tip_state in (State.TAIL, State.DRAIN_READY) and (attempt is None or attempt.lifted):
-        take_back(record, context.target)
+    if context.journal.tip_state in _NO_CUTOVER and (attempt is None or attempt.lifted):
+        take_back(record, context.target, only_in=_NO_CUTOVER)
 
 
 def take_back_if_lifted(context: PhaseContext) -> list[str]:
@@ -278,7 +294,7 @@ def take_back_if_lifted(context: PhaseContext) -> list[str]:
         attempt = record.freeze()
         if attempt is None or attempt.ready or not (attempt.lifted or attempt.given_up):
             return []
-        return take_back(record, context.target)
+        return take_back(record, context.target, only_in=_NO_CUTOVER)
     except MigrationError as error:
         log.warning("The write grants of the lifted cutover are not taken back yet: %s", error)
         return []

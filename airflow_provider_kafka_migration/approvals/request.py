@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.documents.base import Document, canonical_
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
 from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.drift import take_over
-from airflow_provider_kafka_migration.freeze import fence, frozen, late_writes
+from airflow_provider_kafka_migration.freeze import deny_acls, fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations, read_offsets
 from airflow_provider_kafka_migration.jobs import tail_health, target_losses
@@ -222,7 +222,7 @@ def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) ->
     status = lags.check(record, source, target)
     previews = commit.preview(record, source, target)
     changes, former = handover.of(record), handover.former_freezes(record)
-    denials = frozen.count_denials(record, source)
+    denials = deny_acls.count_denials(record, source)
     return {
         "proof": _proof_so_far(record, status),
         "lag": lags.lag_by_topic(list(status.lags)),

@@ -8,7 +8,7 @@ from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
-from airflow_provider_kafka_migration.freeze.frozen import OwnPrincipal, deny_bindings, writing_principals
+from airflow_provider_kafka_migration.freeze.deny_acls import OwnPrincipal, deny_bindings, writing_principals
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
@@ -186,7 +186,7 @@ def _target_needs(operation: str, spec: MigrationSpec, plan: Plan) -> bool:
 
 def _changes_access(spec: MigrationSpec, plan: Plan) -> bool:
     """Whether ACLs or users are created on the target. ACLs that may not be listed do not mean "no ACLs"."""
-    copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka" and spec.target.admin_class is None
+    copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka"
     if copies and (_unknown(plan, "ACLs") or any(acl.action in ("create", "deferred") for acl in plan.acls)):
         return True
     return any(user.action == "create" for user in plan.users)
@@ -219,8 +219,6 @@ def _target_topics(spec: MigrationSpec, target: Cluster, plan: Plan) -> Iterator
     there = [topic for topic in plan.topics if topic.exists_on_target]
     names = [topic.target_name for topic in there if not topic.merged]
     wanted = dict.fromkeys(("ALTER_CONFIGS", "DELETE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it")
-    if spec.target.admin_class is not None:
-        del wanted["ALTER_CONFIGS"]
     yield from _topics(target, names, wanted)
     merged = [topic.target_name for topic in there if topic.merged]
     yield from _topics(target, merged, dict.fromkeys(("DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it"))

@@ -9,7 +9,7 @@ from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.checks.source import MARKER_BYTES, marker_count
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, ObjectExists, PermissionMissing
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import webhook_spec
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
@@ -259,6 +259,6 @@ def check_signing(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 def check_receiver(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Resolve the references in this process; the resolved values may be secrets and are never shown."""
     try:
-        frozen.check_receiver(context)
+        webhook_spec.check_receiver(context)
     except MigrationError as error:
         yield finding("B041", error.what, subject=error.where.path or "", fix=error.next_step)

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, answering, commands_in
+from airflow_provider_kafka_migration.cli.frame import (
+    Answer,
+    ExitCode,
+    JsonOption,
+    answering,
+    commands_in,
+    speak_of_mirror,
+)
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view, rollback_answer
 from airflow_provider_kafka_migration.cli.session import SpecArgument, person
+from airflow_provider_kafka_migration.record.rolling_back import abandon_command
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 if TYPE_CHECKING:
@@ -33,9 +41,18 @@ TargetUnreadOption = Annotated[
 AbandonReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal and the report.")]
 
 
+#: What else abandoning does, by kind of spec.
+_REST = {
+    "migration": "  the rest is undone as in a rollback; topics and data on the target stay, and nothing more is "
+    "copied to them",
+    "mirror": "  the mirror ends: write grants on the target are taken back; topics and data stay there, and nothing "
+    "more is copied to them",
+}
+
+
 @dataclass(frozen=True)
 class Abandonment:
-    """What the person who abandons a migration has typed."""
+    """What the person who abandons has typed."""
 
     code: str | None
     target_unread: bool
@@ -64,10 +81,12 @@ def abandon(
 
 
 def abandon_answer(spec: MigrationSpec, file: Path, given: Abandonment, *, quiet: bool) -> Answer:
-    """Show what abandoning would do, or do it; also for a way back, whose spec is derived."""
+    """Show what abandoning would do, or do it; also for a way back, whose spec is derived, and for a mirror."""
     from airflow_provider_kafka_migration.approvals import abandon, check
     from airflow_provider_kafka_migration.record import rolling_back
 
+    if spec.kind == "mirror":
+        speak_of_mirror()
     view = make_view(quiet=quiet)
     end_with_open_freeze(spec, file)
     opener = MigrationOpener(spec, view, takeover=given.takeover)
@@ -77,17 +96,17 @@ def abandon_answer(spec: MigrationSpec, file: Path, given: Abandonment, *, quiet
             is_open = not rolling_back.is_abandoned(context.journal)
             if is_open and given.code is None:
                 claim = context.journal.current_claim
-                # A run in Airflow waits for its own approval, so it holds the migration.
-                is_held = claim is not None and claim.owner.kind == "dag_run"
+                # A run in Airflow waits for its own approval, so it holds the migration; or has ended with a promotion.
+                is_held = claim is not None and claim.owner.kind == "dag_run" and not context.journal.is_closed
                 return _ask(spec, file, abandon.facts(context.record, context.target), takeover=is_held)
             if is_open:
                 # Before claiming: who may not abandon it does not take the migration from its holder.
                 check.check_abandon(context, _answer(context, given))
         if is_open:
-            held = migration.journal_context
+            held = migration.abandoning_context
             check.check_approval(held, _answer(held, given))
             if not abandon.is_decided(held.record):
-                migration.release("a second person has to abandon the migration, too")
+                migration.release(f"a second person has to abandon the {spec.kind}, too")
                 return _ask_the_second(spec, file, given.code or "")
         result = migration.run("abandon", reason=given.reason or f"abandoned by {person()}")
     return rollback_answer(spec, result)
@@ -119,24 +138,25 @@ def _ask(spec: MigrationSpec, file: Path, facts: dict[str, Any], *, takeover: bo
         f"[bold]Abandon[/] {escape(spec.migration_id)}: clients stay on the source. Producers are stopped there "
         f"({facts['method']}) since {facts['since']}",
         escape(f"  after it {facts['lifted']}"),
-        "  the rest is undone as in a rollback; topics and data on the target stay, and nothing more is copied to them",
-        *_target_lines(found),
+        _REST[spec.kind],
+        *_target_lines(found, spec),
         "  This cannot be undone.",
     ]
     if not found["late"]:
         options = (" --target-unread" if found["unchecked"] else "") + (" --takeover" if takeover else "")
-        command = commands_in(f"kafka-migration abandon {file} --approve {facts['code']}{options}")
+        command = commands_in(f"{abandon_command(spec, str(file))} --approve {facts['code']}{options}")
         lines.append(f"[yellow]waits for an operator[/]: {escape(command)}")
     data = {"migration_id": spec.migration_id, "waiting": {"approval": "abandon", **facts}}
     return Answer(data, lines, code=ExitCode.WAITS)
 
 
-def _target_lines(found: dict[str, Any]) -> list[str]:
+def _target_lines(found: dict[str, Any], spec: MigrationSpec) -> list[str]:
     if not found["late"] and not found["unchecked"]:
         return [f"  nobody has written to the target: its {found['partitions']} logs end where the copy has ended"]
     lines = [f"  [bold red]written on the target[/] {escape(f'{name}: {what}')}" for name, what in _some(found["late"])]
     if found["late"]:
-        lines.append("  so it cannot be abandoned: the source lacks these records. Complete the client switch")
+        forward = "Complete the client switch" if spec.kind == "migration" else "Let clients stay on the target"
+        lines.append(f"  so it cannot be abandoned: the source lacks these records. {forward}")
     lines += [f"  [bold red]not checked[/] {escape(f'{name}: {why}')}" for name, why in _some(found["unchecked"])]
     if found["unchecked"]:
         lines.append("  ask the clients' owners whether any has written there: that would be lost (--target-unread)")
@@ -148,9 +168,9 @@ def _some(rows: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _ask_the_second(spec: MigrationSpec, file: Path, code: str) -> Answer:
-    command = commands_in(f"kafka-migration abandon {file} --approve {code}")
+    command = commands_in(f"{abandon_command(spec, str(file))} --approve {code}")
     lines = [
-        f"[green]{escape(person())} abandons the migration[/]; a second person has to, too (approvals.second_users)",
+        f"[green]{escape(person())} abandons the {spec.kind}[/]; a second person has to, too (approvals.second_users)",
         f"[yellow]waits for an operator[/]: {escape(command)}",
     ]
     data = {"migration_id": spec.migration_id, "waiting": {"approval": "abandon", "second": True, "code": code}}

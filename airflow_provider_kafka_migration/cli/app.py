@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli import (
     abandon,
     executor_package,
+    freeze_receiver,
     inspect,
     migrate,
     mirror,
@@ -61,4 +62,5 @@ app.add_typer(inspect.offset_map_app, name="offset-map")
 app.add_typer(mirror.mirror_app, name="mirror")
 app.add_typer(translate.translate_app, name="translate")
 app.command()(executor_package.executor_package)
+app.command()(freeze_receiver.freeze_receiver)
 inspect.register(app)

@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.cli.migrate import (
     VerboseOption,
     make_view,
 )
+from airflow_provider_kafka_migration.cli.mirrors.abandon import abandon
 from airflow_provider_kafka_migration.cli.mirrors.fail_back import fail_back
 from airflow_provider_kafka_migration.cli.mirrors.hand_over import hand_over
 from airflow_provider_kafka_migration.cli.mirrors.import_properties import import_properties
@@ -67,6 +68,7 @@ mirror_app.command("plan")(plan)
 mirror_app.command("import")(import_properties)
 mirror_app.command("fail-back")(fail_back)
 mirror_app.command("hand-over")(hand_over)
+mirror_app.command("abandon")(abandon)
 mirror_app.command("verify")(verify)
 mirror_app.add_typer(translate_app, name="translate")
 

@@ -216,8 +216,12 @@ def mirror_steps(found: Status, seen: Look) -> list[str]:
         return ["`kafka-migration mirror plan FILE` shows what it will do; `kafka-migration mirror run FILE` starts it"]
     if found.state is State.PAUSED:
         return ["to let it go on: `kafka-migration mirror resume FILE`"]
+    if found.state is State.PROMOTED and found.freeze is not None and found.freeze.standing == "abandoned":
+        return []
     if found.state is State.PROMOTED:
         return ["to mirror back what clients write to the target: `kafka-migration mirror fail-back FILE`"]
+    if found.state.is_terminal and found.last is not None and found.last.details.get("abandoned"):
+        return [found.last.details["next"]]
     if found.state.is_terminal:
         return ["nothing: it has ended; a new mirror needs another migration_id"]
     if found.freeze is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,12 @@ from airflow_provider_kafka_migration.dag_parts.files import ReadSpecs, load_dag
 from airflow_provider_kafka_migration.dag_parts.tasks import default_args
 
 #: Generic DAGs: each run is another migration or mirror. The journal's claim separates two runs with the same id.
-GENERIC_ACTIVE_RUNS = 16
+#: Deferred runs cost nothing, and a run that has to wait for another one's end would wait for a day or for ever.
+GENERIC_ACTIVE_RUNS = 256
+
+#: A cleared task runs with the spec and the package of now, also where DAG bundles have versions (git): people change
+#: the spec and clear the task. Airflow 3.1 does not know it yet.
+_LATEST = {name: True for name in ("rerun_with_latest_version",) if name in inspect.signature(DAG).parameters}
 
 
 def dag_args(given: Mapping[str, Any], **own: Any) -> dict[str, Any]:
@@ -22,7 +28,7 @@ def dag_args(given: Mapping[str, Any], **own: Any) -> dict[str, Any]:
     :param given: the caller's; they override all others, and ``default_args`` are merged name by name.
     :param own: those of this DAG; by default it has no schedule.
     """
-    return {"schedule": None, "catchup": False, **own, **given, "default_args": default_args(given)}
+    return {"schedule": None, "catchup": False, **_LATEST, **own, **given, "default_args": default_args(given)}
 
 
 @dataclass(frozen=True)

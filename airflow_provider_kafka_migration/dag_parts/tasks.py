@@ -31,10 +31,16 @@ _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 
 #: Arguments that are lists of callables: the caller's are called in addition to ours.
 _LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
-#: Of a task that outlives its clusters' bad days. Each attempt has tried for long itself, so these are few.
-_FOR_EVER = {"retries": 1_000_000, "retry_delay": timedelta(seconds=30)}
+#: Of a task that outlives its clusters' bad days, and every worker: its attempts must not run out in weeks.
+_ENDLESS = {"retries": 1_000_000}
+_FOR_EVER = {
+    **_ENDLESS,
+    "retry_delay": timedelta(seconds=30),
+    "retry_exponential_backoff": 2,
+    "max_retry_delay": timedelta(minutes=5),
+}
 #: Of a task that lifts a freeze: while it fails, producers stay stopped.
-_KEEPS_TRYING = {**_FOR_EVER, "retry_delay": timedelta(seconds=10)}
+_KEEPS_TRYING = {**_ENDLESS, "retry_delay": timedelta(seconds=10)}
 
 #: Operator classes by the phase that they name.
 _OPERATORS: Mapping[str, Any] = {
@@ -91,17 +97,19 @@ class TaskMaker:
         self.made.append(full_id)
         return operator(task_id=task_id, **arguments)
 
-    def phase(self, row: Phase, group: TaskGroup | None = None) -> Any:
-        """Create the task of a row of the table."""
-        given: dict[str, Any] = _hurry() if row.is_urgent else {}
+    def phase(self, row: Phase, group: TaskGroup | None = None, **more: Any) -> Any:
+        """Create the task of a row of the table.
+
+        :param more: arguments that this DAG gives the task.
+        """
+        given: dict[str, Any] = {**more, **(_hurry() if row.is_urgent else {})}
         if row.event:
             given["on_success_callback"] = [self.notifier(row.event)]
         if row.reports_trouble:
             given["on_trouble"] = [self.notifier("trouble")]
-        if row.keeps_trying:
-            given |= {**_KEEPS_TRYING, "on_retry_callback": [self.notifier("failed", thins_out=True)]}
-        if row.for_ever:
-            given |= {**_FOR_EVER, "on_retry_callback": [self.notifier("failed")]}
+        if row.keeps_trying or row.for_ever:
+            given |= _KEEPS_TRYING if row.keeps_trying else _FOR_EVER
+            given["on_retry_callback"] = [self.notifier("failed", thins_out=True)]
         operator = self.operator_class(row)
         if operator is KafkaMigrationPhaseOperator:
             given["phase"] = row.id

@@ -79,7 +79,8 @@ class EngineRunner:
 
     :param make_job: builds what the engine needs.
     :param pump: shows progress until the block ends.
-    :param stop: waits so many seconds; returns True at once when the job has to be cancelled.
+    :param stop: waits so many seconds; returns True at once when the job has to be cancelled. What it raises ends the
+        wait, and a detached job runs on.
     """
 
     def __init__(

@@ -12,10 +12,11 @@ from nacl.signing import SigningKey
 
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, key_fingerprint, sign_bundle
 from airflow_provider_kafka_migration.documents.proof import Outcome
-from airflow_provider_kafka_migration.errors import EvidenceInvalid, ObjectExists, Terminal
+from airflow_provider_kafka_migration.errors import HANDS_OFF, EvidenceInvalid, ObjectExists, Terminal
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.pages import report
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.signing import load_signing_key
@@ -100,6 +101,23 @@ def publish(context: PhaseContext, outcome: Outcome) -> Published:
         retain_until=iso(retain_until),
         uri=f"{store.uri}/{context.key(ALIAS)}",
     )
+
+
+def sign_end(context: PhaseContext, outcome: Outcome) -> tuple[dict[str, Any], str]:
+    """Publish signed evidence of an end by people: (details for the journal, words for the summary).
+
+    What cannot be signed for good, for want of a key for example, keeps nobody from ending it.
+
+    :raises Transient: the evidence store does not answer; run the same again.
+    """
+    try:
+        published = publish(context, outcome).as_dict()
+    except HANDS_OFF:
+        raise
+    except Terminal as error:
+        return {"not_signed": error.as_dict()}, f"; this is NOT signed: {error.what}"
+    context.journal.step(steps.EVIDENCE_UPLOADED, details=published, reason=f"evidence {published['outcome']}")
+    return {"evidence": published}, f"; signed by {published['key_fingerprint']}: {published['uri']}"
 
 
 def attempt_name(now: datetime, outcome: Outcome, data: bytes) -> str:

@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen,
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.plain_secrets import shown_address
+from airflow_provider_kafka_migration.record import rolling_back
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -79,15 +80,17 @@ def instructions(
     else:
         how = _acl(acls) if method == "acl" else _MANUAL
     if abandoned:
+        task = "" if spec.kind == "mirror" else ", or the task abandon in Airflow,"
         return (
-            f"{how} The migration is abandoned, so nobody writes to the target. Run `kafka-migration abandon FILE`, or "
-            "the task abandon in Airflow, again: it tries once more"
+            f"{how} The {spec.kind} is abandoned, so nobody writes to the target. Run "
+            f"`{rolling_back.abandon_command(spec)}`{task} again: it tries once more"
         )
     if spec.kind == "mirror":
         return (
             f"{how} Do not do it if the journal has the step promoted, because clients may be on the target already; "
-            f"nor if the journal cannot be read. The mirror keeps trying while it runs, and so "
-            "does Airflow's freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can"
+            "nor if the journal cannot be read. The mirror keeps trying while it runs, and so does Airflow's "
+            "freeze_limit; `kafka-migration mirror resume FILE` also lifts the freeze as soon as it can. Once it is "
+            f"promoted, {words.MIRROR_WAY_OUT}"
         )
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "

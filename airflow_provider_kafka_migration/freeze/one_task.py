@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_kafka_migration.errors import Transient
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import frozen, stops
 from airflow_provider_kafka_migration.record import rolling_back
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
@@ -44,7 +44,7 @@ def wait_for_tail(
         if context.journal.working_state is not State.CUTOVER:
             return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {"ended": False})
         with frozen.lifting(context, attempt):
-            frozen.check_deadline(context.record, attempt)
+            stops.check_deadline(context.record, attempt)
             sleep(poll_seconds)
         context.journal.refresh()
     return PhaseResult(PHASE, "the tail has ended", {"ended": True})

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
-from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.state import REOPENED, TERMINAL, State
 
 
 class Standing(StrEnum):
@@ -27,7 +27,8 @@ class Standing(StrEnum):
     #: READY is journaled, but the last step of the cutover has not ended, or a promotion is not complete: the producers
     #: are not freed any more, unless people abandon it.
     READY = "ready"
-    #: Clients were told to switch, and nobody has acknowledged that yet.
+    #: Clients were told to switch, and nobody has acknowledged that yet. A promoted mirror stays so: nothing tells it
+    #: that they have.
     SWITCHING = "switching"
     #: It is abandoned, and the journal does not say that producers are free.
     ABANDONED = "abandoned"
@@ -43,11 +44,13 @@ class OpenFreeze:
     """A freeze that is not over.
 
     :param read_at: when the journal was read.
+    :param without_source: a mirror was promoted without its source, which nothing can take back.
     """
 
     attempt: FreezeAttempt
     standing: Standing
     read_at: datetime
+    without_source: bool = False
 
     @property
     def is_mirror(self) -> bool:
@@ -72,7 +75,7 @@ class OpenFreeze:
             "deadline": iso(attempt.deadline),
             "overdue": self.is_overdue,
             "without_deadline": attempt.held,
-            "go_on": go_on(file),
+            "go_on": None if self.is_mirror and self.standing is Standing.SWITCHING else go_on(file),
             "lift": self._abandon(file) if self.standing.is_behind_ready else lift(file),
             "text": self.lines(file),
         }
@@ -113,18 +116,14 @@ class OpenFreeze:
         ]
 
     def _abandon(self, file: str) -> str | None:
-        """Return the command that frees the producers from READY on; None: a promoted mirror has none."""
-        return None if self.is_mirror else f"kafka-migration abandon {file}"
+        """Return the command that frees the producers from READY on; None: there is none any more."""
+        if self.without_source:
+            return None
+        return f"kafka-migration {'mirror ' if self.is_mirror else ''}abandon {file}"
 
     def _lines_behind_ready(self, file: str) -> list[str]:
         """Return the sentences from READY on, or from the promotion on: what goes on, and the only way out."""
         stopped = words.stopped(self.attempt.method, self.attempt.stopped_at)
-        if self.is_mirror:
-            return [
-                f"{stopped}; {steps.PROMOTED} is journaled, and the promotion is not complete",
-                f"to complete it: `{_run_mirror(file)}`, if nobody runs the mirror; the freeze will not be lifted, and "
-                "producers must not write to the source again",
-            ]
         abandon = self._abandon(file)
         if self.standing is Standing.ABANDONED:
             return [
@@ -132,6 +131,8 @@ class OpenFreeze:
                 f"to free them: `{abandon}`{_then(self.attempt.method)}",
             ]
         way_out = f"to stay on the source, as long as no client has written to the target: `{abandon}` frees them"
+        if self.is_mirror:
+            return [*self._promoted_lines(file, stopped), *([] if abandon is None else [way_out])]
         if self.standing is Standing.READY:
             return [
                 f"{stopped}; {steps.READY} is journaled, and cutover.floor_guard has not ended",
@@ -143,6 +144,14 @@ class OpenFreeze:
             "that yet",
             f"once they use the target: `{_resume(file)} --approve CODE`; `{_resume(file)}` shows the code",
             way_out,
+        ]
+
+    def _promoted_lines(self, file: str, stopped: str) -> list[str]:
+        if self.standing is Standing.SWITCHING:
+            return [f"{stopped}, and the mirror keeps them so: it is promoted, and they belong on the target"]
+        return [
+            f"{stopped}; {steps.PROMOTED} is journaled, and the promotion is not complete",
+            f"to complete it: `{_run_mirror(file)}`, if nobody runs the mirror; no limit lifts the freeze any more",
         ]
 
     def _mirror_lines(self, file: str) -> list[str]:
@@ -195,20 +204,24 @@ def read(context: PhaseContext) -> OpenFreeze | None:
     """
     attempt = context.record.freeze()
     state = context.journal.tip_state
-    if attempt is None or attempt.lifted or state is None or state.is_terminal:
+    if attempt is None or attempt.lifted or state is None or state in TERMINAL - REOPENED:
         return None
     if attempt.ready:
-        behind = _behind_ready(context.record)
-        return None if behind is None else OpenFreeze(attempt, behind, context.now())
+        behind = _behind_ready(context.record, attempt)
+        promoted = context.journal.find_step(steps.PROMOTED)
+        without_source = promoted is not None and bool(promoted.details.get("source_gone"))
+        return None if behind is None else OpenFreeze(attempt, behind, context.now(), without_source)
     standing = Standing.GIVEN_UP if attempt.given_up else Standing.FROZEN
     return OpenFreeze(attempt, standing, context.now())
 
 
-def _behind_ready(record: MigrationRecord) -> Standing | None:
+def _behind_ready(record: MigrationRecord, attempt: FreezeAttempt) -> Standing | None:
     """Return how a freeze stands that no limit lifts any more; None: clients have switched."""
     journal = record.journal
     if rolling_back.is_abandoned(journal):
         return Standing.ABANDONED
+    if attempt.request is not None:
+        return Standing.SWITCHING if journal.tip_state is State.PROMOTED else Standing.READY
     if record.client_switch() is not None or journal.is_past(State.AWAITING_CLIENT_SWITCH):
         return None
     return Standing.SWITCHING if journal.is_past(State.CUTOVER) else Standing.READY

@@ -14,11 +14,10 @@ from typing import Any
 
 from airflow_provider_kafka_migration.errors import HANDS_OFF, FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.record import steps
-from airflow_provider_kafka_migration.record.changes import Changes
+from airflow_provider_kafka_migration.record.changes import SENDING_SECONDS, Changes
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import OpenSetting, scope_name
-from airflow_provider_kafka_migration.registry.access import TIMEOUT_SECONDS
 from airflow_provider_kafka_migration.schemas.modes import (
     READONLY,
     TemporarySettings,
@@ -79,7 +78,8 @@ def make_readonly(context: PhaseContext, changes: Changes) -> dict[str, Any]:
     record = context.record
     with closing(context.registry("source")) as registry:
         settings = TemporarySettings(record, registry, "source")
-        with changes.making("source registry", TIMEOUT_SECONDS, settings.take_back):
+        seconds = SENDING_SECONDS + registry.timeout_seconds
+        with changes.making("source registry", seconds, settings.take_back, registry):
             scopes = make_source_readonly(settings, _own_modes(record))
         mode = registry.mode(None)
     if mode not in _CLOSED:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed
-from airflow_provider_kafka_migration.freeze import frozen, words
+from airflow_provider_kafka_migration.freeze import stops, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
@@ -132,7 +132,7 @@ def stand_still(
                 raise bypassed(record, bypasses)
             if not look.open_transactions and not look.unreplicated:
                 return look.log_end, bypasses
-        frozen.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         watch.sleep(watch.poll_seconds)
 
 

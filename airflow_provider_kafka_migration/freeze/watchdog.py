@@ -24,8 +24,8 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
-from airflow_provider_kafka_migration.freeze.frozen import planned_acls
+from airflow_provider_kafka_migration.freeze import by_hand, frozen, stops, words
+from airflow_provider_kafka_migration.freeze.deny_acls import planned_acls
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import Standing
@@ -125,7 +125,7 @@ class FreezePatience:
     def _see(self, record: MigrationRecord, attempt: FreezeAttempt | None) -> None:
         self._last = attempt
         self._acls = planned_acls(record, attempt.key) if attempt is not None else []
-        self._is_over = attempt is not None and frozen.standing(record, attempt) is Standing.OVER
+        self._is_over = attempt is not None and stops.standing(record, attempt) is Standing.OVER
         self._attempt = attempt if attempt is not None and attempt.is_open else None
         self._is_known = True
 
@@ -205,7 +205,7 @@ class FreezePatience:
                 self._lift_open(context, attempt)
             else:
                 # Somebody else has lifted it. This frees those whom a request of this process has stopped after that.
-                frozen.take_back(context, attempt)
+                stops.take_back(context, attempt)
         except StillFrozen as problem:
             return self._still_frozen(problem)
         except Transient as problem:
@@ -218,9 +218,9 @@ class FreezePatience:
             frozen.lift(context, attempt, reason="a step of the cutover failed for good")
         except ClaimLost as lost:
             # Another owner decides about the freeze, unless it has ended: then nobody may stay stopped for it.
-            if frozen.standing(context.record, attempt) is not Standing.OVER:
+            if stops.standing(context.record, attempt) is not Standing.OVER:
                 raise
-            frozen.take_back(context, attempt)
+            stops.take_back(context, attempt)
             lost.add_next_step("producers whom this run had stopped too late are free again")
             raise
 

@@ -24,6 +24,12 @@ WAY_OUT = (
     "of the source and ends the migration (in Airflow: *Back out* of approve_client_switch)"
 )
 
+#: The same for a mirror that is promoted.
+MIRROR_WAY_OUT = (
+    "if clients cannot use the target, and none has written to it, `kafka-migration mirror abandon FILE` frees the "
+    "producers of the source and ends the mirror"
+)
+
 _LIFTED = {
     "webhook": "producers write to the source again",
     "acl": "producers may write to the source again: the DENY ACLs of the freeze are removed",
@@ -40,6 +46,11 @@ _NOT_BEGUN = {
 def phase_of(spec: MigrationSpec) -> str:
     """Return the phase that a freeze belongs to, for errors: of a migration the cutover, of a mirror its only one."""
     return "mirror" if spec.kind == "mirror" else "cutover"
+
+
+def way_out(*, is_mirror: bool) -> str:
+    """Say how producers are freed once clients may be on the target, as long as none has written there; one clause."""
+    return MIRROR_WAY_OUT if is_mirror else WAY_OUT
 
 
 def again(spec: MigrationSpec) -> str:

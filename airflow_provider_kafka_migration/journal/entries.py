@@ -37,10 +37,12 @@ from airflow_provider_kafka_migration.journal.owner_process import Life, OwnerPr
 from airflow_provider_kafka_migration.state import (
     COURSES,
     MIGRATION,
+    REOPENED,
     Course,
     State,
     allowed,
     check_transition,
+    illegal_transition,
     walk_back,
 )
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -268,6 +270,8 @@ class Ledger:
         self.generation = 0
         #: The claim in force; ``None`` before the first claim and after a release.
         self.holder: Claim | None = None
+        #: The claim in force was made after the end, to abandon what was promoted: it opens the journal again.
+        self.is_reopened = False
         #: Owners that lost the migration to a takeover, with the claim that took it, until they take it over again.
         self._ousted: list[tuple[Owner, Claim]] = []
 
@@ -299,6 +303,16 @@ class Ledger:
                 self.tip_state, to, failed_in=self.failed_in, migration_id=self.migration_id, course=self.course
             )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the migration has ended, and nothing but a claim that opens it again may be written."""
+        return self.tip_state is not None and self.tip_state.is_terminal and not self.is_reopened
+
+    def check_open(self, to: State) -> None:
+        """Raise :class:`IllegalTransition` if the migration has ended."""
+        if self.is_closed and self.tip_state is not None:
+            raise illegal_transition(self.tip_state, to, migration_id=self.migration_id, course=self.course)
+
     def check_claim(self, claim: Claim | None) -> None:
         """Raise :class:`ClaimLost` unless this claim is the one in force."""
         if claim is None or self.holder is None or self.holder.generation != claim.generation:
@@ -310,9 +324,14 @@ class Ledger:
         if not entry.is_step or len(self.entries) == 1:
             self.history.append(entry.to_state)
         if entry.step == CLAIMED:
+            if self.is_closed:
+                self.holder = None  # it ended with the promotion, and nobody ousts it
             self._apply_claim(Claim.of_entry(entry))
+            self.is_reopened = entry.to_state in REOPENED
         elif entry.step == RELEASED:
             self.holder = None
+        if entry.step == RELEASED or not entry.is_step:
+            self.is_reopened = False
 
     def _apply_claim(self, claim: Claim) -> None:
         self._ousted = [item for item in self._ousted if not item[0].is_same(claim.owner)]
@@ -385,7 +404,8 @@ class Ledger:
         if entry.step == CLAIMED:
             good = entry.generation == self.generation + 1
         else:
-            good = self.holder is not None and entry.generation == self.holder.generation
+            held = self.holder is not None and entry.generation == self.holder.generation
+            good = held and not self.is_closed
         if not good:
             return Problem("illegal", entry.seq, f"generation {entry.generation} did not hold the migration then")
         return None

@@ -42,6 +42,7 @@ from airflow_provider_kafka_migration.journal.entries import (
 from airflow_provider_kafka_migration.journal.view import VerifyReport, View, verify_journal
 from airflow_provider_kafka_migration.state import (
     FORWARD,
+    REOPENED,
     ROLLBACK_FROM,
     Resume,
     State,
@@ -186,6 +187,12 @@ class Journal:
             return tuple(self._log.ledger.history)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the migration has ended, so that nothing may be journaled any more."""
+        with self._log.lock:
+            return self._log.ledger.is_closed
+
+    @property
     def current_claim(self) -> Claim | None:
         """The claim in force, regardless of its owner."""
         with self._log.lock:
@@ -243,17 +250,18 @@ class Journal:
 
     # ---- claims
 
-    def claim(self, owner: Owner, *, takeover: Takeover = False) -> Claim:
+    def claim(self, owner: Owner, *, takeover: Takeover = False, reopen: bool = False) -> Claim:
         """Claim the migration. A claim by the same owner (cleared tasks, other processes of the run) changes nothing.
 
         A command claims a new generation if the same user ran the former one on this host and it has ended, so that
         anything the dead command left running (a Spark driver) is refused.
 
-        A finalized or rolled back migration cannot be held: no entry is written, and later appends
-        are refused as illegal transitions.
+        What has ended cannot be held: no entry is written, and later appends are refused as illegal transitions.
 
         :param takeover: end another owner's claim; its next write is refused. "once": only if this owner has never
             held the migration. A setting that stays would otherwise take over again whenever it is ousted.
+        :param reopen: hold a promoted mirror, too, to abandon it. Until the claim is released, or the mirror has ended,
+            entries may follow. Claims from before its promotion are over.
         :raises ClaimHeld: another owner holds it; the error names the owner and the time of its claim.
         :raises ClaimLost: it was taken over from this owner before. This holds even if it has no holder now: the
             takeover was meant to stop this owner.
@@ -267,11 +275,13 @@ class Journal:
         def decide(ledger: Ledger) -> Draft | JournalEntry:
             granted.clear()
             tip, holder = tip_of(ledger), ledger.holder
+            if ledger.is_closed and reopen and tip.to_state in REOPENED:
+                holder = None
+            elif tip.to_state.is_terminal and not (reopen and ledger.is_reopened):
+                granted.append(Claim(owner, 0 if ledger.is_reopened else ledger.generation, tip.at))
+                return tip
             if holder is not None and holder.owner.is_same(owner):
                 granted.append(holder)
-                return tip
-            if tip.to_state.is_terminal:
-                granted.append(Claim(owner, ledger.generation, tip.at))
                 return tip
             follows = holder is not None and owner.follows(holder.owner)
             used = takeover == "once" and ledger.has_claimed(owner)
@@ -477,8 +487,7 @@ class Journal:
         details: Mapping[str, Any] | None = None,
     ) -> Draft:
         """Return an entry, if it is legal and this object holds the migration."""
-        if tip_of(ledger).to_state.is_terminal:
-            ledger.check_state(to)
+        ledger.check_open(to)
         ledger.check_claim(self._claim)
         assert self._claim is not None
         ledger.check_state(to)

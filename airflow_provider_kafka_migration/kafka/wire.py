@@ -5,6 +5,7 @@ Calls block, with bounded waits. Copiers use :meth:`Wire.open_connection` for th
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
+from airflow_provider_kafka_migration.kafka.clock import is_over
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 
@@ -35,6 +37,8 @@ Which = Literal["earliest", "latest", "stable", "log_end"]
 _T = TypeVar("_T")
 
 _TIMESTAMPS = {"earliest": -2, "latest": -1, "stable": -1, "log_end": -1}
+#: Limit for one request.
+REQUEST_SECONDS = 30.0
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
@@ -76,7 +80,7 @@ class Wire:
         self,
         config: ClientConfig,
         *,
-        timeout_seconds: float = 30.0,
+        timeout_seconds: float = REQUEST_SECONDS,
         patience_seconds: float = 20.0,
         first_contact_seconds: float | None = None,
     ) -> None:
@@ -84,6 +88,8 @@ class Wire:
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
         self.first_contact_seconds = patience_seconds if first_contact_seconds is None else first_contact_seconds
+        #: Moment of the monotonic clock after which :meth:`request` sends nothing.
+        self.send_until = math.inf
         self.cluster_id = ""
         self.controller_id = -1
         self._brokers: dict[int, Broker] = {}
@@ -176,11 +182,12 @@ class Wire:
         """Send a kafka-python message; retry lost connections for ``patience_seconds``.
 
         :param broker_id: None: any broker.
-        :raises BrokerUnreachable: no answer within ``patience_seconds``.
+        :raises BrokerUnreachable: no answer within ``patience_seconds``, or :attr:`send_until` has passed.
         """
 
         def attempt() -> Any:
             connection = self.connection(broker_id)
+            self.check_may_send()
             return connection.call(request, version=version, timeout_seconds=timeout_seconds)
 
         return self.retrying(attempt)
@@ -198,10 +205,22 @@ class Wire:
                 raise
             except Transient:
                 patience = self.patience_seconds if self._has_answered else self.first_contact_seconds
-                if time.monotonic() + pause >= began + patience:
+                if time.monotonic() + pause >= min(began + patience, self.send_until):
                     raise
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             pause = min(pause * 2, 1.0)
+
+    def check_may_send(self) -> None:
+        """Call it right before a request is sent that must not take effect too late.
+
+        :raises BrokerUnreachable: :attr:`send_until` has passed.
+        """
+        if is_over(self.send_until):
+            raise BrokerUnreachable(
+                f"the {self.config.name} cluster was not asked any more: the time for the change has passed",
+                where=Where(cluster=self.config.name),
+                next_step="check that its brokers answer quickly enough; then try again",
+            )
 
     def controller_request(self, request: Any, **options: Any) -> Any:
         """Send to the controller (in KRaft any broker forwards the request, and the metadata names one)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -10,13 +12,17 @@ from airflow.sdk import BaseOperatorLink
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
-DEFAULT_TEMPLATE = "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}"
+#: Where AWS shows an object. No other store has pages there.
+AWS_CONSOLE = "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}"
 
 
 def browser_url(uri: str, template: str) -> str:
-    """Return an address for a browser: the filled-in template for ``s3://``; empty for folders (no browser access)."""
+    """Return an address for a browser: the filled-in template for ``s3://``.
+
+    It is empty for folders, which no browser reaches, and where nothing says how a browser opens the store's objects.
+    """
     scheme, _, rest = uri.partition("://")
-    if scheme != "s3":
+    if scheme != "s3" or not template:
         return ""
     bucket, _, key = rest.partition("/")
     return template.format(uri=quote(uri, safe=""), bucket=bucket, key=quote(key))
@@ -41,13 +47,23 @@ class StorageLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """Return the address; empty if there is none."""
         uri = getattr(operator, "storage_uris", {}).get(self.location)
-        return browser_url(f"{uri}/{self.suffix}", self._template()) if uri else ""
+        template = _configured_template() or (AWS_CONSOLE if getattr(operator, "stores_on_aws", False) else "")
+        return browser_url(f"{uri}/{self.suffix}", template) if uri else ""
 
-    @staticmethod
-    def _template() -> str:
-        from airflow.sdk.configuration import conf
 
-        return conf.get("kafka_migration", "object_url_template", fallback=DEFAULT_TEMPLATE) or DEFAULT_TEMPLATE
+def _configured_template() -> str:
+    from airflow.sdk.configuration import conf
+
+    return str(conf.get("kafka_migration", "object_url_template", fallback=""))
+
+
+def is_on_aws(settings: Mapping[str, Any]) -> bool:
+    """Return whether the store of these S3 settings is that of AWS: nothing names another endpoint.
+
+    :param settings: fields of :class:`~..storage.s3.S3Config`; empty for the machine's own identity.
+    """
+    named = (settings.get("endpoint_url"), os.environ.get("AWS_ENDPOINT_URL_S3"), os.environ.get("AWS_ENDPOINT_URL"))
+    return not any(named)
 
 
 class JournalLink(StorageLink):

@@ -94,8 +94,8 @@ NO_EQUIVALENT: Mapping[str, str] = {
     "topic.filter.class": "a class of your own selects topics; write its rules as topics.include and topics.exclude",
     "group.filter.class": "a class of your own selects groups; write its rules as groups.include and groups.exclude",
     "config.property.filter.class": "a class of your own selects configs; write its rules as topology.config_exclude",
-    "forwarding.admin.class": "a Java class of your own changes topics and ACLs: port it to Python by hand, and name "
-    "it in admin_class of the target",
+    "forwarding.admin.class": "a class of your own changes topics and ACLs; here the brokers do, so the migration's "
+    "principal needs their rights",
     "transforms": "records are never changed; keep MirrorMaker 2 for this flow, or transform them in the consumers",
     "predicates": "records are never changed",
     "errors.": "a record that cannot be copied stops its partition with a named error; none is skipped",

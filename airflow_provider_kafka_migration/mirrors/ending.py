@@ -5,14 +5,14 @@ Copiers have stopped before any of it: their job has ended, or nobody else can g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import fence, frozen
+from airflow_provider_kafka_migration.freeze import fence, stops
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.mirrors import last_looks, promotion_freeze, requests
 from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
@@ -78,7 +78,7 @@ def _map_if_possible(context: PhaseContext) -> tuple[dict[str, Any], list[str]]:
 
 
 def _end(context: PhaseContext, request: MirrorRequest, offset_map: dict[str, Any], problems: list[str]) -> PhaseResult:
-    problems = problems + _put_back(context)
+    problems = problems + put_back(context)
     summary = f"ended by {request.requested_by}{_why(request)}" + _problems_text(problems)
     details = {"state": "ended", "problems": problems, **offset_map, **_asked(request)}
     context.journal.transition(State.ENDED, summary, details, from_states=MIRROR.endings[State.ENDED])
@@ -240,7 +240,7 @@ def _promote(
     unless = None
     if attempt is not None:
         # After the step the freeze is never lifted, so its limit must not have passed before, and nobody given it up.
-        frozen.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         unless = (steps.FREEZE_GIVEN_UP, attempt.key)
     context.journal.step(steps.PROMOTED, details=details, reason=summary, unless_step=unless)
     return _complete(context, summary, details)
@@ -274,15 +274,13 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
     fenced = _fence(context)
     # Not before the step: a mirror whose promotion is given up goes on, and needs its own settings for that.
     held = promotion_freeze.hold_if_open(context, source_gone=bool(details["source_gone"]))
-    put_back = [*held, *_put_back(context)]
+    left = [*held, *put_back(context)]
     # After the fence: nothing of the mirror may come behind what producers write.
     granted = write_grants.grant_at_promotion(context.record, context.target)
     # Behind the fence, too: clients of a mirror that fails back go to the cluster that they have left.
     context.journal.check_holds()
     former = guard.free_former(context)
-    problems = put_back + [
-        f"fence: {item['topic']}-{item['partition']}: {item['reason']}" for item in fenced["unfenced"]
-    ]
+    problems = left + [f"fence: {item['topic']}-{item['partition']}: {item['reason']}" for item in fenced["unfenced"]]
     problems += [
         f"write grant: {item['acl']}: {item['error']['message'] or item['error']['name']}; create it by hand"
         for item in granted["failures"]
@@ -453,19 +451,22 @@ def _partitions(
     return rows
 
 
-def _put_back(context: PhaseContext) -> list[str]:
+def put_back(context: PhaseContext) -> list[str]:
     """Give the topics the settings that they have without a copy. A failure is reported, and the mirror still ends."""
-    record = context.record
-    parts: dict[str, Callable[[], Any]] = {
-        "topic settings": lambda: record.copy_settings() and copy_settings.restore_deleting(record, context.target)
-    }
-    problems = []
-    for name, part in parts.items():
-        try:
-            part()
-        except MigrationError as error:
-            problems.append(f"{name}: {error.what}")
-    return problems
+    try:
+        restore_settings(context)
+    except MigrationError as error:
+        return [f"topic settings: {error.what}"]
+    return []
+
+
+def restore_settings(context: PhaseContext) -> None:
+    """Give the topics the settings that they have without a copy. Idempotent.
+
+    :raises MigrationError: some could not be set.
+    """
+    if context.record.copy_settings():
+        copy_settings.restore_deleting(context.record, context.target)
 
 
 def _asked(request: MirrorRequest) -> dict[str, Any]:

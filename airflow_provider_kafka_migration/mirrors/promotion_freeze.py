@@ -33,7 +33,7 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import frozen, words
+from airflow_provider_kafka_migration.freeze import deny_acls, frozen, stops, webhook_spec, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, verify
 from airflow_provider_kafka_migration.mirrors import requests
 from airflow_provider_kafka_migration.planning import follow, tail_job
@@ -102,7 +102,7 @@ def _why_over(record: MigrationRecord, attempt: FreezeAttempt, request: MirrorRe
         return _given_up_for(record, attempt)
     if request.want != "promoted":
         return f"{request.requested_by or 'somebody'} has asked for {request.want}"
-    return "" if frozen.seconds_left(record, attempt) > 0 else OVERDUE
+    return "" if stops.seconds_left(record, attempt) > 0 else OVERDUE
 
 
 def _given_up_for(record: MigrationRecord, attempt: FreezeAttempt) -> str:
@@ -171,7 +171,7 @@ def hold_if_open(context: PhaseContext, *, source_gone: bool) -> list[str]:
     if attempt is None or attempt.lifted or (attempt.held and not source_gone):
         return []
     try:
-        frozen.hold(context, attempt)
+        stops.hold(context, attempt)
     except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid, PhaseOver) as error:
         return [f"freeze: it is not confirmed that producers stay stopped: {error.what}"]
     return []
@@ -183,7 +183,7 @@ def described(context: PhaseContext) -> tuple[str, dict[str, Any]]:
     if attempt is None or attempt.lifted:
         return ("; nobody has stopped the producers" if record.spec.freezes_promotion else ""), {}
     seconds = round((context.now() - attempt.stopped_at).total_seconds(), 3)
-    bindings = len(frozen.planned_acls(record, attempt.key))
+    bindings = len(deny_acls.planned_acls(record, attempt.key))
     details = {"attempt": attempt.number, "method": attempt.method, "seconds": seconds, "deny_acls": bindings}
     how = f"by {bindings} DENY ACLs on the source" if attempt.method == "acl" else "by the freeze webhook"
     return f"; producers are stopped {how} and stay so, {seconds:.1f} s so far", {"freeze": details}
@@ -236,7 +236,7 @@ def _begin(context: PhaseContext, request: MirrorRequest) -> FreezeAttempt | Non
             context.progress(Progress(PHASE, f"to be promoted once the largest lag is small: it is {lag} offsets"))
             return None
         follow.check_all_followed(record, context.source)
-        frozen.check_receiver(context)
+        webhook_spec.check_receiver(context)
         write_grants.see(record, context.source, context.target)
     except (Transient, *HANDS_OFF):
         raise
@@ -279,9 +279,9 @@ def _largest_lag(context: PhaseContext) -> int:
 
 def _stop_and_verify(context: PhaseContext, attempt: FreezeAttempt, request: MirrorRequest) -> None:
     record = context.record
-    frozen.check_not_given_up(context, attempt)
-    frozen.check_deadline(record, attempt)
-    method = frozen.freeze(context, attempt)
+    stops.check_not_given_up(context, attempt)
+    stops.check_deadline(record, attempt)
+    method = stops.freeze(context, attempt)
     watch = Watch(POLL_SECONDS, _pauses(context, request), time.monotonic)
     result = verify(record, context.source, attempt, method, watch)
     context.journal.step(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import UNREADABLE, MigrationError, Transient
 from airflow_provider_kafka_migration.operators.migration import MigrationOperator
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.task import plain_spec
+from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.triggers.drain import event_error
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
@@ -56,16 +58,36 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
 
         :param nothing_to_lift: no freeze was open at the last read of the journal.
         """
+        if why := self.relieved(context):
+            self.log.info("%s", why)
+            with self.open_migration(context) as migration:
+                return self.pointers(migration, PhaseResult(self.phase, why, already_done=True))
         pointers, nothing_to_lift = self._run_patiently(context, nothing_to_lift)
         while pointers is None and not self.deferrable:
             time.sleep(self.poll_seconds)
+            if self.relieved(context):
+                return self._watch(context, nothing_to_lift=nothing_to_lift)
             pointers, nothing_to_lift = self._run_patiently(context, nothing_to_lift)
         if pointers is not None:
             return pointers
         spec = plain_spec(self.migration_spec(context)) or {}
-        trigger = FreezeLimitTrigger(spec=spec, poll_seconds=self.poll_seconds, nothing_to_lift=nothing_to_lift)
+        look_at = self.look_at(context)
+        trigger = FreezeLimitTrigger(
+            spec=spec,
+            poll_seconds=self.poll_seconds,
+            nothing_to_lift=nothing_to_lift,
+            look_at=None if look_at is None else look_at.isoformat(),
+        )
         self.defer(trigger=trigger, method_name="execute_complete")
         raise AssertionError("defer never returns")
+
+    def relieved(self, _context: Context) -> str:
+        """Return why this task need not watch any more, apart from what the journal says; empty: it has to."""
+        return ""
+
+    def look_at(self, _context: Context) -> datetime | None:
+        """Return when the task has to look by itself; None: only when the trigger finds something."""
+        return None
 
     def _run_patiently(self, context: Context, nothing_to_lift: bool) -> tuple[dict[str, Any] | None, bool]:
         """Run the phase: (pointers, or None to keep watching; whether no freeze was open at the last journal read).

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Transient
+from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE
 from airflow_provider_kafka_migration.mirrors import requests
 from airflow_provider_kafka_migration.mirrors.driving import LONG_SECONDS, Pauses, next_phase
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
@@ -22,11 +24,19 @@ from airflow_provider_kafka_migration.operators.migration import (
 from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import Kind
-from airflow_provider_kafka_migration.provider.task import MigrationTask, plain_spec
+from airflow_provider_kafka_migration.provider.run_chain import (
+    RUN_IS_OVER,
+    ends_at,
+    follows_another,
+    is_followed,
+    is_over,
+)
+from airflow_provider_kafka_migration.provider.task import MigrationTask, plain_spec, run_spec
 from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.state import State, mirror_name
 from airflow_provider_kafka_migration.triggers.drain import event_error
 from airflow_provider_kafka_migration.triggers.mirror import MirrorJobTrigger, MirrorPausedTrigger
+from airflow_provider_kafka_migration.triggers.spark_job import WAKE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,10 +49,29 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 
+#: A deferred task wakes up after this long while a request is carried out.
+_BUSY_SECONDS = 20.0
+#: Seconds between two looks whether a run whose time is over may be left.
+_LOOK_SECONDS = 5.0
+#: ``freeze_limit`` looks so long after the end of the run's time whether ``mirror`` has ended, and again while it runs.
+_AFTER_SECONDS, _AGAIN_SECONDS = 20.0, 60.0
+#: The same while ``mirror`` waits for a person or for another attempt.
+_SELDOM_SECONDS = 900.0
+_AT_WORK = frozenset({"scheduled", "queued", "running", "deferred"})
+
+
 class MirrorTask(MigrationTask):
     """Mixin for the tasks of a mirror. A mirror that was ended needs neither its source nor any further phase."""
 
     spec_kind: ClassVar[Kind] = "mirror"
+
+    def migration_spec(self, context: Context) -> MigrationSpec:
+        """Return the parsed spec of this run. One that follows another begins no mirror: it takes a recorded spec.
+
+        :raises SpecInvalid: with every mistake.
+        """
+        recorded = self.takes_recorded or follows_another(getattr(context.get("ti"), "run_id", ""))
+        return run_spec(self.spec, context, recorded=recorded, kind=self.spec_kind)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase, unless the mirror has ended or shall end; XCom gets only pointers."""
@@ -123,15 +152,22 @@ class KafkaMirrorSeedOperator(MirrorTask, KafkaMigrationSeedOperator):  # type: 
 class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
     """Mirrors until a person promotes or ends the mirror; then the task succeeds. Paused, it waits deferred.
 
+    It also succeeds when the time of its DAG run is over, and the next run goes on: a detached Spark job runs on
+    meanwhile. While producers are stopped for a promotion, it does not hand over.
+
     Requests of people (``kafka-migration mirror pause | resume | promote | end``) reach the task through the storage,
     within seconds in any of its states. A failure that may pass is tried again: for ``patience_seconds`` in the task
     itself, and then by Airflow. Killed at any moment, the next attempt carries out the last request.
 
-    :param deferrable: give the slot away while a detached job runs. With ``spark-submit`` in client mode the driver is
-        a child of the task, which holds its slot.
+    :param deferrable: give the slot away while a detached job runs; ``[operators] default_deferrable`` by default. A
+        task that stays does every few seconds what the spec says: groups, heartbeats, checkpoints. A deferred one does
+        so when it is woken up, by news or after a quarter of an hour. With ``spark-submit`` in client mode the driver
+        is a child of the task, which stays.
     :param waits_deferred: False waits in the worker while the mirror is paused, for an Airflow without a triggerer.
     :param poll_seconds: how often a paused mirror's request is looked at.
     :param patience_seconds: how long one attempt of the task tries again after failures that may pass.
+    :param run_for: how long one DAG run mirrors before the next one goes on, which the task ``next_run`` starts; None:
+        one run mirrors for ever.
     :param kwargs: arguments of :class:`~.spark_job.SparkMigrationOperator`.
 
     .. seealso:: docs/operators.md
@@ -141,21 +177,26 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
     copy_name = "mirror"
     #: Because it runs for years, across upgrades. A new mirror runs the strict tasks ``plan`` and ``precheck`` first.
     takes_recorded = True
+    fixed_arguments = SparkMigrationOperator.fixed_arguments | {"run_for"}
 
     def __init__(
         self,
         *,
-        deferrable: bool = True,
         waits_deferred: bool = True,
         poll_seconds: float = 2.0,
         patience_seconds: float = 600.0,
+        run_for: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, **kwargs)
+        super().__init__(**kwargs)
         self.waits_deferred = waits_deferred
         self.poll_seconds = poll_seconds
         self.patience_seconds = patience_seconds
+        self.run_for = run_for
         self._known_request: int | None = None
+        self._is_asked_for = False
+        self._looked_at = -math.inf
+        self._hands_over = False
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
@@ -164,12 +205,19 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 
         :raises MigrationError: a person has to change something, or it has failed for too long.
         """
+        if self.run_for is not None and is_followed(context):
+            result = PhaseResult(self.phase, "a later run of this DAG mirrors", already_done=True)
+            with self.open_migration(context) as migration:
+                return self._done(migration, result)
         return self._settled(context, self._attempts(context))
 
     def resume(
         self, context: Context, event: dict[str, Any], *, submission: dict[str, Any], memory: dict[str, Any]
     ) -> dict[str, Any]:
         """Continue after a deferral, as any Spark task; a pause is no end."""
+        if event.get("status") == WAKE and self._may_hand_over(context):
+            with self.open_migration(context) as migration:
+                return self._handed_over(migration)
         return self._settled(context, super().resume(context, event, submission=submission, memory=memory))
 
     def go_on(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -182,6 +230,9 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
     def _settled(self, context: Context, pointers: dict[str, Any]) -> dict[str, Any]:
         """Return the pointers of a mirror that has ended; wait for the next request of a paused one."""
         while pointers.get("state") == State.PAUSED.value:
+            if is_over(context, self.run_for):
+                self.log.info("The time of this run is over; the next one waits for the end of the pause")
+                return {**pointers, RUN_IS_OVER: True}
             self.log.info("The mirror is paused. It goes on after: kafka-migration mirror resume")
             self._wait_for_resume(context)
             pointers = self._attempts(context)
@@ -190,9 +241,14 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
     def _wait_for_resume(self, context: Context) -> None:
         spec = self.migration_spec(context)
         if self.waits_deferred:
-            trigger = MirrorPausedTrigger(spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds)
+            ends = ends_at(context, self.run_for)
+            trigger = MirrorPausedTrigger(
+                spec=plain_spec(spec) or {},
+                poll_seconds=self.poll_seconds,
+                look_at=None if ends is None else ends.isoformat(),
+            )
             self.defer(trigger=trigger, method_name="go_on")
-        while not self._is_asked(context):
+        while not self._is_asked(context) and not is_over(context, self.run_for):
             time.sleep(self.poll_seconds)
 
     def _is_asked(self, context: Context) -> bool:
@@ -241,7 +297,42 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
                 self._starts(migration)
                 return self._advance(context, migration, runner, step, {})
             self._starts(migration)
-            return self._done(migration, migration.run(self.phase))
+            try:
+                return self._done(migration, migration.run(self.phase))
+            except Interrupted:
+                if not self._hands_over:
+                    raise
+            return self._handed_over(migration)
+
+    # -- the end of the run's time -----------------------------------------------------------------------------------
+
+    def _pause(self, context: Context, seconds: float) -> bool:
+        """Wait between two looks at the job.
+
+        :raises Interrupted: the run's time is over. A driver of this task ends with it, a detached job runs on.
+        """
+        if self._may_hand_over(context):
+            self._hands_over = True
+            raise Interrupted("the time of this DAG run is over", next_step="nothing: the next run goes on")
+        return super()._pause(context, seconds)
+
+    def _may_hand_over(self, context: Context) -> bool:
+        """Return whether the run's time is over and producers are not stopped: then the next run may go on."""
+        now = time.monotonic()
+        if not is_over(context, self.run_for) or now - self._looked_at < _LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        try:
+            with self.open_migration(context) as migration:
+                return migration.status().freeze is None
+        except Transient as error:
+            self.log.warning("The time of this run is over, but the journal cannot be read: %s", error)
+            return False
+
+    def _handed_over(self, migration: Migration) -> dict[str, Any]:
+        summary = "the time of this run is over; the next one goes on"
+        result = PhaseResult(self.phase, summary, {"state": State.TAIL.value})
+        return {**self._done(migration, result), RUN_IS_OVER: True}
 
     # -- while the job runs ------------------------------------------------------------------------------------------
 
@@ -256,22 +347,21 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         try:
             # Before it is acted upon: a request that comes later is a new one for the trigger.
             found = requests.read(migration.journal_store, migration.spec.migration_id)
-            self._known_request = found.number
+            self._known_request, self._is_asked_for = found.number, found.want != "run"
         except MigrationError as error:
+            # Somebody may have asked for a promotion, which has to be looked after.
+            self._is_asked_for = True
             self.log.warning("The last request could not be read, the next part tries again: %s", error)
         return super()._wake(context, migration, runner, submission, memory)
 
-    def _beat(self, spec: MigrationSpec) -> timedelta:
-        state = spec.mirror.state_topics
-        beats = [
-            spec.topology.refresh_interval,
-            *([spec.mirror.sync_interval] if spec.mirror.sync_groups else []),
-            # To keep the limit of a freeze, and to look whether the copiers are close enough to begin one.
-            *([spec.cutover.max_producer_freeze] if spec.freezes_promotion else []),
-            *([state.checkpoints_interval] if state.checkpoints else []),
-            *([state.heartbeats_interval] if state.heartbeats else []),
-        ]
-        return min(beats)
+    def _wake_seconds(self, context: Context, spec: MigrationSpec) -> float:
+        if self._is_asked_for:
+            # The limit of a freeze is kept, and copiers are waited for that come to their stop.
+            return _BUSY_SECONDS
+        seconds, ends = super()._wake_seconds(context, spec), ends_at(context, self.run_for)
+        left = math.inf if ends is None else (ends - datetime.now(UTC)).total_seconds()
+        # Once it is over, the task waits for the end of a freeze as it does for all else.
+        return min(seconds, left) if left > 0 else seconds
 
     def _job_trigger(self, spec: MigrationSpec, **arguments: Any) -> SparkJobTrigger:
         return MirrorJobTrigger(spec=plain_spec(spec) or {}, known_request=self._known_request, **arguments)
@@ -293,6 +383,32 @@ class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
 
     phase = "freeze_limit"
     spec_kind: ClassVar[Kind] = "mirror"
+    fixed_arguments = KafkaMigrationFreezeLimitOperator.fixed_arguments | {"run_for"}
+
+    def __init__(self, *, run_for: timedelta | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run_for = run_for
+
+    def relieved(self, context: Context) -> str:
+        """Return why the next run of the DAG watches from now on: ``mirror`` has handed over, and nothing is frozen."""
+        if self.run_for is None:
+            return ""
+        if is_followed(context) or (is_over(context, self.run_for) and self._mirror_state(context) == "success"):
+            return "the time of this run is over; the next one watches"
+        return ""
+
+    def look_at(self, context: Context) -> datetime | None:
+        """Return when the task looks whether ``mirror`` has handed over."""
+        ends, now = ends_at(context, self.run_for), datetime.now(UTC)
+        if ends is None or now < ends:
+            return None if ends is None else ends + timedelta(seconds=_AFTER_SECONDS)
+        is_at_work = self._mirror_state(context) in _AT_WORK
+        return now + timedelta(seconds=_AGAIN_SECONDS if is_at_work else _SELDOM_SECONDS)
+
+    def _mirror_state(self, context: Context) -> str:
+        run: Any = context["ti"]
+        states = run.get_task_states(dag_id=run.dag_id, task_ids=[MIRROR_PHASE.id], run_ids=[run.run_id])
+        return str(states.get(run.run_id, {}).get(MIRROR_PHASE.id, ""))
 
 
 #: Classes by the id of their row in the table of a mirror.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,8 +57,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Limits of the time after which a deferred task wakes up; in between it is ``topology.refresh_interval``.
-_SHORTEST_WAKE_SECONDS, _LONGEST_WAKE_SECONDS = 20.0, 300.0
+#: A deferred task wakes up after this long without news: each part of a task costs a process, rows and its whole log.
+_WAKE_SECONDS = 900.0
+#: The same where the keys of the storage expire: the task renews them for the job, a quarter of an hour before.
+_RENEWING_SECONDS = 300.0
+#: How long a killed task asks for its state; Airflow kills it for good after five seconds.
+_ASK_SECONDS = 3.0
 
 
 class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
@@ -115,6 +121,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self.takeover = takeover
         self._private_directory: Path | None = None
         self._runner: EngineRunner | None = None
+        self._instance: Any = None
         self._started: list[HookProcess] = []
 
     # -- the task ----------------------------------------------------------------------------------------------------
@@ -147,6 +154,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             # The job still runs; an attempt that follows finds it.
             raise error
         waited_for = Submission(**submission)
+        memory = {**memory, "news": event.get("news", memory.get("news", ""))}
         runner = self.make_runner(context, self.migration_spec(context))
         # A task that is killed in this part cancels the job as well.
         runner.watch(waited_for)
@@ -191,26 +199,26 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
         """Give the slot away until the job has ended or it is time to wake up."""
         spec = self.migration_spec(context)
-        seconds = self._beat(spec).total_seconds()
         self.defer(
             trigger=self._job_trigger(
                 spec,
                 engine=runner.engine.name,
                 arguments=arguments_of(runner.engine, spec.spark.engine_args),
                 job_id=submission.job_id,
-                wake_seconds=min(max(seconds, _SHORTEST_WAKE_SECONDS), _LONGEST_WAKE_SECONDS),
+                wake_seconds=self._wake_seconds(context, spec),
+                job=submission.name,
+                known_news=memory.get("news", ""),
             ),
             method_name="resume",
             kwargs={"submission": submission.as_dict(), "memory": memory},
         )
 
-    def _beat(self, spec: MigrationSpec) -> timedelta:
-        """Return how often the phase has something to do while its job runs."""
-        section = spec.groups
-        return min([spec.topology.refresh_interval, *([section.early_sync_interval] if section.early_sync else [])])
+    def _wake_seconds(self, _context: Context, spec: MigrationSpec) -> float:
+        """Return after how many seconds without news the task wakes up."""
+        return _RENEWING_SECONDS if _renews_keys(spec) else _WAKE_SECONDS
 
     def _job_trigger(self, spec: MigrationSpec, **arguments: Any) -> SparkJobTrigger:
-        return SparkJobTrigger(**arguments)
+        return SparkJobTrigger(spec=plain_spec(spec), **arguments)
 
     def _wake(
         self,
@@ -288,15 +296,38 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         """Hook for subclasses, called after the phase has succeeded."""
 
     def on_kill(self) -> None:
-        """Cancel the job; a driver of this machine is ended with all its processes. Remove its connections."""
+        """Cancel the job, unless another attempt takes it up; end a driver of this machine with all its processes.
+
+        The connections that were written for the job are removed.
+        """
         with ExitStack() as stack:
             # In reverse order; a failure of one keeps none of the others from running.
             if self._private_directory is not None:
                 stack.callback(remove_directory, self._private_directory)
-            if self._runner is not None:
+            if self._runner is not None and not (self._runner.engine.detached and self._is_tried_again()):
                 stack.callback(self._runner.cancel)
             for process in self._started:
                 stack.callback(process.kill)
+
+    def _is_tried_again(self) -> bool:
+        """Return whether Airflow has failed this attempt by itself and starts another one, which takes the job up.
+
+        A person who clears, marks or stops the task leaves it in another state, and wants the job to end.
+        """
+        states: list[str] = []
+        # In another thread, because a signal may have interrupted a question of this one.
+        asking = threading.Thread(target=self._ask_state, args=(states,), daemon=True)
+        asking.start()
+        asking.join(_ASK_SECONDS)
+        return states == ["up_for_retry"]
+
+    def _ask_state(self, found: list[str]) -> None:
+        try:
+            run = self._instance
+            states = run.get_task_states(dag_id=run.dag_id, task_ids=[run.task_id], run_ids=[run.run_id])
+            found.append(str(states[run.run_id][run.task_id]))
+        except Exception as error:
+            self.log.warning("Airflow does not say whether another attempt follows: %s", type(error).__name__)
 
     # -- the engine --------------------------------------------------------------------------------------------------
 
@@ -309,6 +340,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         from airflow_provider_kafka_migration.engines.run import EngineRunner
         from airflow_provider_kafka_migration.provider.engine_jobs import JobMaker
 
+        self._instance = context["ti"]
         engine = self._make_engine(context, spec)
         self._private_directory = private_directory(run_owner(context), self.task_id)
         make_job = JobMaker(
@@ -326,8 +358,13 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         def pump(read: Callable[[], Progress | None]) -> AbstractContextManager[object]:
             return ProgressWatcher(read, self.progress_taker(context, spec, {}), every_seconds=interval_seconds())
 
-        self._runner = EngineRunner(engine, make_job, pump=pump)
+        self._runner = EngineRunner(engine, make_job, pump=pump, stop=partial(self._pause, context))
         return self._runner
+
+    def _pause(self, _context: Context, seconds: float) -> bool:
+        """Wait between two looks at a job that this task waits for; True: it has to be cancelled."""
+        time.sleep(seconds)
+        return False
 
     def _make_engine(self, context: Context, spec: MigrationSpec) -> SparkEngine:
         if spec.spark.engine != DEFAULT:
@@ -368,6 +405,14 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         """Return the hook that binds the driver to this task."""
         bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
         return bound
+
+
+def _renews_keys(spec: MigrationSpec) -> bool:
+    """Return whether the keys of the storage expire, so that the job gets new ones from its task."""
+    try:
+        return spec.storage.conn_id is not None and airflow_resolver().renewal(spec.storage.conn_id) is not None
+    except MigrationError:
+        return True
 
 
 def make_submit_engine(arguments: Mapping[str, Any], start: Callable[..., Running]) -> SubmitEngine:

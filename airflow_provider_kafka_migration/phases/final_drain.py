@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     ObjectExists,
     leave_out_of_way_back,
 )
-from airflow_provider_kafka_migration.freeze import frozen, stand_still, words
+from airflow_provider_kafka_migration.freeze import frozen, stand_still, stops, words
 from airflow_provider_kafka_migration.freeze.final_schemas import FinalSchemas
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import keys, steps
@@ -168,7 +168,7 @@ def _wait(
         )
         if not late:
             return drained
-        frozen.check_deadline(context.record, attempt)
+        stops.check_deadline(context.record, attempt)
         waited = (context.now() - started).total_seconds()
         if waited > timeout:
             raise _too_late(context.record, late, timeout)

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
-from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, words
+from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, stops, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
@@ -149,14 +149,14 @@ def run(context: PhaseContext) -> PhaseResult:
         if violations:
             raise violated(record, violations)
         # Before the last check of the source, which has to see everything that was written until then.
-        held = frozen.hold(context, attempt)
+        held = stops.hold(context, attempt)
         bypasses = stand_still.check_not_bypassed(
             record, context.source, attempt, boundary_ends(record, record.boundary())
         )
         # Last, because applications must not write to a target while the cutover can still be abandoned.
         granted = write_grants.grant(record, context.source, context.target)
         # After READY the freeze is never lifted, so its limit must not have passed before READY.
-        frozen.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         details = timer.done(
             {
                 "partitions": len(document.partitions),
@@ -234,7 +234,7 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
     if (context.record.cutover_step(attempt, steps.FLOOR_GUARD) or {}).get("held"):
         return
     try:
-        frozen.hold(context, attempt)
+        stops.hold(context, attempt)
     except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid) as error:
         raise type(error)(
             f"{steps.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",

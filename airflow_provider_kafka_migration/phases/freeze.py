@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, FreezeResult
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, words
+from airflow_provider_kafka_migration.freeze import final_schemas, frozen, source_registry, stops, webhook_spec, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, verify
 from airflow_provider_kafka_migration.planning import follow, late_ids
 from airflow_provider_kafka_migration.record import steps
@@ -48,7 +48,7 @@ def run(
         raise _end_of_former(context, attempt)
     if attempt is not None and not attempt.lifted and attempt.verified is not None:
         with frozen.lifting(context, attempt):
-            frozen.check_deadline(context.record, attempt)
+            stops.check_deadline(context.record, attempt)
         return PhaseResult(PHASE, _summary(attempt.verified), _details(attempt.verified), already_done=True)
     if attempt is None or attempt.lifted:
         try:
@@ -60,7 +60,7 @@ def run(
                 frozen.back_to_tail(context.record, f"the cutover did not begin: {error.what}")
             raise
     with frozen.lifting(context, attempt):
-        frozen.check_deadline(context.record, attempt)
+        stops.check_deadline(context.record, attempt)
         result = _freeze(context, attempt, Watch(poll_seconds, sleep, clock))
     return PhaseResult(PHASE, _summary(result), _details(result))
 
@@ -90,7 +90,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     """Journal a new attempt. No producer is stopped before this step is in the journal."""
     answers = check.require(context, "cutover")
     follow.check_all_followed(context.record, context.source)
-    frozen.check_receiver(context)
+    webhook_spec.check_receiver(context)
     source_registry.check_before_freeze(context)
     final_schemas.before_freeze(context)
     late_ids.check_before_freeze(context)
@@ -154,13 +154,13 @@ def _by_hand(spec: MigrationSpec) -> bool:
 
 
 def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> FreezeResult:
-    method = frozen.freeze(context, attempt)
-    method |= source_registry.make_readonly(context, frozen.changes_of(context, attempt))
+    method = stops.freeze(context, attempt)
+    method |= source_registry.make_readonly(context, stops.changes_of(context, attempt))
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
     result = verify(context.record, context.source, attempt, method, watch)
     details = {"result": result.model_dump(mode="json")}
     # What was given up meanwhile is not verified, whatever the source's ends say.
-    context.journal.step(steps.FREEZE_VERIFIED, attempt.key, details, **frozen.in_force(attempt))
+    context.journal.step(steps.FREEZE_VERIFIED, attempt.key, details, **stops.in_force(attempt))
     follow.name_born_late(context.record, context.source, attempt.key)
     return result
 

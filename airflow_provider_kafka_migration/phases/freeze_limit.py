@@ -21,9 +21,9 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
+from airflow_provider_kafka_migration.freeze import by_hand, frozen, stops, words
 from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -38,7 +38,10 @@ LATE_SECONDS = 5.0
 REASON = "max_producer_freeze has passed, and no step of the cutover has lifted the freeze"
 
 #: The same for the promotion of a mirror.
-_PROMOTED_TEXT = f"producers stay stopped: {steps.PROMOTED} is journaled; whoever runs the mirror completes that"
+_PROMOTED_TEXT = (
+    f"producers stay stopped: {steps.PROMOTED} is journaled; whoever runs the mirror completes that; "
+    f"{words.MIRROR_WAY_OUT}"
+)
 
 _NOT_OPENED = "journal_not_opened"
 
@@ -62,10 +65,10 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     if _is_over(record):
         return {"ready": True, "summary": _over_text(record)}
     if attempt is not None and attempt.ready:
-        return {"ready": False, "summary": _ready_text(attempt)}
+        return {"ready": False, "summary": _ready_text(record, attempt)}
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
-    left = frozen.seconds_left(record, attempt)
+    left = stops.seconds_left(record, attempt)
     if left > 0 and not _overdue(record, attempt):
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
@@ -113,7 +116,7 @@ def run(context: PhaseContext) -> PhaseResult:
     if is_mirror and not context.spec.freezes_promotion and (attempt is None or not attempt.is_open):
         return _result("this mirror stops no producers", watch=False)
     if attempt is not None and attempt.ready:
-        return _result(_ready_text(attempt), watch=True, nothing_to_lift=True)
+        return _result(_ready_text(context.record, attempt), watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context.record, attempt):
         return _result("no freeze is overdue", watch=True, nothing_to_lift=attempt is None or not attempt.is_open)
     if attempt.request is not None:
@@ -131,7 +134,7 @@ def run(context: PhaseContext) -> PhaseResult:
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
         next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed, or, "
-        f"if none did: {frozen.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
+        f"if none did: {stops.too_slow(context.record, attempt)}; then {words.again(context.spec)}",
         details={"attempt": attempt.number, **details},
     )
 
@@ -153,7 +156,10 @@ def _lift_promotion(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResul
     return _result(f"{summary}; {words.lifted(attempt.method)}", watch=True, nothing_to_lift=True)
 
 
-def _ready_text(attempt: FreezeAttempt) -> str:
+def _ready_text(record: MigrationRecord, attempt: FreezeAttempt) -> str:
+    if rolling_back.is_abandoned(record.journal):
+        how = rolling_back.next_step(record.spec, abandoned=True)
+        return f"the {record.spec.kind} is abandoned, and that frees the producers: if it did not, {how}"
     return _READY_TEXT if attempt.request is None else _PROMOTED_TEXT
 
 
@@ -182,7 +188,7 @@ def _tampered(context: PhaseContext, cause: JournalTampered) -> MigrationError:
     if attempt is None or not attempt.is_open:
         return cause
     what = "the journal cannot be trusted, so the migration must not free producers by itself"
-    return frozen.still_frozen(context.record, attempt, cause, what=what)
+    return stops.still_frozen(context.record, attempt, cause, what=what)
 
 
 def is_journal_unreachable(error: MigrationError) -> bool:
@@ -198,10 +204,12 @@ def _is_over(record: MigrationRecord) -> bool:
 def _over_text(record: MigrationRecord) -> str:
     """Say why there is no limit to watch any more; producers may be stopped for clients that switch."""
     attempt, state = record.freeze(), record.journal.tip_state
-    if attempt is None or not attempt.ready or attempt.lifted or state is not State.AWAITING_CLIENT_SWITCH:
+    is_switching = state in (State.AWAITING_CLIENT_SWITCH, State.PROMOTED)
+    if attempt is None or not attempt.ready or attempt.lifted or not is_switching:
         return f"nothing is frozen any more: the state is {state}"
     stopped = words.stopped(attempt.method, attempt.stopped_at)
-    return f"no limit is in force any more: {stopped}, until they are started on the target; {words.WAY_OUT}"
+    way_out = words.way_out(is_mirror=attempt.request is not None)
+    return f"no limit is in force any more: {stopped}, until they are started on the target; {way_out}"
 
 
 def _overdue(record: MigrationRecord, attempt: FreezeAttempt) -> bool:

@@ -23,14 +23,13 @@ from airflow_provider_kafka_migration.approvals import way_back
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.documents.proof import Outcome
-from airflow_provider_kafka_migration.errors import HANDS_OFF, IllegalTransition, MigrationError, Terminal
-from airflow_provider_kafka_migration.evidence.publish import publish
+from airflow_provider_kafka_migration.errors import HANDS_OFF, IllegalTransition, MigrationError
+from airflow_provider_kafka_migration.evidence.publish import sign_end
 from airflow_provider_kafka_migration.freeze import frozen, source_registry, words
 from airflow_provider_kafka_migration.groups import early
 from airflow_provider_kafka_migration.groups.written import LeftOffsets, read_left, unread_left
 from airflow_provider_kafka_migration.kafka.admin.access import acl_row
-from airflow_provider_kafka_migration.record import keys, rolling_back, steps
-from airflow_provider_kafka_migration.record.changes import open_changes
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -196,36 +195,10 @@ def abandon(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     if not abandonment.check_possible(record):
         return _again(context, withdraw_access=False)
     journal.check_holds()
-    if not rolling_back.is_abandoned(journal):
-        _decide_to_abandon(context, reason)
+    abandonment.decide(context, reason)
     state = journal.working_state or State.AWAITING_CLIENT_SWITCH
     freed = frozen.free_abandoned(context, abandonment.ready_attempt(record))
     return _undo(context, state, reason, {"lifted": {abandonment.ready_attempt(record).key: freed}}, is_abandoned=True)
-
-
-def _decide_to_abandon(context: PhaseContext, reason: str) -> None:
-    """Journal that no client switches any more, after a last look at the target."""
-    record, journal = context.record, context.journal
-    given = abandonment.check_decided(record)
-    accepts_unread = all(answer.target_unread for answer in given)
-    found = abandonment.check_target(record, context.target, accepts_unread=accepts_unread)
-    if journal.tip_state is State.FAILED and journal.working_state is not None:
-        journal.transition(journal.working_state, "the migration is abandoned")
-    people = sorted({person.user_id for answer in given for person in answer.responders})
-    details = {
-        "by": people,
-        "code": given[-1].code,
-        "reason": reason,
-        "target": found.as_dict(),
-        "target_unread_accepted": accepts_unread,
-    }
-    journal.step(
-        steps.ABANDONED,
-        details=details,
-        reason=f"abandoned by {' and '.join(people)}: clients stay on the source",
-        only_in=ABANDON_FROM,
-        unless_step=(steps.CLIENT_SWITCH_ACKNOWLEDGED, None),
-    )
 
 
 def _undo(
@@ -314,13 +287,13 @@ def _undo(
         kept |= {"report": details["report"], "digest": details["digest"]}
         kept |= {"group_offsets_left": len(report.groups_left), "deny_acls_left": left_acls}
         context.journal.step(steps.OLD_CLUSTER_RELEASED, details=kept, reason=summary)
-        signed, told = _sign(context, Outcome.KEPT)
+        signed, told = sign_end(context, Outcome.KEPT)
         details |= signed
         summary += told
         # Again: a process that was slow may have created one of them in the meantime, and died of it.
         _release_old_cluster(context)
     elif is_abandoned:
-        signed, told = _sign(context, Outcome.ABANDONED)
+        signed, told = sign_end(context, Outcome.ABANDONED)
         details |= signed
         summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
@@ -360,23 +333,6 @@ def _access_text(left: access_left.AccessLeft) -> str:
     return f"; {told} of the migration stay on the target" if told else ""
 
 
-def _sign(context: PhaseContext, outcome: Outcome) -> tuple[dict[str, Any], str]:
-    """Publish signed evidence of the end: (details for the journal, words for the summary).
-
-    What cannot be signed for good, for want of a key for example, keeps nobody from ending the migration.
-
-    :raises Transient: the evidence store does not answer; run the same again.
-    """
-    try:
-        published = publish(context, outcome).as_dict()
-    except HANDS_OFF:
-        raise
-    except Terminal as error:
-        return {"not_signed": error.as_dict()}, f"; this is NOT signed: {error.what}"
-    context.journal.step(steps.EVIDENCE_UPLOADED, details=published, reason=f"evidence {published['outcome']}")
-    return {"evidence": published}, f"; signed by {published['key_fingerprint']}: {published['uri']}"
-
-
 def _told(problems: list[dict[str, Any]]) -> str:
     """Say how many parts are not put back, and how many could not be listed."""
     unlisted = sum(item["part"] in INVENTORIES for item in problems)
@@ -392,7 +348,7 @@ def _again(context: PhaseContext, *, withdraw_access: bool) -> PhaseResult:
     is what both registries are to get back, topics that still have what the copy has set, the tail's stop, and access
     on the target. What could not be listed is in the report, as that; nobody has to do anything about it.
     """
-    freed = _free_again(context)
+    freed = frozen.free_after_end(context)
     entry = context.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
     problems: list[dict[str, Any]] = []
@@ -417,19 +373,6 @@ def _again(context: PhaseContext, *, withdraw_access: bool) -> PhaseResult:
     now = {**done, **({_TOPICS: len(topics)} if topics else {}), **access}
     details |= {"problems": problems, **({"restored_now": now} if now else {})}
     return PhaseResult(PHASE, summary, details, already_done=not now and not freed)
-
-
-def _free_again(context: PhaseContext) -> str:
-    """Free producers whom a late request may have stopped after the end; return how they were stopped, or nothing.
-
-    :raises StillFrozen: they could not be freed.
-    """
-    attempt = context.record.freeze()
-    is_ready = attempt is not None and attempt.ready and not rolling_back.is_abandoned(context.journal)
-    if attempt is None or is_ready or not open_changes(context.journal, attempt.key):
-        return ""
-    frozen.take_back(context, attempt)
-    return attempt.method
 
 
 def _restore_topics(context: PhaseContext) -> PhaseResult:

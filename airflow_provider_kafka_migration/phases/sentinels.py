@@ -20,7 +20,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
 from airflow_provider_kafka_migration.errors import BrokerRefused, MigrationError, Transient
-from airflow_provider_kafka_migration.freeze import frozen, stand_still, words
+from airflow_provider_kafka_migration.freeze import frozen, stand_still, stops, words
 from airflow_provider_kafka_migration.freeze.sentinel_records import find_sentinels, sentinel_record
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
@@ -100,7 +100,7 @@ def _settled_ends(
         behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())
         if behind_sentinels and (goes_on or look.stable == look.log_end):
             return look.stable
-        frozen.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         sleep(stand_still.POLL_SECONDS)
 
 
@@ -192,7 +192,7 @@ def _write(
     while len(written) < len(keys):
         _produce_once(record, source, {key: batches[key] for key in keys if key not in written}, written)
         if len(written) < len(keys):
-            frozen.check_deadline(record, attempt)
+            stops.check_deadline(record, attempt)
             sleep(0.2)
     return written
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.links.storage import JournalLink, is_on_aws
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.installation import installation_id
 from airflow_provider_kafka_migration.provider.params import (
@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.provider.params import (
     way_back_run_spec,
 )
 from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
+from airflow_provider_kafka_migration.provider.run_chain import first_run
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec, with_mirror_defaults
 
 if TYPE_CHECKING:
@@ -74,10 +75,12 @@ def run_spec(
 def run_owner(context: Context) -> str:
     """Return the owner of the migration: this DAG run. Cleared tasks of the same run have the same owner.
 
+    So have all runs of one chain (:mod:`~.provider.run_chain`); it is named after the first one.
+
     Another Airflow may have a run of the same id: :func:`~.installation.installation_id` tells them apart.
     """
     task_instance = context["ti"]
-    return f"{task_instance.dag_id}/{task_instance.run_id}"
+    return f"{task_instance.dag_id}/{first_run(task_instance.run_id)}"
 
 
 #: Tasks that copy: other work goes on beside the copy.
@@ -114,6 +117,14 @@ class MigrationTask:
 
     #: URIs of the migration's documents by location, for links and pointers. Set once the spec is known.
     storage_uris: Mapping[str, str] = {}
+    #: Whether the documents are on AWS, so that its console shows them.
+    stores_on_aws = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        # A copy or a wait may take weeks. Said here, it beats ``[core] default_task_execution_timeout`` and a site's
+        # ``default_args``; whoever wants a limit for one task gives it one.
+        kwargs.setdefault("execution_timeout", None)
+        super().__init__(**kwargs)
 
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
         """Render all template fields except the spec.
@@ -149,7 +160,10 @@ class MigrationTask:
     def show_links(self, context: Context) -> None:
         """Push the links to Airflow now: it asks for them only at the end of an attempt, days later for a tail."""
         try:
-            self._locate(self.migration_spec(context))
+            spec = self.migration_spec(context)
+            self._locate(spec)
+            reference = spec.storage.conn_id
+            self.stores_on_aws = is_on_aws(airflow_resolver().mapping(reference) if reference else {})
             for link in self.operator_extra_links:
                 url = link.get_link(self, ti_key=None)  # type: ignore[arg-type]
                 if url:

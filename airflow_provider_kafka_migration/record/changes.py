@@ -12,16 +12,19 @@ process may be killed, while another process ends what the change belongs to. So
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError, PhaseOver, Transient
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.clock import Deadline
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.times import parse_iso
 
@@ -31,6 +34,8 @@ log = logging.getLogger(__name__)
 UNANSWERED = "unanswered"
 #: An intent this old is not waited for: its request has ended, whatever the clocks of two machines say.
 OLD_SECONDS = 300.0
+#: For so long a client may send the requests of one change, with their retries.
+SENDING_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 
 
@@ -43,6 +48,12 @@ class Standing(Enum):
     OVER = "over"
     #: It has ended, and something newer answers for the change, which undoes it when it ends itself.
     SUPERSEDED = "superseded"
+
+
+class Client(Protocol):
+    """What sends the requests of a change: nothing after ``send_until``, a moment of the monotonic clock."""
+
+    send_until: float
 
 
 @dataclass
@@ -74,11 +85,15 @@ class Changes:
     allowed: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def making(self, what: str, seconds: float, undo: Callable[[], Any]) -> Iterator[Change]:
+    def making(
+        self, what: str, seconds: float, undo: Callable[[], Any], client: Client | None = None
+    ) -> Iterator[Change]:
         """Journal the intent, let the block make the change, journal the outcome; undo the change if it came too late.
 
-        :param seconds: how long a request of the block lasts at most.
+        :param seconds: how long after this call, or after the block's last look at the journal, a request of the block
+            may take effect; of a ``client`` :data:`SENDING_SECONDS` and the time of one request.
         :param undo: needs no claim.
+        :param client: sends the block's requests, and none later than :data:`SENDING_SECONDS` after this call.
         :raises PhaseOver: it was too late, before the block or after it; then the change is undone.
         :raises ClaimLost: another owner has taken over; if the change came too late, it is undone.
         """
@@ -86,7 +101,8 @@ class Changes:
         entry = self.journal.step(steps.CHANGE_BEGUN, self.key, details, reason=f"{what}: asked", **self.allowed)
         change = Change(entry.seq)
         try:
-            yield change
+            with _sending(client):
+                yield change
         except MigrationError as error:
             change.is_settled = not (isinstance(error, Transient) or error.details.get(UNANSWERED))
             self._end(entry, change, undo, failed=True)
@@ -137,6 +153,18 @@ class Changes:
             error.add_next_step("what this run had changed too late is undone")
             return error
         return self.over()
+
+
+@contextmanager
+def _sending(client: Client | None) -> Iterator[None]:
+    if client is None:
+        yield
+        return
+    client.send_until = Deadline(time.monotonic() + SENDING_SECONDS)
+    try:
+        yield
+    finally:
+        client.send_until = math.inf
 
 
 def open_changes(journal: Journal, key: str) -> list[JournalEntry]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from airflow_provider_kafka_migration.documents.proof import ContentVerifier
 from airflow_provider_kafka_migration.errors import FingerprintChanged, SpecInvalid, Where
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
-from airflow_provider_kafka_migration.kafka.admin.forwarding import Forwarding, open_admin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -36,44 +35,27 @@ if TYPE_CHECKING:
 FIRST_CONTACT_SECONDS = 6.0
 
 
-def forwarding_of(section: ClusterSection) -> Forwarding | None:
-    """Return which class changes a cluster's topics and ACLs; None: its brokers do."""
-    if section.admin_class is None:
-        return None
-    return Forwarding(section.admin_class, section.admin_wait.total_seconds())
-
-
 class Cluster:
-    """A cluster with the clients that phases use. Not thread-safe: one owner; use :meth:`clone` for another thread.
-
-    :param forwarding: which class changes its topics and ACLs; None: its brokers do.
-    """
+    """A cluster with the clients that phases use. Not thread-safe: one owner; use :meth:`clone` for another thread."""
 
     #: Whether this process must not know the cluster: one half of a split migration.
     absent = False
 
-    def __init__(
-        self, role: Literal["source", "target"], config: ClientConfig, forwarding: Forwarding | None = None
-    ) -> None:
+    def __init__(self, role: Literal["source", "target"], config: ClientConfig) -> None:
         self.role = role
         self.config = config
-        self.forwarding = forwarding
 
     def clone(self) -> Cluster:
         """Return the same cluster with separate connections."""
-        return Cluster(self.role, self.config, self.forwarding)
+        return Cluster(self.role, self.config)
 
     @classmethod
     def of(cls, role: Literal["source", "target"], section: ClusterSection, resolver: Resolver) -> Cluster:
         """Return the cluster of a spec; nothing is contacted.
 
         :raises ConnectionInvalid: its connection has mistakes.
-        :raises AdminClassUnusable: the class that changes its topics and ACLs cannot be imported, or lacks a method.
         """
-        forwarding = forwarding_of(section)
-        if forwarding is not None:
-            forwarding.load(role)
-        return cls(role, ClientConfig.from_librdkafka(resolver.mapping(section.conn_id), role), forwarding)
+        return cls(role, ClientConfig.from_librdkafka(resolver.mapping(section.conn_id), role))
 
     @cached_property
     def wire(self) -> Wire:
@@ -83,7 +65,7 @@ class Cluster:
     @cached_property
     def admin(self) -> Admin:
         """Client for typed admin calls."""
-        return open_admin(self.config, self.forwarding, first_contact_seconds=FIRST_CONTACT_SECONDS)
+        return Admin(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
     def cluster_id(self) -> str:
@@ -290,10 +272,8 @@ class KnownCluster(Cluster):
         role: Literal["source", "target"],
         open_config: Callable[[], ClientConfig],
         expected_id: str,
-        forwarding: Forwarding | None = None,
     ) -> None:
         self.role = role
-        self.forwarding = forwarding
         self._open_config = open_config
         self._expected_id = expected_id
 
@@ -304,7 +284,7 @@ class KnownCluster(Cluster):
 
     def clone(self) -> Cluster:
         """Return the same cluster with separate connections."""
-        return KnownCluster(self.role, self._open_config, self._expected_id, self.forwarding)
+        return KnownCluster(self.role, self._open_config, self._expected_id)
 
     @cached_property
     def wire(self) -> Wire:
@@ -329,7 +309,7 @@ class KnownCluster(Cluster):
         :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
         """
         _ = self.wire
-        return open_admin(self.config, self.forwarding)
+        return Admin(self.config)
 
     def _check(self, found: str) -> None:
         if found == self._expected_id:

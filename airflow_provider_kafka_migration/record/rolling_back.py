@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
 from airflow_provider_kafka_migration.errors import IllegalTransition, Where
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.state import Resume, ResumeAction
+from airflow_provider_kafka_migration.state import REOPENED, Resume, ResumeAction
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
@@ -29,10 +29,16 @@ def is_abandoned(journal: Journal) -> bool:
     return journal.find_step(steps.ABANDONED) is not None
 
 
+def abandon_command(spec: MigrationSpec, file: str = "FILE") -> str:
+    """Return the command with which people abandon a migration or a mirror."""
+    return f"kafka-migration {'mirror ' if spec.kind == 'mirror' else ''}abandon {file}"
+
+
 def next_step(spec: MigrationSpec, *, abandoned: bool = False) -> str:
     """Return how to end a rollback that has begun."""
     if abandoned:
-        return "end it: `kafka-migration abandon FILE`, without a code (in Airflow: clear the task abandon)"
+        task = "" if spec.kind == "mirror" else " (in Airflow: clear the task abandon)"
+        return f"end it: `{abandon_command(spec)}`, without a code{task}"
     if spec.is_way_back:
         return "end it: `kafka-migration way-back keep FILE`, without a code (in Airflow: clear the task rollback)"
     return "end it: `kafka-migration rollback FILE` (in Airflow: clear the task rollback)"
@@ -41,10 +47,11 @@ def next_step(spec: MigrationSpec, *, abandoned: bool = False) -> str:
 def resume(journal: Journal, spec: MigrationSpec) -> Resume | None:
     """Return what to do with a rollback that has begun and not ended; None: there is none."""
     journal.refresh()
-    tip = journal.tip_state
-    if tip is None or tip.is_terminal:
+    tip, abandoned = journal.tip_state, is_abandoned(journal)
+    # A promoted mirror is at an end, unless it is being abandoned.
+    if tip is None or (tip.is_terminal and not (abandoned and tip in REOPENED)):
         return None
-    if is_abandoned(journal):
+    if abandoned:
         return Resume(ResumeAction.REENTER, tip, f"it is abandoned: {next_step(spec, abandoned=True)}")
     if not has_begun(journal):
         return None
@@ -62,7 +69,7 @@ def check_not_begun(journal: Journal, spec: MigrationSpec, phase: str) -> None:
         return
     what = "the way back is ended by *keep*" if spec.is_way_back else "the migration is rolled back"
     if abandoned is not None:
-        what = "the way back is abandoned" if spec.is_way_back else "the migration is abandoned"
+        what = "the way back is abandoned" if spec.is_way_back else f"the {spec.kind} is abandoned"
     raise IllegalTransition(
         f"{phase} cannot run: {what} since {entry.at}, and that has not come to its end",
         where=Where(migration_id=spec.migration_id, phase=phase),

@@ -35,9 +35,10 @@ COPY_SETTINGS: Final = "copy_settings"
 #: Partitions that topology_copy has added to the plan.
 PARTITIONS_FOLLOWED: Final = "partitions_followed"
 TOPOLOGY_COPIED: Final = "topology_copied"
-#: Journaled before the bindings, the quotas and the user are created.
 #: Topics with records that are larger than the copy-time limit, and the limit that they get.
 LARGE_BATCHES: Final = "large_batches"
+#: Journaled before the bindings, the quotas and the user are created. What the brokers then refuse is journaled as
+#: removed, or as set back: if it is there later, others have made it.
 ACLS_CREATING: Final = "acls_creating"
 ACLS_REMOVED: Final = "acls_removed"
 QUOTAS_SETTING: Final = "quotas_setting"

@@ -72,6 +72,20 @@ class Registry:
         self._rest = BoundedRestClient(access, role)
         self._kind: Kind | None = None
 
+    @property
+    def timeout_seconds(self) -> float:
+        """Bound of one request, from connecting to the last byte of its answer."""
+        return self._rest.timeout_seconds
+
+    @property
+    def send_until(self) -> float:
+        """Moment of the monotonic clock after which nothing is sent."""
+        return self._rest.send_until
+
+    @send_until.setter
+    def send_until(self, moment: float) -> None:
+        self._rest.send_until = moment
+
     def __repr__(self) -> str:
         return f"Registry({self.role}, {self.url})"
 

@@ -16,6 +16,7 @@ import contextlib
 import email.utils
 import json
 import logging
+import math
 import random
 import ssl
 import tempfile
@@ -89,6 +90,8 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         self._access = access
         self._role = role
         self._slots = threading.BoundedSemaphore(access.max_parallel_requests)
+        #: Moment of the monotonic clock after which nothing is sent.
+        self.send_until = math.inf
         self._token_lock = threading.Lock()
         self._token, self._token_expires_at = "", 0.0
         with _pem_files(access) as files:
@@ -177,6 +180,11 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
             return self._until_answered(addresses, request)
 
     @property
+    def timeout_seconds(self) -> float:
+        """Bound of one request, from connecting to the last byte of its answer."""
+        return self._access.timeout_seconds
+
+    @property
     def max_parallel_requests(self) -> int:
         """How many requests are sent at once; more wait."""
         return self._access.max_parallel_requests
@@ -225,7 +233,7 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
             tries += 1
             wait = _wait_seconds(tries, failure)
             too_often = failure.status == 500 and tries >= _TRIES_AFTER_500
-            if too_often or time.monotonic() + wait > gives_up_at:
+            if too_often or time.monotonic() + wait > min(gives_up_at, self.send_until):
                 raise self._unreachable(failure, tries)
             if tries == 1:
                 log.info("The %s registry: %s; trying again", self._role, failure.what)
@@ -289,6 +297,12 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
 
     def _send(self, session: Any, address: str, request: _Request) -> Answer:
         """Send once and read the answer within the deadline and the limit."""
+        if time.monotonic() > self.send_until:
+            raise RegistryUnreachable(
+                f"the {self._role} registry was not asked any more: the time for the change has passed",
+                where=self.where,
+                next_step="check that the registry answers quickly enough; then try again",
+            )
         _deadline.at = time.monotonic() + request.limits.timeout_seconds
         try:
             outgoing = session.build_request(

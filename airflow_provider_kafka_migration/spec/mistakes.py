@@ -81,6 +81,8 @@ def _reason(item: Mapping[str, Any], model: type[BaseModel], root: type[BaseMode
 
 def _unknown(key: str, model: type[BaseModel], root: type[BaseModel]) -> str:
     """Name the key that was meant: the nearest one of the section, or the same one of another section."""
+    if key in getattr(model, "retired", ()):
+        return f"this key is gone, remove it: {model.retired[key].why}"  # type: ignore[attr-defined]
     here = list(_fields(model))
     near = difflib.get_close_matches(key, here, n=1, cutoff=_SIMILAR)
     elsewhere = [

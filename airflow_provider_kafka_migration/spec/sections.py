@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
@@ -21,10 +24,38 @@ DEFAULT_CONFIG_EXCLUDE = (
 )
 
 
+class _Anything:
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Retired:
+    """A key that earlier versions had.
+
+    :param harmless: values that change nothing today. They are ignored, so that specs and journals that have them can
+        still be read.
+    :param why: why there is no such key, and what to do instead.
+    """
+
+    harmless: Container[Any]
+    why: str
+
+
 class Section(BaseModel):
     """A part of the spec. Unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    #: Keys that this section had in earlier versions.
+    retired: ClassVar[Mapping[str, Retired]] = MappingProxyType({})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_retired_keys(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {key: data[key] for key in data if key not in cls.retired or data[key] not in cls.retired[key].harmless}
 
 
 def why_not_selected(section: str, name: str, include: list[str], exclude: list[str]) -> str:
@@ -40,6 +71,15 @@ def why_not_selected(section: str, name: str, include: list[str], exclude: list[
 class ClusterSection(Section):
     """One of the two clusters."""
 
+    retired = MappingProxyType(
+        {
+            "admin_class": Retired(
+                (None,), "the brokers themselves change topics and ACLs: give the migration's principal the rights"
+            ),
+            "admin_wait": Retired(_Anything(), ""),
+        }
+    )
+
     conn_id: str = Field(
         min_length=1,
         description="Airflow connection of type kafka (its extra holds librdkafka keys); without Airflow, env:NAME "
@@ -51,16 +91,6 @@ class ClusterSection(Section):
         pattern=r"^[A-Za-z]+:.+$",
         description="The migration's own principal as the cluster's ACLs name it, for instance `User:CN=migrator`; "
         "default: `User:` and the connection's sasl.username. It is not denied where ACLs stop producers.",
-    )
-    admin_class: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
-        description="Dotted path of a class of yours that changes topics and ACLs of this cluster instead of its "
-        "brokers (KIP-787); see [topology](topology.md#changes-by-a-class-of-your-own). Default: the brokers.",
-    )
-    admin_wait: Duration = Field(  # type: ignore[assignment]
-        "60s",
-        description="How long the cluster may take to show a change that the class in admin_class has accepted.",
     )
 
 
@@ -386,8 +416,13 @@ class ApprovalsSection(Section):
 class ValidationSection(Section):
     """The checks at the end."""
 
-    content: Literal["all"] = Field("all", description="All records of all partitions are compared.")
-    count_tolerance: int = Field(0, ge=0, description="Records; 0 because the offset map knows all holes.")
+    retired = MappingProxyType(
+        {
+            "content": Retired(("all",), "all records of all partitions are always compared"),
+            "count_tolerance": Retired((0,), "the offset map knows all holes, so the numbers of records must be equal"),
+        }
+    )
+
     before_cutover: bool = Field(
         True,
         description="From the tail on, copied records are compared in the background during the copy; the approval of "

@@ -343,10 +343,8 @@ def check_permissions(record: MigrationRecord, target: Cluster, plan: Plan) -> N
     }
     names = sorted(topic.target_name for topic in plan.topics)
     missing: dict[str, list[str]] = {}
-    # Configs are changed by a class of the user, if there is one.
-    always = NEEDED if record.spec.target.admin_class is None else NEEDED - {"ALTER_CONFIGS"}
     for name, facts in target.admin.describe_topics(names, operations=True).items():
-        needed = always | {"DELETE"} if name in cut else always
+        needed = NEEDED | {"DELETE"} if name in cut else NEEDED
         if facts.operations is None:
             continue
         for operation in sorted(needed - with_implied(facts.operations)):

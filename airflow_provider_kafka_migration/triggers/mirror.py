@@ -13,9 +13,6 @@ from airflow_provider_kafka_migration.triggers.drain import DrainTrigger
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 if TYPE_CHECKING:
-    from airflow.triggers.base import BaseTrigger
-
-    from airflow_provider_kafka_migration.engines.base import SparkEngine
     from airflow_provider_kafka_migration.migration import Watch
     from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -40,28 +37,28 @@ class MirrorJobTrigger(SparkJobTrigger):
 
     :param spec: the mirror, as JSON-serializable data.
     :param known_request: number of the last request that the task has seen; None: requests wait until it wakes up.
+    :param arguments: of the base class.
     """
 
     def __init__(self, *, spec: dict[str, Any], known_request: int | None, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.spec = spec
+        super().__init__(spec=spec, **arguments)
         self.known_request = known_request
         self._watch_requests: MirrorWatch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         path, arguments = super().serialize()
-        return path, {**arguments, "spec": self.spec, "known_request": self.known_request}
+        return path, {**arguments, "known_request": self.known_request}
 
-    async def _own(self, _engine: SparkEngine) -> BaseTrigger | None:
-        """Return none: the engine's own trigger would not look for requests."""
-        return None
+    async def _look_for_news(self) -> str:
+        return await self._look_for_requests() or await super()._look_for_news()
 
-    async def _has_news(self) -> bool:
+    async def _look_for_requests(self) -> str:
         if self.known_request is None:
-            return False
+            return ""
         try:
             if self._watch_requests is None:
+                assert self.spec is not None
                 spec = parse_spec(self.spec, recorded=True)
                 resolver = airflow_resolver(await prefetch(spec, clusters=False))
                 self._watch_requests = await asyncio.to_thread(MirrorWatch, spec, resolver, self.known_request)
@@ -70,5 +67,5 @@ class MirrorJobTrigger(SparkJobTrigger):
             # The task reads requests as well, when it is woken up. Keys of a storage may have been replaced meanwhile.
             self.log.warning("Requests cannot be looked for: %s", error)
             self._watch_requests = None
-            return False
-        return bool(found["ready"])
+            return ""
+        return str(found["summary"]) if found["ready"] else ""

@@ -1,4 +1,4 @@
-"""Waits for the end of a job on any Spark engine, and wakes its task up now and then."""
+"""Waits for the end of a job on any Spark engine, and wakes its task up when there is something to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
+from airflow_provider_kafka_migration.job_news import JobNews
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
+from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.triggers.settled import SettledTrigger
 
 #: Statuses of events. ``ended``: the job does not run any more; how it ended, its task finds out.
 ENDED, WAKE, FAILED = "ended", "wake", "failed"
 
 
-class SparkJobTrigger(BaseTrigger):
+class SparkJobTrigger(SettledTrigger):
     """Fires once: when the job has ended, when its task has something to do, or when the engine cannot be asked.
 
     It stores nothing, so it may run twice or move between triggerers. Airflow's database stores its arguments; engine
@@ -27,7 +31,10 @@ class SparkJobTrigger(BaseTrigger):
     :param arguments: arguments of the engine.
     :param job_id: the engine's id of the job.
     :param poll_seconds: time between two looks at the job.
-    :param wake_seconds: the task is woken up after this long.
+    :param wake_seconds: the task is woken up after this long in any case.
+    :param spec: the migration, as JSON-serializable data; None: nothing is looked at but the job.
+    :param job: name of the job document.
+    :param known_news: the news that the task has been woken up for before.
     """
 
     #: A line in the triggerer's log after so many looks.
@@ -41,6 +48,9 @@ class SparkJobTrigger(BaseTrigger):
         job_id: str,
         poll_seconds: float = 5.0,
         wake_seconds: float = 60.0,
+        spec: dict[str, Any] | None = None,
+        job: str = "",
+        known_news: str = "",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.engine = engine
@@ -48,6 +58,11 @@ class SparkJobTrigger(BaseTrigger):
         self.job_id = job_id
         self.poll_seconds = poll_seconds
         self.wake_seconds = wake_seconds
+        self.spec = spec
+        self.job = job
+        self.known_news = known_news
+        self._news: JobNews | None = None
+        self._warned = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
@@ -59,16 +74,21 @@ class SparkJobTrigger(BaseTrigger):
                 "job_id": self.job_id,
                 "poll_seconds": self.poll_seconds,
                 "wake_seconds": self.wake_seconds,
+                "spec": self.spec,
+                "job": self.job,
+                "known_news": self.known_news,
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def events(self) -> AsyncIterator[TriggerEvent]:
         """Look at the job repeatedly. Engines block, so they are called in a thread."""
         try:
             engine = await asyncio.to_thread(make_engine, self.engine, self.arguments)
             yield await self._watch(engine)
         except Terminal as error:
             yield _failed(error)
+        finally:
+            await self._close()
 
     async def _watch(self, engine: SparkEngine) -> TriggerEvent:
         deadline = time.monotonic() + self.wake_seconds
@@ -82,8 +102,12 @@ class SparkJobTrigger(BaseTrigger):
                 self.log.info("%s on %s is %s %s", self.job_id, self.engine, status.state, status.reason)
             looks += 1
             left = deadline - time.monotonic()
-            if left <= 0 or await self._has_news():
-                return TriggerEvent({"status": WAKE, "state": str(status.state), "reason": status.reason[:500]})
+            news = await self._look_for_news()
+            if left <= 0 or news:
+                if news:
+                    self.log.info("The task is woken up: %s", news)
+                event = {"status": WAKE, "state": str(status.state), "reason": status.reason[:500]}
+                return TriggerEvent({**event, "news": self.known_news})
             if own is None:
                 await asyncio.sleep(min(self.poll_seconds, left))
             else:
@@ -91,11 +115,40 @@ class SparkJobTrigger(BaseTrigger):
                 await self._wait_for(own, left)
                 own = None
 
-    async def _has_news(self) -> bool:
-        """Return whether the task has something to do before it is woken up anyway."""
-        return False
+    async def _look_for_news(self) -> str:
+        """Return why the task has something to do before it is woken up anyway; empty: it has not."""
+        if self.spec is None:
+            return ""
+        try:
+            if self._news is None:
+                spec = parse_spec(self.spec, recorded=True)
+                resolver = airflow_resolver(await prefetch(spec, clusters=True))
+                self._news = await asyncio.to_thread(JobNews.open, spec, resolver, self.job)
+            found = await asyncio.to_thread(self._news.check)
+        except Exception as error:
+            # The task looks itself when it is woken up. Connections may have been replaced meanwhile.
+            text = str(error) if isinstance(error, MigrationError) else type(error).__name__
+            if text != self._warned:
+                self.log.warning("News cannot be looked for: %s", text)
+                self._warned = text
+            await self._close()
+            return ""
+        self._warned = ""
+        if found == self.known_news:
+            return ""
+        # What is over and comes again is new.
+        self.known_news = found
+        return found
+
+    async def _close(self) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            await asyncio.shield(asyncio.to_thread(news.close))
 
     async def _own(self, engine: SparkEngine) -> BaseTrigger | None:
+        if self.spec is not None:
+            # It would not look for news.
+            return None
         try:
             return await asyncio.to_thread(engine.trigger, self.job_id)
         except Terminal:

@@ -32,7 +32,6 @@ class Ends:
 class CountRules:
     """What the check of counts tolerates.
 
-    :param tolerance: number of records by which counts may differ.
     :param late_writes: by source partition, a description of what was written to the source after the boundary.
     :param on_late_writes: whether late writes fail the check.
     :param retention_is_back: configs that delete data are in force on the target again, so log starts may move.
@@ -40,7 +39,6 @@ class CountRules:
     :param adopted: source partitions below whose copied range is content of others.
     """
 
-    tolerance: int = 0
     late_writes: Mapping[TopicPartition, str] = field(default_factory=dict)
     on_late_writes: Literal["stop", "note"] = "stop"
     retention_is_back: bool = False
@@ -165,7 +163,7 @@ def _count_problems(
     if content is not None and content.error is None:
         explained = sum(content.explained.values())
         off = abs(content.target_records - explained - content.uncompared_records - content.source_records)
-        if off > rules.tolerance:
+        if off:
             errors.append(
                 f"{content.target_records} records on the target ({explained} of them explained, "
                 f"{content.uncompared_records} that the source has deleted), {content.source_records} on the source"
@@ -195,7 +193,6 @@ def check(
         ours=seen_from_first.producer_ids(context.record),
     )
     rules = CountRules(
-        tolerance=section.count_tolerance,
         late_writes={key: str(item) for key, item in late.items()},
         # ``on_bypass: note`` accepts that what producers write after the freeze is left behind.
         on_late_writes="note" if context.spec.cutover.on_bypass == "note" else section.on_late_writes,

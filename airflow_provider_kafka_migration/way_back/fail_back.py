@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Terminal
+from airflow_provider_kafka_migration.record import rolling_back
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.spec.verbs import Choice
@@ -94,11 +95,14 @@ def _check_promoted(record: MigrationRecord) -> None:
     record.journal.refresh()
     state = record.journal.tip_state
     if state is State.PROMOTED:
+        rolling_back.check_not_begun(record.journal, record.spec, "fail_back")
         return
     raise Terminal(
         f"there is nothing to fail back from: the mirror is {'not started' if state is None else mirror_name(state)}",
         where=record.where("fail_back"),
-        next_step="promote it first (kafka-migration mirror promote FILE; with --source-gone if its source is gone)",
+        next_step="nothing is to be brought back: no client was told to use its target"
+        if state is State.ENDED
+        else "promote it first (kafka-migration mirror promote FILE; with --source-gone if its source is gone)",
     )
 
 

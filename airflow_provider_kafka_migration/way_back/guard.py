@@ -24,16 +24,15 @@ from airflow_provider_kafka_migration.errors import (
     TopologyRefused,
 )
 from airflow_provider_kafka_migration.freeze import by_hand
-from airflow_provider_kafka_migration.freeze.frozen import (
-    ACL_SECONDS,
+from airflow_provider_kafka_migration.freeze.deny_acls import (
     OwnPrincipal,
     all_planned_acls,
     deny_bindings,
     planned_acls,
-    taken,
-    webhook_receiver,
 )
+from airflow_provider_kafka_migration.freeze.stops import ACL_SECONDS
 from airflow_provider_kafka_migration.freeze.webhook import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook_spec import taken, webhook_receiver
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
@@ -96,8 +95,9 @@ def put(context: PhaseContext, plan: Plan) -> dict[str, Any]:
             reason=reason,
             unless_step=(steps.ROLLBACK_BEGUN, None),
         )
-        with _changes(context).making("DENY ACLs on the old cluster", ACL_SECONDS, partial(_undo, context, missing)):
-            _check(record, context.target.admin.create_acls(missing), "created")
+        undo, admin = partial(_undo, context, missing), context.target.admin
+        with _changes(context).making("DENY ACLs on the old cluster", ACL_SECONDS, undo, admin):
+            _check(record, admin.create_acls(missing), "created")
     return {"deny_acls": len(bindings(record.journal))}
 
 

@@ -58,6 +58,14 @@ def _confirm_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let triggers fire immediately: here no scheduler has to hear of a deferral."""
+    settled = sys.modules.get("airflow_provider_kafka_migration.triggers.settled")
+    if settled is not None:
+        monkeypatch.setattr(settled.SettledTrigger, "SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
 def _one_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name the Airflow of the tests of tasks, which have no API to read a Variable from."""
     monkeypatch.setenv("AIRFLOW_VAR_KAFKA_MIGRATION_INSTALLATION_ID", "tests")

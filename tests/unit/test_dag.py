@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from airflow.sdk import DAG, Asset
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, BaseOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_kafka_migration.dag import (
@@ -132,6 +133,40 @@ def test_approvals_have_no_retries_and_all_others_do() -> None:
     for task in build_migration_dag().tasks:
         assert (task.retries == 0) == task.task_id.startswith("approve_"), task.task_id
         assert task.has_retry_policy, task.task_id
+
+
+def test_what_lasts_for_weeks_never_runs_out_of_attempts(minimal_spec: dict[str, Any]) -> None:
+    """Each restart of a worker and of the API server takes one; errors for a person are final at once."""
+    endless = {"seed", "tail", "sync_groups", "cutover.freeze_limit", "abandon"}
+    for dag in (build_migration_dag(), build_migration_dag(minimal_spec)):
+        assert {task.task_id for task in dag.tasks if task.retries > 1_000} == endless
+        for task_id in ("seed", "tail", "sync_groups"):
+            task = dag.get_task(task_id)
+            assert (task.retry_exponential_backoff, task.max_retry_delay) == (2, timedelta(minutes=5))
+            assert [item.thins_out for item in task.on_retry_callback] == [True]
+
+
+def test_no_limit_of_a_site_ends_a_task(minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``[core] default_task_execution_timeout`` becomes the default of the operators' argument."""
+    a_site = {"execution_timeout": timedelta(hours=1)}
+    made: Any = BaseOperator.__init__
+    monkeypatch.setitem(made.__wrapped__.__kwdefaults__, "execution_timeout", timedelta(hours=1))
+    assert EmptyOperator(task_id="other").execution_timeout == timedelta(hours=1)
+    for dag in (
+        build_migration_dag(minimal_spec, default_args=a_site),
+        build_rollback_dag(default_args=a_site),
+        build_way_back_dag(default_args=a_site),
+    ):
+        assert {task.execution_timeout for task in dag.tasks} == {None}
+    task_args = {"validate": {"execution_timeout": timedelta(days=2)}}
+    given = build_migration_dag(minimal_spec, task_args=task_args)
+    assert given.get_task("validate").execution_timeout == timedelta(days=2)
+
+
+def test_a_cleared_task_runs_with_the_spec_and_the_package_of_now(minimal_spec: dict[str, Any]) -> None:
+    """In a bundle with versions (git) Airflow would take those that the run began with."""
+    assert build_migration_dag(minimal_spec).rerun_with_latest_version is True
+    assert build_migration_dag(minimal_spec, rerun_with_latest_version=False).rerun_with_latest_version is False
 
 
 def test_spark_and_deferrable_and_approval_classes() -> None:

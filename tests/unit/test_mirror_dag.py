@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def _serialised(dag: DAG) -> str:
 
 def test_tasks_in_a_line() -> None:
     dag = build_mirror_dag()
-    assert {task.task_id for task in dag.tasks} == {*TASK_IDS, "freeze_limit"}
+    assert {task.task_id for task in dag.tasks} == {*TASK_IDS, "next_run", "freeze_limit"}
+    assert dag.get_task("next_run").upstream_task_ids == {"mirror"}
     assert dag.get_task("freeze_limit").upstream_task_ids == {"seed"}
     for above, below in itertools.pairwise(TASK_IDS):
         assert dag.get_task(below).upstream_task_ids == {above}
@@ -101,27 +103,43 @@ def _params(spec: dict[str, Any]) -> dict[str, Any]:
 def test_the_long_tasks_are_retried_for_ever_and_tell_people(mirror_spec: dict[str, Any]) -> None:
     for dag in (build_mirror_dag(), build_mirror_dag(mirror_spec)):
         for task in dag.tasks:
-            for_ever = task.task_id in ("seed", "mirror", "freeze_limit")
+            for_ever = task.task_id in ("seed", "mirror", "next_run", "freeze_limit")
             assert task.retries == (1_000_000 if for_ever else 3), task.task_id
             assert task.has_retry_policy, "what a person has to change is an error at once"
             assert bool(task.on_retry_callback) == for_ever, task.task_id
             assert task.execution_timeout is None
         assert dag.dagrun_timeout is None
+        assert dag.rerun_with_latest_version is True
 
 
-def test_the_mirror_needs_no_slot_where_spark_is_elsewhere(mirror_spec: dict[str, Any]) -> None:
+def test_the_mirror_stays_unless_somebody_wants_its_slot(mirror_spec: dict[str, Any]) -> None:
+    """Groups, heartbeats and checkpoints every few seconds need a process that stays; a pause needs none."""
     task = build_mirror_dag(mirror_spec).get_task("mirror")
     assert isinstance(task, KafkaMirrorOperator)
-    assert (task.deferrable, task.waits_deferred) == (True, True)
-    given = build_mirror_dag(mirror_spec, task_args={"mirror": {"deferrable": False, "pool": "mirrors"}})
-    assert (given.get_task("mirror").deferrable, given.get_task("mirror").pool) == (False, "mirrors")
+    assert (task.deferrable, task.waits_deferred) == (False, True)
+    given = build_mirror_dag(mirror_spec, task_args={"mirror": {"deferrable": True, "pool": "mirrors"}})
+    assert (given.get_task("mirror").deferrable, given.get_task("mirror").pool) == (True, "mirrors")
 
 
-def test_one_run_is_one_mirror(mirror_spec: dict[str, Any]) -> None:
+def test_a_mirror_is_a_chain_of_runs(mirror_spec: dict[str, Any]) -> None:
+    dag = build_mirror_dag({**mirror_spec, "cutover": {"freeze": "acl"}})
+    assert {dag.get_task(name).run_for for name in ("mirror", "freeze_limit")} == {timedelta(days=1)}
+    weekly = build_mirror_dag(mirror_spec, run_for=timedelta(days=7))
+    assert weekly.get_task("mirror").run_for == timedelta(days=7)
+    one = build_mirror_dag(mirror_spec, run_for=None)
+    assert "next_run" not in one.task_ids
+    assert one.get_task("mirror").run_for is None
+    with pytest.raises(ValueError, match="at least 1:00:00"):
+        build_mirror_dag(mirror_spec, run_for=timedelta(minutes=5))
+    with pytest.raises(ValueError, match="sets itself: run_for"):
+        build_mirror_dag(mirror_spec, task_args={"mirror": {"run_for": None}})
+
+
+def test_one_run_at_a_time(mirror_spec: dict[str, Any]) -> None:
     dag = build_mirror_dag(mirror_spec)
     assert (dag.dag_id, dag.max_active_runs, dag.schedule) == ("kafka_mirror_a-to-b", 1, None)
     assert dag.tags == {"kafka", "kafka-mirror", "a-to-b"}
-    assert (build_mirror_dag().dag_id, build_mirror_dag().max_active_runs) == ("kafka_mirror", 16)
+    assert (build_mirror_dag().dag_id, build_mirror_dag().max_active_runs) == ("kafka_mirror", 256)
     assert build_mirror_dag(mirror_spec, schedule="@once").schedule == "@once"
 
 
@@ -182,7 +200,7 @@ def test_comparisons_of_one_mirror_follow_each_other(mirror_spec: dict[str, Any]
     assert dag.schedule == "@daily"
     assert (dag.params["compared_topics"], dag.params["compared_last"]) == (["orders.*"], 1000)
     assert dag.tags == {"kafka", "kafka-mirror", "a-to-b"}
-    assert (build_mirror_verify_dag().dag_id, build_mirror_verify_dag().max_active_runs) == ("kafka_mirror_verify", 16)
+    assert (build_mirror_verify_dag().dag_id, build_mirror_verify_dag().max_active_runs) == ("kafka_mirror_verify", 256)
 
 
 @pytest.mark.parametrize("is_generic", [False, True])

@@ -631,3 +631,25 @@ def test_a_mistake_says_what_to_write_and_repeats_no_value(
     mistakes = {item["path"]: item["reason"] for item in caught.value.details["mistakes"]}
     assert reason in mistakes[path]
     assert len([item for item in caught.value.details["mistakes"] if item["path"] == path]) == 1
+
+
+RETIRED = [
+    ("target", "admin_class", None, "team.Admin", "the brokers themselves"),
+    ("target", "admin_wait", "60s", None, ""),
+    ("validation", "content", "all", "some", "always compared"),
+    ("validation", "count_tolerance", 0, 5, "must be equal"),
+]
+
+
+@pytest.mark.parametrize(("section", "key", "harmless", "other", "why"), RETIRED, ids=[item[1] for item in RETIRED])
+def test_a_retired_key_is_ignored_or_named(section: str, key: str, harmless: Any, other: Any, why: str) -> None:
+    """A key of an earlier version: its default changes nothing, in new and in recorded specs; all else is refused."""
+    for recorded in (False, True):
+        plain = parse_spec(minimal(), recorded=recorded)
+        data = minimal()
+        data[section] = {**data.get(section, {}), key: harmless}
+        assert parse_spec(data, recorded=recorded) == plain
+        if other is not None:
+            data[section][key] = other
+            with pytest.raises(SpecInvalid, match=f"{section}.{key}: this key is gone, remove it: .*{why}"):
+                parse_spec(data, recorded=recorded)

@@ -55,6 +55,11 @@ class ItemError:
         """Whether the principal lacks the permission."""
         return self.code in AUTHORIZATION_CODES
 
+    @property
+    def is_unclear(self) -> bool:
+        """Whether the change may have been made, or be made yet, all the same."""
+        return self.code in (REQUEST_TIMED_OUT, error_codes.UNKNOWN_SERVER_ERROR)
+
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" if self.message else self.name
 
@@ -123,6 +128,15 @@ class WireAdmin:
         self._sleep: Callable[[float], None] = time.sleep
         self.retry_seconds = RETRY_SECONDS
 
+    @property
+    def send_until(self) -> float:
+        """See :attr:`Wire.send_until`."""
+        return self.wire.send_until
+
+    @send_until.setter
+    def send_until(self, moment: float) -> None:
+        self.wire.send_until = moment
+
     def close_client(self) -> None:
         """End what knows the cluster besides the wire: nothing here."""
 
@@ -172,7 +186,7 @@ class WireAdmin:
                     if error is not None and error.code in done_codes and item in maybe_done:
                         error = None
                     results[item] = error
-                    if error is not None and (error.code == REQUEST_TIMED_OUT or error.name == _FAULT):
+                    if error is not None and error.is_unclear:
                         maybe_done.add(item)
                     if error is not None and self._again(error, time.monotonic() + pause - begun):
                         again.append(item)

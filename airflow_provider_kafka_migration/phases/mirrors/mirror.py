@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobPhase, Step, job_ref
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
@@ -209,7 +209,7 @@ def _promote(context: PhaseContext, request: MirrorRequest, attempt: FreezeAttem
     """
     record, source = context.record, context.source
     if attempt is not None:
-        frozen.check_deadline(record, attempt)
+        stops.check_deadline(record, attempt)
         requests.stop_at_frozen_ends(record, request.number)
     else:
         # The copiers may have ended at the stop of an earlier request, such as a pause that nobody has answered.
@@ -241,7 +241,7 @@ def _last_syncs(context: PhaseContext, attempt: FreezeAttempt | None) -> list[st
         write_grants.see(context.record, context.source, context.target)
     else:
         # Before the last look, which sees everything that was written until then.
-        frozen.hold(context, attempt)
+        stops.hold(context, attempt)
     return problems
 
 

@@ -29,7 +29,7 @@ plugins_manager.ensure_plugins_loaded()
 assert not plugins_manager.get_import_errors(), plugins_manager.get_import_errors()
 from airflow.sdk.configuration import conf
 assert conf.get("kafka_migration", "progress_interval") == "5"
-assert conf.get("kafka_migration", "object_url_template").count("{bucket}") == 1
+assert conf.get("kafka_migration", "object_url_template") == ""
 """
 
 

@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, DrainTimeout, FreezeFailed
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import frozen, stops
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels
 from airflow_provider_kafka_migration.record import keys, steps
@@ -336,7 +336,7 @@ def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, monkeypatch: pytest.MonkeyPatch, when: Any) -> None:
     # So long the lift waits for a request that may still be under way.
-    monkeypatch.setattr(frozen, "ACL_SECONDS", 2.0)
+    monkeypatch.setattr(stops, "ACL_SECONDS", 2.0)
     lab = acl_lab
     topic = lab.topics[0]
     context = lab.begin()

@@ -16,7 +16,7 @@ from faults import Killed
 from test_freeze import acl_lab, allow, denials, may_write, wait_for
 
 from airflow_provider_kafka_migration.errors import ClaimLost, MigrationError
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.phases import freeze, rollback
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -51,7 +51,7 @@ def enters_cutover(lab: Lab) -> PhaseContext:
 
 
 def test_acls_that_brokers_create_after_a_rollback_are_removed(acl_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "ACL_SECONDS", 1.0)
+    monkeypatch.setattr(stops, "ACL_SECONDS", 1.0)
     lab, topic = acl_lab, acl_lab.topics[0]
     context = enters_cutover(lab)
     create = context.source.admin.create_acls
@@ -112,7 +112,7 @@ def rounds(name: str) -> Any:
 def test_acls_at_random_deny_nobody_after_a_rollback(
     make_lab: MakeLab, fill: Fill, unique_name: Name, source_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frozen, "ACL_SECONDS", LONGEST)
+    monkeypatch.setattr(stops, "ACL_SECONDS", LONGEST)
     admin = source_cluster.admin()
     for slow in rounds("acl"):
         topic = unique_name("t")
@@ -156,7 +156,7 @@ class Producers:
 def test_a_webhook_at_random_stops_nobody_after_a_rollback(
     make_lab: MakeLab, fill: Fill, unique_name: Name, monkeypatch: pytest.MonkeyPatch, keeps_order: bool
 ) -> None:
-    monkeypatch.setattr(frozen, "REQUEST_SECONDS", LONGEST)
+    monkeypatch.setattr(stops, "REQUEST_SECONDS", LONGEST)
     for slow in rounds(f"webhook, keeps_order={keeps_order}"):
         topic = unique_name("t")
         fill({topic: 1})

@@ -10,7 +10,7 @@ from phase_world.admin import CLUSTER_NOT_PERMITTED, REFUSED
 from phase_world.outside import Killed
 from phase_world.world import PRODUCER_ACL, World, Worlds
 
-from airflow_provider_kafka_migration.access import apply
+from airflow_provider_kafka_migration.access import apply, left
 from airflow_provider_kafka_migration.documents.target import AccessResult
 from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity
@@ -100,6 +100,85 @@ def test_what_the_target_had_is_not_the_migrations(world: World) -> None:
     apply.run(world.context())
     assert str(READING) in result(world).existed
     assert str(READING) not in result(world).created
+
+
+def refuse(world: World, call: str) -> None:
+    """Let the brokers refuse a kind of change until :meth:`Outside.heal`."""
+    state = world.target
+    before = (set(state.acls or ()), dict(state.users), {key: dict(item) for key, item in state.quotas.items()})
+
+    def refused(answers: dict[Any, Any]) -> dict[Any, Any]:
+        state.acls, state.users, state.quotas = set(before[0]), dict(before[1]), dict(before[2])
+        return dict.fromkeys(answers, REFUSED)
+
+    world.outside.fail(f"target.admin.{call}", refused)
+
+
+def runs_in_vain(world: World, call: str) -> None:
+    refuse(world, call)
+    with pytest.raises(TopologyRefused):
+        apply.run(world.context())
+    world.outside.heal()
+
+
+def test_a_user_that_a_person_makes_after_ours_was_refused_is_theirs(world: World) -> None:
+    runs_in_vain(world, "create_scram_credentials")
+    world.target.users["shop"] = (("SCRAM-SHA-512", 4096),)
+    apply.run(world.context())
+    assert result(world).users_created == []
+    left.withdraw(world.context().record, world.context().target)
+    assert "shop" in world.target.users
+
+
+@pytest.mark.parametrize("iterations", [4096, 8192])
+def test_a_user_of_a_killed_run_has_its_credentials(world: World, iterations: int) -> None:
+    """Whether the killed run has created it is not known: a user with other credentials was made by somebody else."""
+    world.outside.fail("target.admin.create_scram_credentials", Killed())
+    with pytest.raises(Killed):
+        apply.run(world.context())
+    world.outside.heal()
+    world.restart()
+    world.target.users["shop"] = (("SCRAM-SHA-512", iterations),)
+    apply.run(world.context())
+    assert result(world).users_created == (["shop"] if iterations == 4096 else [])
+
+
+def test_a_user_that_was_withdrawn_and_made_again_by_a_person_is_theirs(world: World) -> None:
+    apply.run(world.context())
+    left.withdraw(world.context().record, world.context().target)
+    world.target.users["shop"] = (("SCRAM-SHA-512", 4096),)
+    apply.run(world.context())
+    left.withdraw(world.context().record, world.context().target)
+    assert "shop" in world.target.users
+
+
+def test_acls_that_a_person_makes_after_ours_were_refused_are_theirs(world: World) -> None:
+    runs_in_vain(world, "create_acls")
+    world.target.acls = {*(world.target.acls or ()), READING, NARROWED}
+    apply.run(world.context())
+    assert {str(READING), str(NARROWED)} <= set(result(world).existed)
+    left.withdraw(world.context().record, world.context().target)
+    assert {READING, NARROWED} <= (world.target.acls or set())
+
+
+def test_a_quota_that_a_person_sets_after_ours_was_refused_is_theirs(world: World) -> None:
+    runs_in_vain(world, "alter_quotas")
+    world.target.quotas[SHOP] = {"producer_byte_rate": 1000.0}
+    apply.run(world.context())
+    left.withdraw(world.context().record, world.context().target)
+    assert world.target.quotas[SHOP] == {"producer_byte_rate": 1000.0}
+
+
+def test_a_quota_whose_former_value_was_refused_gets_it_at_the_next_try(world: World) -> None:
+    world.target.quotas[SHOP] = {"producer_byte_rate": 7.0}
+    apply.run(world.context())
+    context = world.context()
+    refuse(world, "alter_quotas")
+    with pytest.raises(TopologyRefused):
+        left.restore_quotas(context.record, context.target)
+    world.outside.heal()
+    assert left.restore_quotas(context.record, context.target) == ["user shop"]
+    assert world.target.quotas[SHOP] == {"producer_byte_rate": 7.0}
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

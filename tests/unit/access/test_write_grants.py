@@ -7,8 +7,10 @@ from phase_world.admin import REFUSED
 from phase_world.world import ORDER, PRODUCER_ACL, World, Worlds
 
 from airflow_provider_kafka_migration.access import created_access, write_grants
-from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PhaseOver, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.state import State
 
 OWNER = Acl("TOPIC", "orders", "LITERAL", "User:owner", "*", "ALL", "ALLOW")
 READS = Acl("TOPIC", "orders", "LITERAL", "User:owner", "*", "READ", "ALLOW")
@@ -111,3 +113,75 @@ def test_a_slow_grant_is_undone_only_if_the_cutover_was_abandoned(cutover: World
     with pytest.raises(MigrationError):
         grant(cutover)
     assert there(cutover) == ({PRODUCER_ACL, OWNER, READS} if is_ready else {READS})
+
+
+def goes_back(world: World) -> None:
+    """The cutover is abandoned, and its grants could not be taken back then."""
+    world.outside.fail("target.admin.delete_acls", BrokerUnreachable("the target is away"))
+    world.clock.sleep(120)
+    with pytest.raises(MigrationError):
+        world.run("cutover.freeze_limit")
+    world.outside.heal()
+
+
+def enters_cutover(world: World) -> None:
+    for state in (State.DRAIN_READY, State.CUTOVER):
+        world.context().journal.transition(state, "approved again")
+
+
+def take_back_in_tail(world: World) -> None:
+    (again,) = write_grants.passes(world.spec)
+    again(world.context())
+
+
+@pytest.mark.parametrize("journaled", [True, False], ids=["granted", "still granting"])
+def test_a_slow_removal_leaves_the_next_cutover_its_grants(cutover: World, journaled: bool) -> None:
+    """The request that removes the grants of the former cutover takes effect once the next one has given them."""
+    grant(cutover)
+    goes_back(cutover)
+    assert there(cutover) == {PRODUCER_ACL, OWNER, READS}
+
+    def late(answers: dict[Acl, object]) -> dict[Acl, object]:
+        enters_cutover(cutover)
+        if journaled:
+            grant(cutover)
+            cutover.target.acls = (cutover.target.acls or set()) - set(answers)
+        return answers
+
+    cutover.outside.fail("target.admin.delete_acls", late, times=1)
+    take_back_in_tail(cutover)
+    if not journaled:
+        grant(cutover)
+    assert there(cutover) == {PRODUCER_ACL, OWNER, READS}
+    assert cutover.context().record.are_writes_granted()
+
+
+def test_a_grant_whose_bindings_are_taken_meanwhile_gives_them_again(cutover: World) -> None:
+    def takes(answers: dict[Acl, object]) -> dict[Acl, object]:
+        context = cutover.context()
+        created_access.remove_acls(context.record, context.target, [PRODUCER_ACL])
+        return answers
+
+    cutover.outside.fail("target.admin.create_acls", takes, times=1)
+    grant(cutover)
+    assert there(cutover) == {PRODUCER_ACL, OWNER, READS}
+
+
+def test_a_removal_that_begins_in_the_next_cutover_is_refused(cutover: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tail has looked at the state before the cutover began."""
+    grant(cutover)
+    goes_back(cutover)
+    created = created_access.created_acls
+
+    def overtaken(record: MigrationRecord) -> set[Acl]:
+        found = created(record)
+        if record.journal.working_state is not State.CUTOVER:
+            enters_cutover(cutover)
+            grant(cutover)
+        return found
+
+    monkeypatch.setattr(created_access, "created_acls", overtaken)
+    with pytest.raises(PhaseOver):
+        take_back_in_tail(cutover)
+    assert there(cutover) == {PRODUCER_ACL, OWNER, READS}
+    assert cutover.context().record.are_writes_granted()

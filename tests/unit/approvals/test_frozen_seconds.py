@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.cli.runner import MigrationRunner
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
 from airflow_provider_kafka_migration.errors import FreezeFailed
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import deny_acls, frozen
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.phases import floor_guard, freeze
 from airflow_provider_kafka_migration.record import steps
@@ -128,7 +128,7 @@ def test_the_command_line_asks_again_when_no_freeze_can_begin_with_an_answer(
     """It would fail with the old answer again and again until that is too old for an approval, and take no new one."""
     clock = Clock()
     context = make_context(tmp_path, state=State.DRAIN_READY, clock=clock, cutover={"freeze": method})
-    monkeypatch.setattr(request.frozen, "count_denials", lambda *_: 0)
+    monkeypatch.setattr(deny_acls, "count_denials", lambda *_: 0)
     code = request.make_facts(context, "cutover").code
     check.check_approval(context, approval(context, "cutover", code))
     migration: Any = SimpleNamespace(context=context)
@@ -159,8 +159,8 @@ def test_many_denials_take_their_time(
     acls = tuple(Acl("TOPIC", "orders", "LITERAL", f"User:{n}", "*", "WRITE", "ALLOW") for n in range(3000))
     admin = context.source.admin
     monkeypatch.setattr(admin, "describe_acls", lambda **_: AclListing(True, acls), raising=False)
-    own = frozen.OwnPrincipal("source", "User:migration", True, "")
-    monkeypatch.setattr(frozen.OwnPrincipal, "of", lambda *_: own)
+    own = deny_acls.OwnPrincipal("source", "User:migration", True, "")
+    monkeypatch.setattr(deny_acls.OwnPrincipal, "of", lambda *_: own)
     facts = request.make_facts(context, "cutover")
     assert facts.facts["denials"] == denials
     assert ("3,000 DENY ACLs stop them" in facts.body) is bool(denials)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from rich.console import Console
 from airflow_provider_kafka_migration.pages import approval
 from airflow_provider_kafka_migration.provider.params import spec_from_params
 from airflow_provider_kafka_migration.spec import parse_spec
-from demo.drive import code_in, log_story, params, waiting_story
+from demo.drive import Patience, code_in, log_story, params, waiting_story
 from demo.groups import GROUPS, Groups, Switched, _read_from_before
 from demo.schemas import SchemasVerdict
 from demo.screen import Screen, progress_text
@@ -185,12 +186,25 @@ def test_a_failed_task_is_told_by_its_error_first() -> None:
 
 def test_a_run_that_does_not_end_says_what_it_waits_for() -> None:
     states = {"plan": "success", "tail": "running", "drain_ready": "deferred", "validate": None}
-    story = waiting_story(states, {"tail": "lag 186453 records in 21 of 21 partitions"})
+    story = waiting_story("slow", states, {"tail": "lag 186453 records in 21 of 21 partitions"})
     assert "tail (running): lag 186453 records" in story
     assert "drain_ready (deferred)" in story
-    assert " cores; it waits for" in story
+    assert "slow; it waits for" in story
     assert "plan" not in story
     assert "validate" not in story
+
+
+def test_a_slow_run_goes_on_as_long_as_something_moves() -> None:
+    """It is told once that it is slow, and it is over when nothing has moved for half an hour."""
+    now = time.monotonic()
+    patience = Patience()
+    told = [patience.look(minute, now + 60 * minute) for minute in range(300)]
+    assert [number for number, text in enumerate(told) if text] == [11]
+    assert "cores" in told[11]
+    assert not patience.is_over
+    assert [patience.look("still", now + 60 * minute) for minute in range(300, 331)] == [""] * 31
+    assert "nothing has changed for 30 minutes" in patience.look("still", now + 60 * 331)
+    assert patience.is_over
 
 
 def test_the_screen_prints_changes_only_where_there_is_no_terminal() -> None:

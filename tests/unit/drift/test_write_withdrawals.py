@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift, split, without_open_doors
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.kafka.admin.access import (
     Acl,
     AclListing,
@@ -145,7 +145,7 @@ def named(context: PhaseContext) -> list[str]:
 def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) -> None:
     context = copied(tmp_path, "acl", state=State.CUTOVER)
     context.source.config = SimpleNamespace(username="migration")  # type: ignore[misc]
-    details = frozen.freeze(context, attempt_at(context, "acl"))
+    details = stops.freeze(context, attempt_at(context, "acl"))
     assert details["deny_acls"] == 1
     assert DENY in source(context).acls
     check = validated_drift.check(context.record, context.source, context.target)
@@ -157,8 +157,8 @@ def test_a_binding_of_an_earlier_freeze_that_is_still_there_is_not_taken_over(tm
     """A freeze that was lifted late, or a broker that still lists what was removed."""
     context = copied(tmp_path, "acl", state=State.CUTOVER)
     context.source.config = SimpleNamespace(username="migration")  # type: ignore[misc]
-    frozen.freeze(context, attempt_at(context, "acl"))
-    frozen.freeze(context, attempt_at(context, "acl", 2))
+    stops.freeze(context, attempt_at(context, "acl"))
+    stops.freeze(context, attempt_at(context, "acl", 2))
     before = access(target(context))
     assert take_over.follow(context) == []
     take_over.check_before_freeze(context)

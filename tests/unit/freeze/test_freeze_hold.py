@@ -11,7 +11,7 @@ from phase_support import Clock, equal_offset_map, make_context
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, PhaseOver
-from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen
+from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen, stops, webhook_spec
 from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, FreezeWebhook
 from airflow_provider_kafka_migration.phases import floor_guard
 from airflow_provider_kafka_migration.record import steps
@@ -86,7 +86,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
 def freeze_first(context: PhaseContext) -> None:
     attempt = context.record.freeze()
     assert attempt is not None
-    frozen.freeze(context, attempt)
+    stops.freeze(context, attempt)
 
 
 def test_a_receiver_that_lifts_by_itself_does_not_do_it_after_ready(
@@ -177,7 +177,7 @@ def test_nobody_is_held_for_a_freeze_that_was_given_up(tmp_path: Path, monkeypat
         context.journal.step(steps.FREEZE_HELD, "1", {})
         frozen.back_to_tail(context.record, "given up by the watch")
         with pytest.raises(PhaseOver):
-            frozen.hold(context, attempt)
+            stops.hold(context, attempt)
     assert receiver.calls == []
 
 
@@ -208,7 +208,7 @@ def test_producers_that_were_freed_while_they_were_asked_to_stay_are_freed_again
 
         receiver.answer = answer
         with pytest.raises(PhaseOver):
-            frozen.hold(context, attempt)
+            stops.hold(context, attempt)
     assert [call.action for call in receiver.calls] == ["freeze", "unfreeze"]
 
 
@@ -219,15 +219,15 @@ def test_nobody_is_held_behind_the_limit(tmp_path: Path, monkeypatch: pytest.Mon
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
         attempt = context.record.freeze()
         assert attempt is not None
-        resolve = frozen.webhook_address
+        resolve = webhook_spec.webhook_address
 
         def slowly(given: str, resolver: Any) -> str:
             clock.sleep(30)
             return resolve(given, resolver)
 
-        monkeypatch.setattr(frozen, "webhook_address", slowly)
+        monkeypatch.setattr(webhook_spec, "webhook_address", slowly)
         with pytest.raises(FreezeFailed):
-            frozen.hold(context, attempt)
+            stops.hold(context, attempt)
     assert receiver.calls == []
 
 

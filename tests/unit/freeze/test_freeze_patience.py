@@ -118,7 +118,7 @@ def test_a_lift_that_failed_is_tried_again_and_the_step_is_not(tmp_path: Path, m
             raise error
         return {}
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.frozen.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.stops.unfreeze", unfreeze)
     tries: list[int] = []
 
     def step() -> PhaseResult:
@@ -143,7 +143,7 @@ def test_a_lift_that_fails_to_the_end_says_what_a_person_must_do(
     def unfreeze(*_: Any) -> dict[str, Any]:
         raise BrokerUnreachable("the source is away")
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.frozen.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.stops.unfreeze", unfreeze)
     with pytest.raises(StillFrozen, match="the source is away") as caught:
         lab.patience().run(failing(BrokerUnreachable("the source is away")))
     assert "tell the producers' owners" in caught.value.next_step
@@ -209,7 +209,7 @@ def _loses_the_lift(lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseExcept
             raise error
         return step(name, *args, **more)
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.frozen.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.stops.unfreeze", unfreeze)
     monkeypatch.setattr(lab.context.journal, "step", failing_step)
     return actions
 

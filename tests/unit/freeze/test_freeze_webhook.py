@@ -12,7 +12,7 @@ import pytest
 from phase_support import attempt_at, make_context
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, FreezeWebhook, signature
 from airflow_provider_kafka_migration.state import State
 from harness.webhook import FreezeWebhook as Receiver
@@ -108,14 +108,14 @@ def test_the_address_behind_a_reference_is_called_and_shown_nowhere(
     with Receiver(Producer()) as receiver:
         place = receiver.url.removeprefix("http://").partition("/")[0]
         monkeypatch.setenv("FREEZE_WEBHOOK", f"http://bob:hunter2@{place}/hunter3?token=hunter4#hunter5\n")
-        done = frozen.freeze(context, attempt_at(context, "webhook"))
+        done = stops.freeze(context, attempt_at(context, "webhook"))
     assert done["webhook"]["status"] == 200
     assert receiver.calls[0].headers["authorization"] == "Basic Ym9iOmh1bnRlcjI="
     assert receiver.calls[0].headers["host"] == place
     quick = {**FreezeWebhook.__init__.__kwdefaults__, "request_seconds": 1.0, "sleep": lambda _: None}
     monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", quick)
     with pytest.raises(FreezeFailed) as caught:
-        frozen.freeze(context, attempt_at(context, "webhook"))
+        stops.freeze(context, attempt_at(context, "webhook"))
     assert caught.value.where.path == f"http://{place}"
     shown = f"{caught.value} {caught.value.as_dict()} {caplog.text} {done} {context.spec}"
     assert "hunter" not in shown
@@ -130,7 +130,7 @@ def test_a_reference_to_something_else_is_named_and_not_quoted(
     with pytest.raises(
         ConnectionInvalid, match="producer_freeze_webhook refers to something that is not an http"
     ) as caught:
-        frozen.freeze(context, attempt_at(context, "webhook"))
+        stops.freeze(context, attempt_at(context, "webhook"))
     assert caught.value.where.path == "env:FREEZE_WEBHOOK"
     assert "hunter2" not in str(caught.value)
 

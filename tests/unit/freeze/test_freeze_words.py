@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     StorageUnavailable,
 )
-from airflow_provider_kafka_migration.freeze import frozen, words
+from airflow_provider_kafka_migration.freeze import frozen, stops, words
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.phases import freeze, freeze_limit, rollback
 from airflow_provider_kafka_migration.planning import follow
@@ -61,7 +61,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
     )
     context.journal.step(steps.FREEZE_VERIFIED, "1", {"result": result.model_dump(mode="json")})
     if method != "manual":
-        monkeypatch.setattr(frozen, "unfreeze", lambda *_: {})
+        monkeypatch.setattr(stops, "unfreeze", lambda *_: {})
     return context
 
 

@@ -10,7 +10,7 @@ import pytest
 from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.errors import FreezeFailed
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.freeze.stand_still import SourceEnds, StillWatch, check_not_bypassed
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -76,10 +76,10 @@ def test_at_its_limit_a_freeze_holds_and_behind_it_it_does_not(tmp_path: Path) -
     clock = Clock()
     context, attempt = frozen_context(tmp_path, clock)
     clock.at = attempt.deadline
-    frozen.check_deadline(context.record, attempt)
+    stops.check_deadline(context.record, attempt)
     clock.at = attempt.deadline + timedelta(milliseconds=1)
     with pytest.raises(FreezeFailed, match="longer than max_producer_freeze"):
-        frozen.check_deadline(context.record, attempt)
+        stops.check_deadline(context.record, attempt)
 
 
 def test_once_clients_may_switch_there_is_no_limit_any_more(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_once_clients_may_switch_there_is_no_limit_any_more(tmp_path: Path) -> N
     ready = context.record.freeze()
     assert ready is not None
     assert ready.ready
-    frozen.check_deadline(context.record, ready)
+    stops.check_deadline(context.record, ready)
 
 
 @pytest.mark.parametrize("on_bypass", ["stop", "note"])

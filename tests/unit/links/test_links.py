@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
-from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink, browser_url
+from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink, browser_url, is_on_aws
 
-TASK = SimpleNamespace(storage_uris={"journal": "s3://bucket/some prefix/orders", "evidence": "s3://proof/orders"})
+URIS = {"journal": "s3://bucket/some prefix/orders", "evidence": "s3://proof/orders"}
+TASK = SimpleNamespace(storage_uris=URIS, stores_on_aws=True)
 KEY: Any = None
 
 
@@ -31,6 +32,19 @@ def test_link_leads_to_the_object(link: Any, name: str, url: str) -> None:
 def test_address_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__OBJECT_URL_TEMPLATE", "https://minio.example/browse/{bucket}/{key}")
     assert EvidenceLink().get_link(TASK, ti_key=KEY) == "https://minio.example/browse/proof/orders/evidence.json"
+
+
+def test_a_store_that_no_browser_is_known_for_has_no_links() -> None:
+    assert EvidenceLink().get_link(SimpleNamespace(storage_uris=URIS, stores_on_aws=False), ti_key=KEY) == ""
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_another_endpoint_is_not_aws(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_on_aws({})
+    assert is_on_aws({"aws_access_key_id": "x", "endpoint_url": ""})
+    assert not is_on_aws({"endpoint_url": "http://minio:9000"})
+    monkeypatch.setenv(variable, "http://minio:9000")
+    assert not is_on_aws({})
 
 
 def test_folders_and_unknown_places_give_no_link() -> None:
@@ -68,10 +82,15 @@ def _run_until_execute(task: Any, context: Any, resume: str | None = None) -> No
 @pytest.mark.parametrize("task_id", ["plan", "tail", "drain_ready", "approve_cutover", "cutover.freeze_limit"])
 @pytest.mark.parametrize("resume", [None, "execute_complete"])
 def test_links_are_there_while_a_task_runs(
-    minimal_spec: dict[str, Any], task_id: str, resume: str | None, monkeypatch: pytest.MonkeyPatch
+    minimal_spec: dict[str, Any],
+    connection: Any,
+    task_id: str,
+    resume: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before its first line, and again when it comes back from a deferral or an approval."""
     monkeypatch.setattr("airflow.sdk.execution_time.task_runner.context_to_airflow_vars", lambda *_, **__: {})
+    connection(minimal_spec["storage"]["conn_id"], conn_type="aws")
     task = build_migration_dag(minimal_spec).get_task(task_id)
     if resume and not hasattr(task, resume):
         return

@@ -341,9 +341,9 @@ def test_former_names_exclude_as_well() -> None:
     assert both["topics"]["exclude"] == ["others"]
 
 
-def test_a_forwarding_admin_is_to_be_ported_by_hand() -> None:
+def test_a_forwarding_admin_is_not_taken_over() -> None:
     text = "clusters = a, b\na->b.enabled = true\nforwarding.admin.class = com.example.GitOpsAdmin\n"
-    assert "port it to Python by hand" in read_properties(text).flows[0].notes["forwarding.admin.class"]
+    assert "the brokers do" in read_properties(text).flows[0].notes["forwarding.admin.class"]
 
 
 # -- names of topics --------------------------------------------------------------------------------------------------

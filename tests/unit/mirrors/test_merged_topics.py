@@ -84,7 +84,7 @@ def test_configs_that_people_change_stay_whatever_the_mirror_does(world: World) 
     assert not read_drift(context.record, context.source, context.target, context.record.plan()).configs
     world.run("topology_copy")
     copy_settings.restore_producer_visible(context.record, context.target)
-    assert ending._put_back(context) == []
+    assert ending.put_back(context) == []
     copy_settings.set_copy_time_again(context.record, context.target)
     assert [topic.configs["retention.ms"] for topic in there.values()] == ["77", "77"]
 

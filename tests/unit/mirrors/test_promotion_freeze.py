@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import frozen, open_freeze
+from airflow_provider_kafka_migration.freeze import frozen, open_freeze, stops
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.lanes import slices
@@ -195,13 +195,15 @@ def test_producers_are_stopped_before_the_end_is_read_and_stay_so(world: World) 
     attempt = world.context().record.freeze()
     assert attempt is not None
     assert (attempt.ready, attempt.is_open, attempt.request) == (True, False, 1)
-    assert open_freeze.read(world.context()) is None
+    open_now = open_freeze.read(world.context())
+    assert open_now is not None
+    assert open_now.standing is Standing.SWITCHING, "producers are still stopped, and the line stays"
     assert world.target.topics["orders"].configs["retention.ms"] == "86400000", "its own settings are back"
 
 
 def test_what_is_written_until_the_freeze_arrives(world: World) -> None:
     """A producer writes until it is refused: its last record came while it was asked to stop."""
-    real = frozen.freeze
+    real = stops.freeze
 
     def freeze(*given: Any) -> Any:
         world.source.log(*ORDERS).write(b"acknowledged just now")
@@ -209,7 +211,7 @@ def test_what_is_written_until_the_freeze_arrives(world: World) -> None:
 
     ask(world, "promoted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frozen, "freeze", freeze)
+        patch.setattr(stops, "freeze", freeze)
         promoted(world)
     assert b"acknowledged just now" in world.target.log(*ORDERS).values().values()
 

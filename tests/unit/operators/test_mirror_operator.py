@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -25,9 +26,11 @@ from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import CopyFailed, EngineUnreachable, SpecInvalid, StorageUnavailable
+from airflow_provider_kafka_migration.job_news import JobNews
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests, watch
 from airflow_provider_kafka_migration.operators import mirror as mirror_module
+from airflow_provider_kafka_migration.operators import spark_job as operators
 from airflow_provider_kafka_migration.operators.mirror import (
     KafkaMirrorFreezeLimitOperator,
     KafkaMirrorOperator,
@@ -39,6 +42,7 @@ from airflow_provider_kafka_migration.record.context import JobRef, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.triggers import mirror as triggers
+from airflow_provider_kafka_migration.triggers import spark_job
 from airflow_provider_kafka_migration.triggers.mirror import MirrorJobTrigger, MirrorPausedTrigger
 
 SECTIONS: dict[str, Any] = {
@@ -47,6 +51,7 @@ SECTIONS: dict[str, Any] = {
     "spark": {"engine": "memory"},
 }
 ORDERS = ("orders", 0)
+DAY = timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,23 @@ class Airflow:
         self.world = world
         self.cluster = MemoryCluster()
         self.detached = True
-        self.context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="mirror"), "params": {}}
+        #: States of the tasks of the run, and ids of the runs of the DAG.
+        self.states: dict[str, str] = {}
+        self.runs = ["r"]
+        self.context: Any = self.run("r", hours=0.0)
+
+    def run(self, run_id: str, *, hours: float) -> Any:
+        """The context of a task of a run that began so many hours ago, as did the task."""
+        began = datetime.now(UTC) - timedelta(hours=hours)
+        instance = SimpleNamespace(
+            dag_id="d",
+            run_id=run_id,
+            task_id="mirror",
+            start_date=began,
+            get_task_states=lambda **_: {run_id: self.states},
+            get_dr_count=lambda *, dag_id, run_ids: len({dag_id + name for name in self.runs} & {"d" + run_ids[0]}),
+        )
+        return {"ti": instance, "params": {}, "dag_run": SimpleNamespace(start_date=began)}
 
     # -- people
 
@@ -83,10 +104,10 @@ class Airflow:
             end = JobEnd.of(job.job.token, None)
             self.world.journal_store.put(f"{MIGRATION}/jobs/ends/{job.job.token}.json", end.canonical())
 
-    def runner(self) -> EngineRunner:
+    def runner(self, task: Any, context: Any) -> EngineRunner:
         engine = MemoryEngine(cluster=self.cluster)
         engine.detached = self.detached
-        return EngineRunner(engine, self._make_job, poll_seconds=0.001)
+        return EngineRunner(engine, self._make_job, stop=partial(task._pause, context), poll_seconds=0.001)
 
     @contextmanager
     def _make_job(self, job: JobRef, token: str) -> Iterator[SparkJob]:
@@ -95,6 +116,7 @@ class Airflow:
     # -- the task
 
     def task(self, **arguments: Any) -> KafkaMirrorOperator:
+        arguments = {"run_for": DAY, "deferrable": True, **arguments}
         spec = self.world.spec.model_dump(mode="json", exclude_unset=True)
         return KafkaMirrorOperator(task_id="mirror", spec=spec, poll_seconds=0.001, **arguments)
 
@@ -144,13 +166,21 @@ def airflow(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Airflow:
     found = Airflow(worlds.at("tail", **SECTIONS))
     monkeypatch.setattr(MemoryEngine, "shared", found.cluster)
     monkeypatch.setattr(MirrorTask, "open_migration", lambda *given, **more: found.open_migration(*given, **more))
-    monkeypatch.setattr(KafkaMirrorOperator, "make_runner", lambda *_: found.runner())
+    monkeypatch.setattr(KafkaMirrorOperator, "make_runner", lambda task, context, _spec: found.runner(task, context))
     monkeypatch.setattr(watch, "open_store", lambda *_: found.world.journal_store)
 
     async def no_connections(*_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
+    def news(*_: object) -> JobNews:
+        opened: Any = SimpleNamespace(spec=found.world.spec, close=lambda: None)
+        opened.reading = lambda: nullcontext(found.world.context())
+        return JobNews(opened, "tail")
+
+    monkeypatch.setattr(spark_job.JobNews, "open", news)
     monkeypatch.setattr(triggers, "prefetch", no_connections)
+    monkeypatch.setattr(spark_job, "prefetch", no_connections)
+    monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
     monkeypatch.setattr("airflow_provider_kafka_migration.triggers.drain.prefetch", no_connections)
     return found
 
@@ -159,7 +189,7 @@ def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
     """Each part is another process: pause, resume and promote, without a clear; one job at a time."""
     waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
     assert isinstance(waiting[0], MirrorJobTrigger)
-    assert waiting[0].wake_seconds == 20.0
+    assert waiting[0].wake_seconds == 900.0, "nothing to do until somebody asks, or the source has new topics"
     airflow.drive()
     assert len(airflow.cluster.running) == 1
 
@@ -168,6 +198,7 @@ def test_requests_reach_a_task_that_has_no_slot(airflow: Airflow) -> None:
     waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
     assert isinstance(waiting[0], MirrorJobTrigger)
     assert waiting[0].known_request == 1
+    assert waiting[0].wake_seconds == 20.0, "while it is carried out"
     airflow.drive()
     waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
     assert isinstance(waiting[0], MirrorPausedTrigger)
@@ -505,11 +536,163 @@ def test_a_task_that_wakes_up_writes_the_state_topics(airflow: Airflow, monkeypa
     assert len(beats(target, "A.heartbeats")) == before
 
 
-def test_the_beat_of_the_task_follows_the_state_topics() -> None:
-    from airflow_provider_kafka_migration.spec import parse_spec
+def test_new_topics_of_the_source_wake_the_task_up_once(airflow: Airflow) -> None:
+    """The triggerer sees them; the task makes them on the target. What it cannot make does not wake it up again."""
+    airflow.world.change_spec(topology={"follow_new": True})
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.world.source.create("refunds", 2)
+    event = airflow.fire(waiting[0])
+    assert event["status"] == "wake"
+    assert event["news"] == "topics of the source differ from the plan (new: refunds)"
+    waiting = airflow.until_it_waits(lambda: airflow.task().resume(airflow.context, event, **waiting[1]))
+    assert ("refunds", 1) in airflow.world.context().record.partitions()
+    assert waiting[0].known_news == event["news"]
 
-    data = {**SECTIONS, "migration_id": "m", "source": {"conn_id": "env:A"}, "target": {"conn_id": "env:B"}}
-    slow = {**SECTIONS["mirror"], "sync_groups": False, "state_topics": {"heartbeats": True, "checkpoints": True}}
-    spec = parse_spec({**data, "mirror": slow, "storage": {"journal": "file:///tmp/journal"}})
-    task = KafkaMirrorOperator(task_id="mirror", spec=spec.model_dump(mode="json", exclude_unset=True))
-    assert task._beat(spec).total_seconds() == 1.0
+
+def test_a_request_that_cannot_be_read_keeps_the_task_close(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a promotion, whose freeze has a limit."""
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(mirror_module.requests, "read", away)
+    event = {"status": "wake", "state": "running"}
+    waiting = airflow.until_it_waits(lambda: airflow.task().resume(airflow.context, event, **waiting[1]))
+    assert (waiting[0].wake_seconds, waiting[0].known_request) == (20.0, None)
+
+
+# -- a chain of runs ---------------------------------------------------------------------------------------------------
+
+
+def _steps(airflow: Airflow) -> list[Any]:
+    return [(entry.step, entry.to_state) for entry in airflow.world.context().journal.entries()]
+
+
+def test_a_run_whose_time_is_over_ends_well_and_the_next_one_finds_the_job(airflow: Airflow) -> None:
+    first, second = airflow.run("r", hours=25), airflow.run("next-2__r", hours=0)
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    before = _steps(airflow)
+    airflow.context = first
+    pointers = airflow.go_on(waiting, wake_seconds=0.0)
+    assert (pointers["state"], pointers["run_is_over"]) == ("tail", True)
+    assert len(airflow.cluster.running) == 1, "the job copies on"
+    airflow.context = second
+    airflow.until_it_waits(lambda: airflow.task().execute(second))
+    assert len(airflow.cluster.jobs) == 1
+    assert _steps(airflow) == before, "the journal has nothing to say about it"
+
+
+def test_the_task_wakes_up_in_time_for_the_next_run(airflow: Airflow) -> None:
+    airflow.context = airflow.run("r", hours=23.999)
+    trigger, *_ = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert 0 < trigger.wake_seconds <= 3.6
+    airflow.context = airflow.run("r", hours=1)
+    trigger, *_ = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert trigger.wake_seconds > 3.6
+
+
+def test_a_run_is_not_left_while_producers_are_stopped(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = airflow.world
+    world.change_spec(cutover={"freeze": "acl"})
+    clock = SimpleNamespace(sleep=world.clock.sleep, monotonic=world.clock.seconds)
+    monkeypatch.setattr(promotion_freeze, "time", clock)
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.drive()
+    airflow.ask("promoted")
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting))
+    assert world.denied == {"User:shop"}
+    airflow.context = airflow.run("r", hours=25)
+    waiting = airflow.until_it_waits(lambda: airflow.go_on(waiting, wake_seconds=0.0))
+    airflow.drive()
+    pointers = airflow.go_on(waiting)
+    assert pointers["state"] == "promoted"
+    assert "run_is_over" not in pointers
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_task_that_stays_leaves_a_detached_job_and_ends_its_own_driver(airflow: Airflow, detached: bool) -> None:
+    airflow.detached = detached
+    airflow.context = airflow.run("r", hours=25)
+    pointers = airflow.task(deferrable=False).execute(airflow.context)
+    assert (pointers["state"], pointers["run_is_over"]) == ("tail", True)
+    assert len(airflow.cluster.running) == detached
+    assert airflow.world.state is State.TAIL, "nothing has failed"
+
+
+@pytest.mark.parametrize("waits_deferred", [True, False])
+def test_a_paused_mirror_passes_on_as_well(airflow: Airflow, waits_deferred: bool) -> None:
+    airflow.ask("paused")
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert isinstance(waiting[0], MirrorPausedTrigger)
+    airflow.context = airflow.run("r", hours=25)
+    if waits_deferred:
+        waiting[0].look_at = datetime.now(UTC).isoformat()
+        pointers = airflow.go_on(waiting)
+    else:
+        pointers = airflow.task(waits_deferred=False).execute(airflow.context)
+    assert (pointers["state"], pointers["run_is_over"]) == ("paused", True)
+    airflow.context = airflow.run("next-2__r", hours=0)
+    trigger, *_ = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    assert isinstance(trigger, MirrorPausedTrigger)
+    assert datetime.fromisoformat(trigger.look_at) - datetime.now(UTC) > timedelta(hours=23)
+
+
+def test_a_cleared_task_of_an_earlier_run_leaves_the_mirror_to_the_later_one(airflow: Airflow) -> None:
+    airflow.runs.append("next-2__r")
+    pointers = airflow.task().execute(airflow.context)
+    assert pointers["already_done"]
+    assert "run_is_over" not in pointers, "no second run is started"
+    assert airflow.cluster.jobs == {}
+
+
+def test_a_run_that_follows_takes_a_spec_that_an_earlier_version_accepted(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The strict tasks are for a new mirror: an upgrade must not end one that has run for a year."""
+    asked: list[bool] = []
+    monkeypatch.setattr(mirror_module, "run_spec", lambda *_, recorded, kind: asked.append(recorded))
+    for run_id in ("r", "next-2__r"):
+        plan = KafkaMirrorPlanOperator(task_id="plan", spec=airflow.task().spec)
+        plan.migration_spec(airflow.run(run_id, hours=0))
+    assert asked == [False, True]
+
+
+def _guard(airflow: Airflow, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> KafkaMirrorFreezeLimitOperator:
+    airflow.world.change_spec(cutover={"freeze": "acl"})
+    monkeypatch.setattr(
+        KafkaMirrorFreezeLimitOperator, "open_migration", lambda *given, **more: airflow.open_migration(*given, **more)
+    )
+    spec = airflow.world.spec.model_dump(mode="json", exclude_unset=True)
+    return KafkaMirrorFreezeLimitOperator(task_id="freeze_limit", spec=spec, **{"run_for": DAY, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("hours", "mirror", "looks_after"),
+    [(0.0, "running", 86_420), (25, "running", 60), (25, "deferred", 60), (25, "failed", 900), (25, "success", None)],
+)
+def test_the_watch_of_a_freeze_ends_after_the_mirrors_task(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, hours: float, mirror: str, looks_after: float | None
+) -> None:
+    """The run would not end without it; and nobody would watch if it ended before."""
+    guard = _guard(airflow, monkeypatch)
+    airflow.states["mirror"] = mirror
+    context = airflow.run("r", hours=hours)
+    if looks_after is None:
+        assert guard.execute(context)["already_done"]
+        return
+    with pytest.raises(TaskDeferred) as deferred:
+        guard.execute(context)
+    trigger: Any = deferred.value.trigger
+    left = datetime.fromisoformat(trigger.look_at) - datetime.now(UTC)
+    assert looks_after - 60 < left.total_seconds() <= looks_after
+
+
+def test_the_watch_of_an_earlier_run_is_over_and_that_of_an_endless_run_never(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.runs.append("next-2__r")
+    assert _guard(airflow, monkeypatch).execute(airflow.context)["already_done"]
+    with pytest.raises(TaskDeferred) as deferred:
+        _guard(airflow, monkeypatch, run_for=None).execute(airflow.run("r", hours=1000))
+    assert deferred.value.trigger.look_at is None  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from phase_support import Clock, approval, make_context
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, FreezeFailed, StorageUnavailable
-from airflow_provider_kafka_migration.freeze import frozen, one_task
+from airflow_provider_kafka_migration.freeze import frozen, one_task, stops
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
@@ -206,7 +206,7 @@ def test_a_freeze_that_was_mostly_hand_over_names_its_cure(tmp_path: Path) -> No
     attempt = context.record.freeze()
     assert attempt is not None
     with pytest.raises(FreezeFailed) as caught:
-        frozen.check_deadline(context.record, attempt)
+        stops.check_deadline(context.record, attempt)
     assert caught.value.next_step.startswith(
         "54 seconds of 1 minute 3 seconds were hand-overs between tasks: set cutover.in_one_task: true"
     )
@@ -218,7 +218,7 @@ def test_a_freeze_that_was_mostly_work_does_not(tmp_path: Path) -> None:
     attempt = context.record.freeze()
     assert attempt is not None
     with pytest.raises(FreezeFailed, match="longer than") as caught:
-        frozen.check_deadline(context.record, attempt)
+        stops.check_deadline(context.record, attempt)
     assert caught.value.next_step.startswith("find the slow step")
 
 

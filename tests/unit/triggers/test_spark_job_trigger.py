@@ -21,12 +21,14 @@ from airflow_provider_kafka_migration.engines.run import EngineRunner
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ClaimLost, EngineForbidden, EngineUnreachable
 from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.jobs.submissions import Submission
+from airflow_provider_kafka_migration.operators import spark_job as operators
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSeedOperator,
     KafkaMigrationSparkCheckOperator,
     KafkaMigrationTailOperator,
 )
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
+from airflow_provider_kafka_migration.triggers import spark_job
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 
@@ -116,6 +118,73 @@ def test_only_a_person_cancels_the_job(cluster: MemoryCluster) -> None:
     assert not cluster.running
 
 
+# -- news --
+
+
+class News:
+    """Stands for the watch: has these answers, the last one again and again."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+        self.closed = 0
+
+    def check(self) -> str:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _with_news(
+    monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], *answers: str | Exception, **more: Any
+) -> tuple[SparkJobTrigger, News]:
+    async def no_connections(*_: Any, **__: Any) -> dict[str, Any]:
+        return {}
+
+    found = News(*answers)
+    monkeypatch.setattr(spark_job, "prefetch", no_connections)
+    monkeypatch.setattr(spark_job.JobNews, "open", lambda *_: found)
+    return trigger(spec=spec, job="tail", **more), found
+
+
+def test_news_wake_the_task_up_before_its_time(
+    cluster: MemoryCluster, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, news = _with_news(monkeypatch, minimal_spec, "", "", "1 partitions have failed")
+    event = fire(one)
+    assert (event["status"], event["news"]) == ("wake", "1 partitions have failed")
+    assert news.closed == 1
+
+
+def test_known_news_are_none_unless_they_come_again(
+    cluster: MemoryCluster, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = _with_news(monkeypatch, minimal_spec, "stuck", known_news="stuck", wake_seconds=0.05)
+    assert fire(one)["news"] == "stuck"
+    again, _ = _with_news(monkeypatch, minimal_spec, "stuck", "", "stuck", known_news="stuck")
+    assert fire(again)["status"] == "wake"
+    over, _ = _with_news(monkeypatch, minimal_spec, "", known_news="stuck", wake_seconds=0.05)
+    assert fire(over)["news"] == "", "the next time they are news"
+
+
+def test_what_cannot_be_looked_at_does_not_end_the_wait_and_is_opened_again(
+    cluster: MemoryCluster, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = BrokerUnreachable("gone"), KeyError("document")
+    one, news = _with_news(monkeypatch, minimal_spec, *errors, "new topics")
+    assert fire(one)["news"] == "new topics"
+    assert news.closed == 3
+
+
+def test_keys_that_expire_are_renewed_in_time(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "_renews_keys", lambda _spec: True)
+    waiting, _ = waits(lambda: task.execute(context()))
+    assert waiting.wake_seconds == 300.0
+
+
 # -- a task that waits ------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +243,7 @@ def task(
         yield made
 
     monkeypatch.setattr(KafkaMigrationTailOperator, "open_migration", open_migration)
+    monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
     # No freeze is lifted here.
     monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
     operator.core = made  # type: ignore[attr-defined]
@@ -192,7 +262,11 @@ def waits(part: Any) -> tuple[SparkJobTrigger, dict[str, Any]]:
     path, arguments = deferred.value.trigger.serialize()
     assert path.endswith("SparkJobTrigger")
     assert deferred.value.method_name == "resume"
-    return SparkJobTrigger(**json.loads(json.dumps(arguments))), json.loads(json.dumps(deferred.value.kwargs))
+    found = SparkJobTrigger(**json.loads(json.dumps(arguments)))
+    assert (found.spec or {})["migration_id"] == "orders"
+    # What it looks for has tests of its own.
+    found.spec = None
+    return found, json.loads(json.dumps(deferred.value.kwargs))
 
 
 def test_a_deferrable_task_gives_its_slot_away_and_wakes_up(
@@ -200,7 +274,7 @@ def test_a_deferrable_task_gives_its_slot_away_and_wakes_up(
 ) -> None:
     waiting, arguments = waits(lambda: task.execute(context()))
     assert (waiting.engine, waiting.arguments, waiting.job_id) == ("memory", {"room": "b"}, "job-1")
-    assert waiting.wake_seconds == 30.0
+    assert (waiting.wake_seconds, waiting.job, waiting.known_news) == (900.0, "tail", "")
     assert task.core.calls == ["start", "follow"]
     for passes in (2, 3):
         event = {"status": "wake", "state": "running"}
@@ -267,6 +341,26 @@ def test_a_task_that_is_killed_in_one_of_its_parts_cancels_the_job(task: Any, cl
     waits(lambda: task.resume(context(), {"status": "wake", "state": "running"}, **arguments))
     task.on_kill()
     assert not cluster.running
+
+
+@pytest.mark.parametrize("state", ["up_for_retry", "restarting", "failed", "running", None])
+def test_a_job_is_left_to_the_attempt_that_airflow_starts_itself(
+    task: Any, cluster: MemoryCluster, state: str | None
+) -> None:
+    """Only a person's clear, mark or stop cancels it: Airflow itself fails parts that a late report confuses."""
+
+    def get_task_states(*, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str]]:
+        assert (dag_id, task_ids, run_ids) == ("d", ["tail"], ["r"])
+        if state is None:
+            raise ConnectionError("the API server is away")
+        return {"r": {"tail": state}}
+
+    given = context()
+    given["ti"].get_task_states = get_task_states
+    _, arguments = waits(lambda: task.execute(given))
+    waits(lambda: task.resume(given, {"status": "wake", "state": "running"}, **arguments))
+    task.on_kill()
+    assert bool(cluster.running) == (state == "up_for_retry")
 
 
 def test_a_killed_task_removes_its_connections_whatever_fails(

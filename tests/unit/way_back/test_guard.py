@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from phase_world.world import World, new_world
 from airflow_provider_kafka_migration.approvals import way_back as approval_facts
 from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.freeze.without_acls import CONFIG
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
@@ -67,12 +68,16 @@ def test_producers_of_the_old_cluster_are_denied_and_let_in_again(world: World) 
 def test_a_binding_is_journaled_before_it_exists(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     context = _way_back(world, freeze_old="acl")
 
+    until: list[float] = []
+
     def die(_acls: Any) -> Any:
+        until.append(context.target.admin.send_until)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(context.target.admin, "create_acls", die)
     with pytest.raises(KeyboardInterrupt):
         guard.put(context, context.record.plan())
+    assert [math.isfinite(moment) for moment in until] == [True], "it is sent no later than whoever undoes it waits"
     monkeypatch.undo()
     assert {acl.principal for acl in guard.bindings(context.journal)} == {"User:shop"}
     guard.put(context, context.record.plan())
@@ -154,7 +159,7 @@ def test_the_advice_names_the_section_of_the_spec_that_people_write(
     assert (found.code, found.subject) == ("B042", "source")
     assert setting in found.fix
     with pytest.raises(FreezeFailed, match="own principal on the source is not known") as refused:
-        frozen.freeze(context, attempt_at(context, "acl"))
+        stops.freeze(context, attempt_at(context, "acl"))
     assert setting in str(refused.value.next_step)
     assert not world.denied
 

@@ -223,14 +223,14 @@ def test_nothing_is_written_once_keeping_has_begun(world: World, monkeypatch: py
     move(world, 3)
     follow(world)
     passes: list[Any] = []
-    real = rollback._sign
+    real = rollback.sign_end
 
     def meet(context: Any, outcome: Any) -> Any:
         move(world, 4)
         passes.append(old_groups.sync_once(world.context()))
         return real(context, outcome)
 
-    monkeypatch.setattr(rollback, "_sign", meet)
+    monkeypatch.setattr(rollback, "sign_end", meet)
     keep(world)
     assert passes == [None]
     assert old_offset(world) == 3

@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
 )
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
-from airflow_provider_kafka_migration.freeze import frozen, open_freeze
+from airflow_provider_kafka_migration.freeze import open_freeze, stops
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.phases import freeze_limit, rollback
 from airflow_provider_kafka_migration.record import rolling_back, steps
@@ -354,7 +354,7 @@ def test_a_request_to_keep_them_stopped_that_comes_late_is_taken_back(worlds: Wo
 
     receiver.answer = slow
     with pytest.raises(MigrationError):
-        frozen.hold(world.context(), abandon.ready_attempt(world.context().record))
+        stops.hold(world.context(), abandon.ready_attempt(world.context().record))
     assert world.state is State.ROLLED_BACK
     assert receiver.calls[-1].action == "unfreeze"
 

@@ -9,7 +9,7 @@ import pytest
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import BrokerRefused, CopyFailed, PhaseOver
-from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.freeze import frozen, stops
 from airflow_provider_kafka_migration.phases import final_drain, freeze
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -82,7 +82,7 @@ def test_a_freeze_that_was_lifted_asks_for_nothing_in_the_next_one(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = worlds.at("cutover.freeze")
-    monkeypatch.setattr(frozen, "check_closed", _once(lambda: _next_freeze(world), frozen.check_closed))
+    monkeypatch.setattr(stops, "check_closed", _once(lambda: _next_freeze(world), stops.check_closed))
     with pytest.raises(PhaseOver):
         world.run("cutover.freeze")
     assert [entry.step_key for entry in world.steps(steps.CHANGE_BEGUN)] == ["2"]

@@ -43,7 +43,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
             raise error
         return {}
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.frozen.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.stops.unfreeze", unfreeze)
     with pytest.raises(StillFrozen):
         rollback.run(context)
     assert context.journal.tip_state is State.TAIL

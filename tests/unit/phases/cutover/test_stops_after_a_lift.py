@@ -6,6 +6,7 @@ and takes back what it did), or because it was killed after sending it (whoever 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     StillFrozen,
 )
-from airflow_provider_kafka_migration.freeze import frozen, open_freeze
+from airflow_provider_kafka_migration.freeze import deny_acls, frozen, open_freeze, stops, webhook_spec
 from airflow_provider_kafka_migration.freeze import webhook as webhook_module
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
@@ -302,6 +303,30 @@ def test_a_registry_that_becomes_read_only_after_a_rollback_gets_its_mode_back(
     assert seen(world).tip_state is State.ROLLED_BACK
 
 
+def test_nothing_is_sent_later_than_whoever_lifts_waits(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients stop sending in time: those of ACLs, and those of the registry's modes."""
+    from airflow_provider_kafka_migration.schemas.modes import TemporarySettings
+
+    world = worlds.at("cutover.freeze", schemas={**SECTION, "source_registry": "readonly"})
+    until: list[float] = []
+    admin, write = type(world.context().source.admin), TemporarySettings._write
+    create = admin.create_acls
+
+    def creates(self: Any, bindings: Any) -> Any:
+        until.append(self.send_until)
+        return create(self, bindings)
+
+    def writes(self: Any, *given: Any) -> None:
+        until.append(self._registry.send_until)
+        write(self, *given)
+
+    monkeypatch.setattr(admin, "create_acls", creates)
+    monkeypatch.setattr(TemporarySettings, "_write", writes)
+    world.run("cutover.freeze")
+    assert len(until) == 2
+    assert all(math.isfinite(moment) for moment in until)
+
+
 def test_who_has_taken_over_and_goes_on_keeps_producers_stopped(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,7 +515,7 @@ def test_what_an_earlier_attempt_has_added_is_removed_with_the_next_one(
     world.approve("cutover")
     world.run("cutover.freeze")
     assert world.denied == {"User:shop"}
-    assert [acl.principal for acl in frozen.planned_acls(world.context().record, "2")] == ["User:shop"]
+    assert [acl.principal for acl in deny_acls.planned_acls(world.context().record, "2")] == ["User:shop"]
     rollback.run(world.context())
     assert world.denied == set()
 
@@ -499,15 +524,15 @@ def test_too_little_of_the_limit_is_left_to_ask_producers_to_stop(
     receiver: Receiver, producers: Producers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = by_webhook(receiver)
-    resolve = frozen.webhook_receiver
+    resolve = webhook_spec.webhook_receiver
 
     def slowly(context: PhaseContext) -> Any:
         world.clock.sleep(LIMIT_SECONDS - 1)
         return resolve(context)
 
     with monkeypatch.context() as patch:
-        patch.setattr(frozen, "check_receiver", lambda _: None)
-        patch.setattr(frozen, "webhook_receiver", slowly)
+        patch.setattr(webhook_spec, "check_receiver", lambda _: None)
+        patch.setattr(webhook_spec, "webhook_receiver", slowly)
         with pytest.raises(FreezeFailed, match="of max_producer_freeze are left"):
             world.run("cutover.freeze")
     assert "freeze" not in [call.action for call in receiver.calls]
@@ -555,7 +580,7 @@ def test_once_clients_may_be_on_the_target_nobody_is_freed(
         patience.run(step)
     attempt = world.context().record.freeze()
     assert attempt is not None
-    frozen.take_back(world.context(), attempt)
+    stops.take_back(world.context(), attempt)
     assert world.denied == ({"User:shop"} if method == "acl" else set())
     assert producers.stopped == (method == "webhook")
 

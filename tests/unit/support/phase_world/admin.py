@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -70,6 +71,7 @@ class SimAdmin:
 
     def __init__(self, role: str, state: ClusterState, outside: Outside) -> None:
         self._name, self._state, self._outside = f"{role}.admin", state, outside
+        self.send_until = math.inf
 
     def _call(self, method: str, act: Callable[[], _T], *, changes: str = "") -> _T:
         return self._outside.call(f"{self._name}.{method}", act, changes=changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import struct
 from typing import Any, Literal
 
@@ -44,6 +45,7 @@ class SimRegistry:
         self._real = Registry(RegistryAccess.from_dict({"url": _SERVERS[role].url}, retry_seconds=1.0), role)
         self._role, self._outside = role, outside
         self.role, self.url = role, self._real.url
+        self.send_until, self.timeout_seconds = math.inf, self._real.timeout_seconds
 
     def __enter__(self) -> SimRegistry:
         return self
