@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from pydantic import BaseModel
+
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.spec import mirror
 from airflow_provider_kafka_migration.spec.unmeant import unmeant
@@ -57,7 +59,8 @@ class ValidKeys:
             raise KeyUnknownError(name)
         value = getattr(self._section, name)
         below = {path.partition(".")[2] for path in self._wrong if path.startswith(f"{name}.")}
-        return ValidKeys(value, below) if below else value
+        # Of a list or a mapping with free keys, what is wrong is not in it any more.
+        return ValidKeys(value, below) if below and isinstance(value, BaseModel) else value
 
 
 def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
@@ -426,6 +429,17 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)
 
 
+def _freeze_times(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a freeze that its limit ends before it can be verified."""
+    cutover = _section(sections, "cutover")
+    if cutover.freeze_stable_window >= cutover.max_producer_freeze > timedelta(0):
+        yield (
+            "cutover.freeze_stable_window",
+            "shorter than cutover.max_producer_freeze: every freeze would be lifted before the source has stood still "
+            "for so long",
+        )
+
+
 def _unmeant(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find values that are valid, and that nobody means."""
     for name, section in sections.items():
@@ -435,5 +449,5 @@ def _unmeant(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 #: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
 _SINCE_ACCEPTED = (
     *(_mirror_and_copy, _promotion_freeze, _refuse_with_iam),
-    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets, _unmeant),
+    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets, _freeze_times, _unmeant),
 )

@@ -621,6 +621,10 @@ def test_every_field_of_the_spec_has_a_description() -> None:
             "the name of a bucket has at least two lower",
         ),
         ({"topics": {"include": ["[a-z&&[^b]]+"]}}, "topics.include[0]", "has another meaning here"),
+        ({"spark": {"conf": {"spark.executor.cores": 4}}}, "spark.conf.spark.executor.cores", "put quotes round a"),
+        ({"acls": {"users": {"ann": 1}}}, "acls.users.ann", "put quotes round a number"),
+        ({"id": "x"}, "id", "did you mean migration_id?"),
+        ({"migration_id": "Orders 2026"}, "migration_id", "lower case letters, digits and . _ -"),
     ],
 )
 def test_a_mistake_says_what_to_write_and_repeats_no_value(

@@ -34,6 +34,13 @@ def mistakes(data: dict[str, Any]) -> dict[str, str]:
         ({"seed": {"lanes": 1_000_000}}, "seed.lanes", "at most 10000: each lane is a task of Spark"),
         ({"seed": {"max_concurrent_partitions": 10**9}}, "seed.max_concurrent_partitions", "at most 10000"),
         ({"tail": {"slice_seconds": 10**6}}, "tail.slice_seconds", "at most 86400"),
+        ({"seed": {"segment_max_bytes": "500GiB"}}, "seed.segment_max_bytes", "at most 1073741824"),
+        ({"seed": {"max_bytes_per_second": -5}}, "seed.max_bytes_per_second", "0 would stop the copy"),
+        ({"validation": {"max_bytes_per_second": 0}}, "validation.max_bytes_per_second", "at least 1"),
+        ({"cutover": {"max_producer_freeze": "0s"}}, "cutover.max_producer_freeze", "longer than 0"),
+        ({"cutover": {"freeze_stable_window": "60s"}}, "cutover.freeze_stable_window", "shorter than cutover.max_pr"),
+        ({"approvals": {"max_age": 0}}, "approvals.max_age", "longer than 0"),
+        ({"groups": {"sync_interval": "0s"}}, "groups.sync_interval", "longer than 0"),
         ({"evidence": {"retention": "200y"}}, "evidence.retention", "at most 100y"),
         ({"tail": {"drain_ready_timeout": "9000y"}}, "tail.drain_ready_timeout", "at most 100y"),
         ({"topics": {"include": ["\u201corders.*\u201d"]}}, "topics.include[0]", "typographic quote"),
@@ -60,7 +67,8 @@ def test_they_come_with_all_other_mistakes() -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        {"seed": {"lanes": 10_000}, "evidence": {"retention": "100y"}},
+        {"seed": {"lanes": 10_000, "segment_max_bytes": "1GiB"}, "evidence": {"retention": "100y"}},
+        {"cutover": {"freeze_stable_window": "59s", "max_open_transaction_wait": 0}, "tail": {"segment_linger": 0}},
         {"description": "\u201cOrders\u201d to KRaft\n", "source": {"conn_id": "a", "name": "\u201cold\u201d"}},
         {"acls": {"exclude_principals": ["User:CN=O\u2019Brien,O=\u201cx\u201d Ltd"]}},
         {"groups": {"include": ["Bob\u2019s app", "a b"]}},

@@ -306,7 +306,7 @@ def test_a_producer_that_stops_soon_is_waited_for(worlds: Worlds) -> None:
 
 
 def test_a_longer_window_waits_longer_for_a_producer_and_the_limit_ends_it(worlds: Worlds) -> None:
-    world = worlds.at(FREEZE, cutover={"freeze": "acl", "freeze_stable_window": "90s"})
+    world = worlds.at(FREEZE, cutover={"freeze": "acl", "freeze_stable_window": "59s"})
     keep_writing(world)
     with pytest.raises(FreezeFailed, match="longer than max_producer_freeze"):
         world.run(FREEZE)
