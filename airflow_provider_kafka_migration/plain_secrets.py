@@ -27,6 +27,11 @@ _SPARK_FORMS = (
     "spark-defaults.conf of the machine that submits, or mount it into the executors (docs/spark.md)"
 )
 
+_ENGINE_FORMS = (
+    "this looks like a secret: the journal keeps these arguments, and engines resolve no references in them. Put it "
+    "into the connection of the engine, or into its service's store of secrets (docs/spark-engines.md)"
+)
+
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS = frozenset(
     {
@@ -149,6 +154,31 @@ def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
         named = names_a_secret(key) and not _SPARK_NAMES.fullmatch(key) and value.lower() not in ("", "true", "false")
         if named or _looks_secret(value):
             yield f"{path}.{key}", f"this looks like a secret. {_SPARK_FORMS}"
+
+
+def in_engine_arguments(path: str, value: Any) -> Iterator[Finding]:
+    """Check the arguments of an engine of Spark, including nested lists and mappings.
+
+    ``secrets``, ``secret_variables`` and the like say under which name a service keeps what a variable gets.
+    """
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            item, place = value[key], f"{path}.{key}"
+            is_text = isinstance(item, str) and bool(item)
+            if is_text and names_a_secret(str(key)) and not _holds_names(path):
+                yield place, _ENGINE_FORMS
+            else:
+                yield from in_engine_arguments(place, item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from in_engine_arguments(f"{path}[{index}]", item)
+    elif isinstance(value, str) and _looks_secret(value):
+        yield path, _ENGINE_FORMS
+
+
+def _holds_names(path: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(path.rpartition(".")[2])]
+    return bool({"secret", "secrets"} & set(words))
 
 
 def in_arguments(path: str, value: Any, *, named: bool = False) -> Iterator[Finding]:

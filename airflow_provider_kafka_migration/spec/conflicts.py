@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.spec import mirror
+from airflow_provider_kafka_migration.spec.reference_forms import why_no_connection, why_no_reference
 from airflow_provider_kafka_migration.spec.unmeant import unmeant
 
 #: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
@@ -410,6 +411,39 @@ def _references(sections: Mapping[str, Any]) -> Iterator[Mistake]:
                 yield from check(path, getattr(_section(sections, section), key))
 
 
+def _reference_forms(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find references of no known form, where no secret has been found in their place."""
+    secrets = {path for path, _ in (*_references(sections), *_users(sections))}
+    for path in CONNECTIONS:
+        section, _, key = path.partition(".")
+        with contextlib.suppress(KeyUnknownError):
+            value = getattr(_section(sections, section), key)
+            if value and path not in secrets and (why := why_no_connection(value)):
+                yield path, why
+    given = {"cutover.webhook_secret": _section(sections, "cutover").webhook_secret}
+    given["evidence.signing_key"] = _section(sections, "evidence").signing_key
+    given |= {f"acls.users.{name}": value for name, value in _section(sections, "acls").users.items()}
+    for path, value in given.items():
+        if value and path not in secrets and (why := why_no_reference(value)):
+            yield path, why
+
+
+def _locations(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find addresses with a query, which may be a signature, in place of a folder."""
+    storage = _section(sections, "storage")
+    for key in ("journal", "archive", "evidence"):
+        with contextlib.suppress(KeyUnknownError):
+            if re.search(r"[?#]", getattr(storage, key) or ""):
+                yield (
+                    f"storage.{key}",
+                    "a location is a folder, without ? and #; logins are in storage.conn_id",
+                )
+
+
+def _engine_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_engine_arguments("spark.engine_args", _section(sections, "spark").engine_args)
+
+
 def _public_key(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     key = _section(sections, "evidence").public_key
     if key is not None and not re.fullmatch("[0-9a-fA-F]{64}", key):
@@ -450,4 +484,5 @@ def _unmeant(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 _SINCE_ACCEPTED = (
     *(_mirror_and_copy, _promotion_freeze, _refuse_with_iam),
     *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets, _freeze_times, _unmeant),
+    *(_reference_forms, _locations, _engine_secrets),
 )
