@@ -404,6 +404,10 @@ class SparkConnectorMissing(Terminal):
     """Spark has no Kafka source, so that it can read no topic."""
 
 
+class SparkReaderUnfit(Terminal):
+    """Spark's Kafka source cannot read a cluster: Java's client has no way to it, or refuses its settings."""
+
+
 def error_from_dict(data: dict[str, Any]) -> MigrationError:
     """Return the error that :meth:`MigrationError.as_dict` describes; for an unknown code, Terminal or Transient."""
     kinds = {kind.code: kind for kind in _all_kinds(MigrationError)}
@@ -527,7 +531,7 @@ class SchemaIdsAppeared(Terminal):
 
 
 class SchemaIdsUnsampled(Transient):
-    """Ids are translated, and records of topics that are copied as they are could not be sampled for schema ids."""
+    """Ids are translated, and records of topics could not be sampled for schema ids, or do not show them surely."""
 
 
 class SchemaIdUnresolved(Terminal):

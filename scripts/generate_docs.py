@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 import sys
+import tomllib
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -65,9 +66,16 @@ def pages() -> dict[Path, str]:
 def index_page() -> str:
     """The README, with links that work inside of the site."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = text.replace("](docs/", "](")
-    # Files outside of the site: the name stays, the link goes.
-    return GENERATED + re.sub(r"\[([^\]]+)\]\((?:CONTRIBUTING\.md|TESTING\.md|CHANGELOG\.md|LICENSE)\)", r"\1", text)
+    # The README is the page of the package on an index, so its links are absolute.
+    site = re.escape(_site())
+    text = re.sub(rf"\]\({site}([\w-]+)/(#[\w-]+)?\)", r"](\1.md\2)", text)
+    return GENERATED + re.sub(rf"\]\({site}", "](", text)
+
+
+def _site() -> str:
+    """The address of the documentation."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["urls"]["Documentation"])
 
 
 # -- MirrorMaker 2's properties ----------------------------------------------------------------------------------------

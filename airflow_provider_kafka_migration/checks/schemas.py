@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.registry.glue import is_glue
 from airflow_provider_kafka_migration.registry.model import Schema
+from airflow_provider_kafka_migration.schemas.detect import decided_by_decoding
 from airflow_provider_kafka_migration.schemas.plan_topic import own_content
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, read_snapshot
@@ -182,8 +183,10 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if schemas.id_mode == "translate" and context.spec.seed.via == "split":
         yield finding("B115", schemas.reason, subject="schemas")
     yield from _conflicts(context, schemas)
+    # A registry that moves with its topic is not read to be copied.
+    code = "W114" if schemas.id_mode == "topic" else "B114"
     for what, why in sorted(schemas.unread.items())[:_MAX_DETAILS]:
-        yield finding("B114", f"{what}: {why}", subject=what)
+        yield finding(code, f"{what}: {why}", subject=what)
     unused = [item.subject for item in schemas.subjects if not item.topics and not item.as_reference]
     if unused:
         yield finding("I108", some(unused), subjects=unused[:_MAX_DETAILS])
@@ -223,13 +226,24 @@ def _ids_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
     unclear = {item.topic: item.note for item in schemas.topics if item.note}
     if unclear:
         yield finding("W119", some([f"{topic}: {note}" for topic, note in sorted(unclear.items())]), topics=unclear)
-    empty = [item.topic for item in schemas.topics if _is_open(item)] if schemas.id_mode == "translate" else []
-    if empty:
-        yield finding("W121", some(empty), topics=empty[:_MAX_DETAILS])
+    if schemas.id_mode == "translate":
+        yield from _rewritten_in_topics(schemas)
     for code, is_blind in (("B117", True), ("W117", False)):
         unread = {item.topic: item.unread for item in schemas.topics if _is_unread(item, schemas, is_blind=is_blind)}
         if unread:
             yield finding(code, some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)
+
+
+def _rewritten_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
+    unclear = {item.topic: item.unclear for item in schemas.topics if item.unclear}
+    if unclear:
+        yield finding("B107", some([f"{topic}: {why}" for topic, why in sorted(unclear.items())]), topics=unclear)
+    decoded = [line for item in schemas.topics for line in decided_by_decoding(item)]
+    if decoded:
+        yield finding("W120", some(decoded), parts=decoded[:_MAX_DETAILS])
+    empty = [item.topic for item in schemas.topics if _is_open(item)]
+    if empty:
+        yield finding("W121", some(empty), topics=empty[:_MAX_DETAILS])
 
 
 def _is_open(item: TopicIds) -> bool:

@@ -38,7 +38,17 @@ from airflow_provider_kafka_migration.cli.mirrors.import_properties import impor
 from airflow_provider_kafka_migration.cli.mirrors.verify import verify
 from airflow_provider_kafka_migration.cli.plan import plan
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
-from airflow_provider_kafka_migration.cli.status import Look, holder, look, mirror_steps, raw_rows, screen, trouble_rows
+from airflow_provider_kafka_migration.cli.status import (
+    Look,
+    held_elsewhere,
+    holder,
+    look,
+    mirror_steps,
+    raw_rows,
+    screen,
+    status_data,
+    trouble_rows,
+)
 from airflow_provider_kafka_migration.cli.translate import translate_app
 from airflow_provider_kafka_migration.errors import (
     ApprovalRefused,
@@ -179,6 +189,11 @@ def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
 
     Exit status 10 if it is paused.
     """
+    return status_answer(file, verbose=verbose)
+
+
+def status_answer(file: Path, *, verbose: bool) -> Answer:
+    """Return the state of a mirror as a command's answer."""
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
     from airflow_provider_kafka_migration.mirrors import (
         group_deletions,
@@ -209,12 +224,11 @@ def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
     copied = {} if snapshot is None else _figures(spec, snapshot)
     groups = None if snapshot is None or snapshot.groups is None else _groups(snapshot.groups)
     data = {
-        **found.as_dict(str(file)),
+        **status_data(found, seen, str(file)),
         "state": None if found.state is None else mirror_name(found.state),
         "lag": copied.get("lag"),
         "verdicts": copied.get("verdicts"),
         "silence": silence,
-        **seen.as_dict(),
         "next": [commands_in(line) for line in mirror_steps(found, seen)],
         "groups": groups,
         "group_sync": None if synced is None or not synced.problem else synced.model_dump(mode="json"),
@@ -357,7 +371,7 @@ def _status_lines(
         "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
         "refused": request.refused,
     }
-    frozen = found.freeze.lines(file) if found.freeze is not None else []
+    frozen = [*found.freeze.lines(file), *held_elsewhere(seen)] if found.freeze is not None else []
     alarms = [("PRODUCERS" if not number else "", line) for number, line in enumerate(frozen)]
     steps = [("next" if not number else "", line) for number, line in enumerate(data["next"])]
     return [screen([*alarms, *rows.items(), *steps, *trouble_rows(found)])]

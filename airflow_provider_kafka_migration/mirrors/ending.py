@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, PromotedPartition, Promotion
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, IllegalTransition, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import fence, stops
+from airflow_provider_kafka_migration.freeze import fence, stops, words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.mirrors import last_looks, promotion_freeze, requests
 from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
@@ -305,6 +305,9 @@ def _complete(context: PhaseContext, summary: str, details: dict[str, Any]) -> P
             former_stopped=former,
         )
     context.journal.transition(State.PROMOTED, summary, details, from_states=MIRROR.endings[State.PROMOTED])
+    attempt = context.record.freeze()
+    if attempt is not None and not attempt.lifted:
+        context.announce(words.ready(attempt.number, is_mirror=True))
     return PhaseResult(PHASE, summary, details)
 
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperatorLink, Param
-from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts, ApprovalKind, Responder
 from airflow_provider_kafka_migration.links.storage import JournalLink, PlanLink
-from airflow_provider_kafka_migration.provider.compat import put_question
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
+from airflow_provider_kafka_migration.provider.compat import await_answer, put_question, set_retry_policy
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.record.times import iso
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         abort_task_ids: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", migration_retry_policy())
+        set_retry_policy(kwargs)
         kwargs["retries"] = 0
         # Airflow puts the DAG's Params into kwargs and merges them again below; the form shows only the task's own.
         kwargs["params"] = {CODE: _code_param()}
@@ -123,10 +122,11 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
             )
         for notifier in self.notifiers:
             notifier(context)
-        raise TaskAwaitingInput(
+        await_answer(
+            self,
+            context["ti"].id,
             method_name="execute_complete",
             kwargs={"body_shown": shown, "facts_digest": facts.digest()},
-            timeout=self.response_timeout,
         )
 
     def _set_people(self, spec: MigrationSpec) -> None:

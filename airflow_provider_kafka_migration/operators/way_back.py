@@ -11,7 +11,6 @@ from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, A
 from airflow_provider_kafka_migration.operators.approval import DECISIONS, CutoverApprovalOperator
 from airflow_provider_kafka_migration.provider.params import way_back_conf
 from airflow_provider_kafka_migration.provider.task import SpecSource, plain_spec
-from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +78,8 @@ class KeepOrBackOperator(CutoverApprovalOperator):
 
     @staticmethod
     def _asks_again_after(spec: MigrationSpec) -> timedelta:
+        from airflow_provider_kafka_migration.way_back.derived_spec import section_of
+
         return section_of(spec).keep_for
 
     def execute_complete(

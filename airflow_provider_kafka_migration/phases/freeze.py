@@ -105,6 +105,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     # Last, because this may change access on the target: a cutover that is refused for anything else changes nothing.
     take_over.check_before_freeze(context)
     write_grants.remember(context.record, context.source, context.target)
+    seen = stops.wait_for_frees(context, former)
     now = context.now()
     number = former.number + 1 if former else 1
     stopped_at = _stopped_at(context, answers, now)
@@ -117,6 +118,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         "deadline": iso(deadline),
     }
     context.journal.step(steps.FREEZE_REQUESTED, key=attempt.key, details={**details, "lag": status.total})
+    stops.wait_for_frees(context, former, behind=seen)
     return attempt
 
 

@@ -216,6 +216,7 @@ CHECKS: dict[str, Check] = {
     "groups": access.check_groups,
     "groups that are left out": access.check_left_out_groups,
     "ACLs": access.check_acls,
+    "clients that the target denies": access.check_target_denials,
     "ACLs that reach further": access.check_reach,
     "others who may write to remote topics": access.check_remote_writers,
     "users": access.check_users,

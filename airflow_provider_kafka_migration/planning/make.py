@@ -15,9 +15,9 @@ from airflow_provider_kafka_migration.groups.offsets import plan_groups
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.pages.plan import documents
-from airflow_provider_kafka_migration.planning import late_start, source_snapshot, verdicts
+from airflow_provider_kafka_migration.planning import late_start, mirror_starts, source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.schemas import make_schema_plan, put_schema_plan, summary_of
-from airflow_provider_kafka_migration.record import keys, mirror_starts, steps
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec

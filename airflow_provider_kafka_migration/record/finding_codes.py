@@ -236,6 +236,11 @@ _ALL = (
     ),
     # -- access
     Code(
+        "W077",
+        "ACLs that only the target has deny access to clients of what is migrated",
+        "remove these bindings on the target before clients switch, or accept that these clients get no access there",
+    ),
+    Code(
         "W078",
         "ACLs reach beyond the migrated topics on a target that others use",
         "leave the principals out (acls.exclude_principals) and grant narrower ones by hand, or accept that they get "
@@ -264,6 +269,12 @@ _ALL = (
         "restart Connect, MirrorMaker and Streams on the target; name a topic in topics.include to migrate it",
     ),
     Code("I092", "topics are left out", "check that none is missing; topics.include and topics.exclude decide"),
+    Code(
+        "I093",
+        "producers are denied already, by ACLs that others have made",
+        "nothing, if they are to stay denied: a freeze that is lifted leaves these ACLs, and frees only those whom the "
+        "migration itself has denied; remove them if these producers are to write",
+    ),
     # -- schemas
     Code("B100", "a schema registry cannot be reached", "check the address in its connection, and that it runs"),
     Code(
@@ -297,6 +308,11 @@ _ALL = (
         "the target registry checks the versions of some subjects more strictly than the source",
         "nothing: the migration sets level NONE where a version is refused, and puts the former level back; after the "
         "switch the stricter level applies to new versions (schemas.global_config: true copies the source's)",
+    ),
+    Code(
+        "B107",
+        "ids are translated, and nothing shows surely where some topics carry them, or of which context they are",
+        "say it in the spec: schemas.by_topic with rewrite or context; then clear plan",
     ),
     Code("I108", "subjects that no migrated topic uses by name", "nothing; exclude them if they are not wanted"),
     Code(
@@ -332,6 +348,11 @@ _ALL = (
         "correct what the registry answers or grant the right, or exclude these subjects; then clear plan",
     ),
     Code(
+        "W114",
+        "a part of a registry could not be read, and moves with the registry's topic all the same",
+        "nothing for the copy; the plan does not show these parts, and the validation cannot compare them",
+    ),
+    Code(
         "B115",
         "schema ids have to be translated, which seed.via: split cannot do",
         "set seed.via: s3 or direct, or use a target registry that can keep ids",
@@ -356,6 +377,12 @@ _ALL = (
         "W119",
         "the sample does not clearly show where records carry schema ids",
         "look at the topic's figures in the plan, and decide in the spec: schemas.by_topic with rewrite or context",
+    ),
+    Code(
+        "W120",
+        "ids are translated, and no subject is named after keys or values that begin like serialized records",
+        "check what decoding the sampled ones has decided, and say it in the spec (schemas.by_topic with rewrite) if "
+        "you know better: bytes that only look like an id must not be rewritten",
     ),
     Code(
         "W121",

@@ -131,13 +131,16 @@ def target_selection(source: RegistrySnapshot, selection: Selection, names: Iter
 
 
 def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Selection) -> set[tuple[str, int]]:
-    """Return (context, id) pairs that the target has to be asked for: source ids that no subject read there has."""
+    """Return (context, id) pairs that the target has to be asked for: source ids that no subject read there has.
+
+    What the target's lists answer is taken up in its snapshot.
+    """
     wanted = {
         (_id_space(target, selection.target_context(Subject.parse(item.subject).context)), item.id)
         for item in source.all_versions()
     }
     known = {(_id_space(target, context), id_) for context, id_ in target.by_id()}
-    return wanted - known
+    return target.answer_by_listing(wanted - known)
 
 
 # -- planning ---------------------------------------------------------------------------------------------------------

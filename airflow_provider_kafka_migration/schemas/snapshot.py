@@ -44,6 +44,9 @@ _PROGRESS_SECONDS = 1.0
 LIST_ALL_FROM = 20
 _LIST_ALL_SHARE = 0.25
 
+#: Kinds that refuse another schema under a used id by themselves, and list every subject.
+LISTS_IDS = ("confluent", "redpanda")
+
 Report = Callable[[str], None]
 #: Asks a registry which version of a subject holds a schema, as it is or normalized, deleted or not; None: none does.
 LookUp = Callable[[str, Schema], RegisteredSchema | None]
@@ -97,6 +100,7 @@ class RegistrySnapshot:
     :param left_out: subjects of the registry that were not read because of the selection, and why.
     :param absent: (subject, version) that schemas refer to and the registry answered not to have.
     :param ids: schemas that were looked up by (context, id); None: the registry answered not to have the id.
+    :param listed_ids: the schemas of all ids, by (context, id), where the registry has listed all versions at once.
     :param unread: what could not be read, and why; see the functions ``unread_*`` for the keys.
     :param requests: calls of the registry for this snapshot.
     :param look_up: the registry's own comparison of schemas, for texts that it may have printed in another form than
@@ -113,6 +117,7 @@ class RegistrySnapshot:
     left_out: dict[str, str] = field(default_factory=dict)
     absent: set[tuple[str, int]] = field(default_factory=set)
     ids: dict[tuple[str, int], Schema | None] = field(default_factory=dict)
+    listed_ids: dict[tuple[str, int], Schema] | None = field(default=None, compare=False, repr=False)
     unread: dict[str, str] = field(default_factory=dict)
     requests: int = 0
     look_up: LookUp | None = field(default=None, compare=False, repr=False)
@@ -148,6 +153,32 @@ class RegistrySnapshot:
     def has_contexts(self) -> bool:
         """Whether the registry has contexts, each with ids of its own. Elsewhere a context is a part of the name."""
         return self.kind == "confluent" or len(self.contexts) > 1
+
+    def names_in(self, context: str | None = None) -> frozenset[str]:
+        """Return all subjects that the registry listed, soft-deleted ones, too, of a context or of all."""
+        names = {*self.subjects, *self.left_out, *self.unread_subjects()}
+        return frozenset(name for name in names if context is None or Subject.parse(name).context == context)
+
+    def answer_by_listing(self, wanted: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Take up in ``ids`` what the lists of the registry say about ids; return those that they say nothing about.
+
+        A list of all versions shows all ids. Where it is missing, a context without any subject has no id. What is
+        registered after the list was made, these registries find by themselves: they refuse an id that is taken.
+        """
+        if self.kind not in LISTS_IDS:
+            return set(wanted)
+        rest = set()
+        used = {Subject.parse(name).context if self.has_contexts else DEFAULT_CONTEXT for name in self.names_in()}
+        for pair in wanted:
+            if pair in self.ids:
+                continue
+            if self.listed_ids is not None:
+                self.ids[pair] = self.listed_ids.get(pair)
+            elif pair[0] in used:
+                rest.add(pair)
+            else:
+                self.ids[pair] = None
+        return rest
 
     def unread_subjects(self) -> frozenset[str]:
         """Return the subjects whose versions, or the content of some of them, could not be read."""
@@ -390,8 +421,10 @@ class _Reader:
             gone = [name for name in chosen if name not in live]
             found.left_out |= dict.fromkeys(gone, "soft-deleted, and schemas.include_deleted is false")
             chosen = [name for name in chosen if name in live]
-        if len(chosen) >= max(LIST_ALL_FROM, _LIST_ALL_SHARE * len(listed)):
-            self._list_all()
+        # Of the target, names are asked for that it may not have yet; whose ids are free shows in the list, too.
+        asked = len(chosen) if self._selection.names is None else len(self._selection.names)
+        if listed and asked >= max(LIST_ALL_FROM, _LIST_ALL_SHARE * len(listed)):
+            self._list_all(listed)
         failed = self._calls.each(chosen, lambda name: self._list(name, name in live), "subjects listed")
         found.unread |= {unread_subject(name): error.what for name, error in failed.items()}
         self._read_versions()
@@ -403,11 +436,17 @@ class _Reader:
 
     # -- versions
 
-    def _list_all(self) -> None:
+    def _list_all(self, subjects: set[str]) -> None:
         """List all versions at once, if the registry can."""
         self._calls.count()
         for item in self._registry.all_versions() or ():
             self._listed.setdefault(item.subject, []).append(item)
+        if subjects <= self._listed.keys():
+            self._found.listed_ids = {
+                (Subject.parse(item.subject).context, item.id): item.schema
+                for items in self._listed.values()
+                for item in items
+            }
 
     def _list(self, subject: str, live: bool) -> None:
         """List the versions of a selected subject."""

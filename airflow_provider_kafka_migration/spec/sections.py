@@ -517,9 +517,11 @@ class NotificationsSection(Section):
         default_factory=dict,
         description="Its arguments; secrets as env:NAME, file:PATH, airflow:CONN_ID, or templates.",
     )
-    events: list[Literal["drain_ready", "approval_wanted", "trouble", "failed", "finalized"]] = Field(
-        ["drain_ready", "approval_wanted", "trouble", "failed", "finalized"],
-        description="When the notifier is called. trouble: seed or tail cannot copy some partitions.",
+    events: list[Literal["drain_ready", "approval_wanted", "trouble", "freeze", "failed", "finalized"]] = Field(
+        ["drain_ready", "approval_wanted", "trouble", "freeze", "failed", "finalized"],
+        description="When the notifier is called. trouble: seed or tail cannot copy some partitions. freeze: producers "
+        "are stopped, with the commands that free them by hand; and how that has ended. The command line runs the "
+        "notifier at freeze only.",
     )
 
 

@@ -168,6 +168,17 @@ def bindings(journal: Journal) -> set[Acl]:
     return {Acl(*row) for entry in journal.steps(steps.OLD_CLUSTER_GUARDED) for row in entry.details["acls"]}
 
 
+def known_denials(record: MigrationRecord) -> set[Acl]:
+    """Return the DENY bindings on the target that clients do not meet: who lets them return removes these.
+
+    They are of this way back, and of the migration that it reverses, or of the mirror that this mirror reverses.
+    """
+    adopt = record.spec.adopt
+    if adopt is None or adopt.from_ not in ("way_back", "mirror"):
+        return set()
+    return bindings(record.journal) | all_planned_acls(first_migration(record))
+
+
 def remove(context: PhaseContext) -> dict[str, Any]:
     """Remove the bindings of :func:`put`, for the end of the way back; idempotent.
 

@@ -15,6 +15,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, BaseOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_provider_kafka_migration import dag as dag_module
 from airflow_provider_kafka_migration.dag import (
     TASK_DOCS,
     build_migration_dag,
@@ -23,6 +24,7 @@ from airflow_provider_kafka_migration.dag import (
     load_migration_dags,
 )
 from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
@@ -170,12 +172,11 @@ def test_a_cleared_task_runs_with_the_spec_and_the_package_of_now(minimal_spec: 
 
 
 def test_spark_and_deferrable_and_approval_classes() -> None:
-    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
     dag = build_migration_dag()
     for task_id in ("seed", "tail", "validate"):
-        assert isinstance(dag.get_task(task_id), SparkSubmitOperator)
+        assert isinstance(dag.get_task(task_id), SparkMigrationOperator)
     for task_id in ("approve_cutover", "approve_client_switch"):
         assert isinstance(dag.get_task(task_id), ApprovalOperator)
     assert dag.get_task("drain_ready").deferrable
@@ -208,7 +209,8 @@ def test_arguments_reach_the_tasks(minimal_spec: dict[str, Any]) -> None:
     assert dag.dag_id == "mine"
     assert dag.get_task("seed").pool == "source"
     assert dag.get_task("tail").pool == "default_pool"
-    assert set(dag.tags) == {"team-a"}
+    assert dag.get_task("seed").submit_arguments == {"num_executors": 3}
+    assert set(dag.tags) == {"team-a", "kafka", "kafka-migration", minimal_spec["migration_id"]}
 
 
 def test_arguments_for_unknown_tasks_are_refused() -> None:
@@ -439,10 +441,55 @@ def test_worker_builds_only_the_dag_it_needs(
 
     for name in ("a", "b"):
         _write(tmp_path, f"{name}.yaml", {**minimal_spec, "migration_id": name})
-    _write(tmp_path, "broken.yaml", "{")
     monkeypatch.setenv(variable, "kafka_migration_b")
     found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert sorted(found) == ["kafka_migration_b"]
+
+
+def test_worker_reads_only_the_file_it_needs(
+    tmp_path: Path, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task starts a process, and a folder may have hundreds of files."""
+    from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as variable
+
+    for number in range(20):
+        _write(tmp_path, f"{number:02}.yaml", {**minimal_spec, "migration_id": f"m{number:02}"})
+    read: list[str] = []
+    migrations_in = dag_module.migrations_in
+
+    def counting(file: Path) -> Any:
+        read.append(file.name)
+        return migrations_in(file)
+
+    monkeypatch.setattr(dag_module, "migrations_in", counting)
+    monkeypatch.setenv(variable, "kafka_migration_m13")
+    found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert (sorted(found), read) == (["kafka_migration_m13"], ["13.yaml"])
+    # That of another DAG file.
+    read.clear()
+    monkeypatch.setenv(variable, "kafka_mirror_m13")
+    load_migration_dags(found, tmp_path)
+    assert read == []
+
+
+def test_worker_finds_an_id_that_no_file_spells_out(
+    tmp_path: Path, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as variable
+
+    _write(
+        tmp_path,
+        "a.yaml",
+        yaml.safe_dump({**minimal_spec, "migration_id": "REPLACED"}).replace("REPLACED", '"ord\\x65rs-2"'),
+    )
+    _write(tmp_path, "broken.yaml", "{")
+    monkeypatch.setenv(variable, "kafka_migration_orders-2")
+    found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert sorted(found) == ["kafka_migration_orders-2"]
+    monkeypatch.setenv(variable, "kafka_migration_gone")
     with pytest.warns(UserWarning, match="broken.yaml") as told:
         load_migration_dags(found, tmp_path)
     assert {item.filename for item in told} == {__file__}, "a warning names the DAG file"
-    assert sorted(found) == ["kafka_migration_b"]

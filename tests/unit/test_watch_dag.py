@@ -114,7 +114,11 @@ def test_any_callback_of_airflows(spec: dict[str, Any], minimal_spec: dict[str, 
 
 def test_arguments_of_the_dag_override_the_defaults(spec: dict[str, Any]) -> None:
     dag = build_freeze_watch_dag(spec, MINUTE, dag_id="mine", tags=["x"], is_paused_upon_creation=True)
-    assert (dag.dag_id, dag.tags, dag.is_paused_upon_creation) == ("mine", {"x"}, True)
+    assert (dag.dag_id, dag.tags, dag.is_paused_upon_creation) == (
+        "mine",
+        {"x", "kafka", "kafka-watch", "orders"},
+        True,
+    )
     assert dag.schedule[0].name == "mine", "two DAGs with one asset would start each other"  # type: ignore[index]
 
 

@@ -474,6 +474,24 @@ def test_the_line_about_producers_stays(world: World) -> None:
     assert "kafka-migration mirror abandon FILE" in summary
 
 
+def test_people_are_told_of_each_turn(worlds: Worlds, timed: Callable[[World], World]) -> None:
+    world = timed(worlds.at("tail", **FREEZE))
+    told: list[str] = []
+    world.context().announce = told.append
+    ask(world, "promoted")
+    go(world, nothing)
+    world.restart()
+    answer(world)
+    world.context().announce = told.append
+    run(world)
+    assert [text.partition(" (")[0] for text in told[:1]] == ["Producers are stopped"]
+    assert "freeze 1, by DENY WRITE ACLs on the source" in told[0]
+    assert told[1].startswith("Freeze 1 has ended with promoted: producers stay stopped")
+    assert "kafka-migration mirror abandon FILE" in told[1]
+    assert told[2].startswith("Freeze 1 is lifted after ")
+    assert len(told) == 3
+
+
 def test_without_the_source_there_is_no_way_out_to_name(worlds: Worlds, timed: Callable[[World], World]) -> None:
     world = frozen_world(timed(worlds.at("tail", **FREEZE)))
     ask(world, "promoted", source_gone=True)

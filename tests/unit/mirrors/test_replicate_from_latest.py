@@ -13,8 +13,8 @@ from test_mirror_phase import ask, mirror_until
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.mirrors import retention
-from airflow_provider_kafka_migration.planning import follow, make
-from airflow_provider_kafka_migration.record import mirror_starts, steps
+from airflow_provider_kafka_migration.planning import follow, make, mirror_starts
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.translate import Translator
 from airflow_provider_kafka_migration.way_back import fail_back

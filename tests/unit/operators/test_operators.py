@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from airflow.sdk import AssetAlias, BaseNotifier
-from airflow.sdk.exceptions import TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType, TaskAwaitingInput
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.approvals import answers, request
@@ -321,10 +322,50 @@ def test_a_tail_goes_on_after_a_lifted_freeze(
     monkeypatch.setattr(type(operator), "_finished", lambda *_: None)
     monkeypatch.setattr(type(operator), "pointers", lambda *_: {})
     monkeypatch.setattr(type(operator), "_starts", lambda *_: None)
-    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: lifted.pop(0))
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, **_: lifted.pop(0))
     operator.execute(_context())
     assert ran == ["tail", "tail"]
     assert lifted == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_waited_for"),
+    [
+        # The run began with a graph in which commit_groups is below tail: its scheduler does not start it.
+        ("success", None, True),
+        ("running", None, False),
+        # All steps run in the task of the freeze: the others have not begun.
+        (None, None, False),
+        ("success", "scheduled", False),
+        ("success", "queued", False),
+        ("success", "running", False),
+        ("success", "success", False),
+    ],
+)
+def test_a_tail_sees_that_the_cutover_waits_for_its_end(
+    minimal_spec: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    before: str | None,
+    after: str | None,
+    is_waited_for: bool,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, is_waited_for: asked.append(is_waited_for))
+    operator = KafkaMigrationTailOperator(task_id="tail", spec=minimal_spec)
+    run = FakeTaskInstance("tail")
+    states = {"cutover.snapshot_groups": before, "cutover.commit_groups": after}
+    monkeypatch.setattr(run, "get_task_states", lambda **_: {run.run_id: states}, raising=False)
+    operator._goes_on(_context(run), cast(Any, SimpleNamespace(context=None)))
+    assert asked[0]() is is_waited_for
+    monkeypatch.setattr(run, "get_task_states", lambda **_: {})
+    assert not asked[0](), "a DAG of one's own may have no such tasks"
+    error = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR))
+
+    def fails(**_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(run, "get_task_states", fails)
+    assert not asked[0](), "what is not known ends no tail"
 
 
 def test_ready_target_is_an_asset_event(fake: FakeMigration, minimal_spec: dict[str, Any]) -> None:
@@ -670,7 +711,7 @@ def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyP
     bound = SimpleNamespace(engine=SimpleNamespace(detached=False))
     monkeypatch.setattr(type(operator), "make_runner", lambda *_: bound)
     monkeypatch.setattr(type(operator), "migration_spec", lambda *_: None)
-    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, **_: False)
     operator.execute(_context())
 
 

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import RetryAction
 
 from airflow_provider_kafka_migration import errors
-from airflow_provider_kafka_migration.provider.task import migration_retry_policy
+from airflow_provider_kafka_migration.provider.compat import migration_retry_policy
 
 
 @pytest.mark.parametrize(

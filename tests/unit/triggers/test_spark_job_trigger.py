@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
 
+from airflow_provider_kafka_migration import job_news
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
@@ -27,6 +29,7 @@ from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSparkCheckOperator,
     KafkaMigrationTailOperator,
 )
+from airflow_provider_kafka_migration.provider.progress import TROUBLE
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.triggers import spark_job
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
@@ -146,7 +149,7 @@ def _with_news(
 
     found = News(*answers)
     monkeypatch.setattr(spark_job, "prefetch", no_connections)
-    monkeypatch.setattr(spark_job.JobNews, "open", lambda *_: found)
+    monkeypatch.setattr(job_news.JobNews, "open", lambda *_: found)
     return trigger(spec=spec, job="tail", **more), found
 
 
@@ -245,7 +248,7 @@ def task(
     monkeypatch.setattr(KafkaMigrationTailOperator, "open_migration", open_migration)
     monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
     # No freeze is lifted here.
-    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, **_: False)
     operator.core = made  # type: ignore[attr-defined]
     return operator
 
@@ -287,6 +290,19 @@ def test_a_deferrable_task_gives_its_slot_away_and_wakes_up(
     pointers = task.resume(context(), fire(waiting), **arguments)
     assert pointers["summary"] == "done"
     assert task.core.calls == ["start", "follow", "follow", "follow", "end"]
+
+
+@pytest.mark.parametrize(("days", "told"), [(6, 0), (8, 1)])
+def test_people_are_told_once_that_housekeeping_may_delete_an_old_run(
+    task: Any, heard: list[Any], days: int, told: int
+) -> None:
+    given = context()
+    given["dag_run"] = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=days))
+    _, arguments = waits(lambda: task.execute(given))
+    waits(lambda: task.resume(given, {"status": "wake", "state": "running"}, **arguments))
+    old = [item[TROUBLE] for item in heard if item[TROUBLE].startswith("RUN_IS_OLD")]
+    assert len(old) == told
+    assert all("--exclude-dag-ids d)" in text for text in old)
 
 
 def test_clusters_that_are_away_do_not_end_the_wait(task: Any) -> None:
