@@ -283,7 +283,7 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
             where=error.where,
             next_step=f"stop these producers again, or stay on the source: {words.WAY_OUT}. The records named here are "
             "on the source only: have them sent again to the target after the switch, then set cutover.on_bypass: "
-            "continue and clear cutover.floor_guard, which then names them and "
+            "note and clear cutover.floor_guard, which then names them and "
             f"continues; {words.IF_PARAMS}",
             details=error.details,
         ) from error

@@ -131,7 +131,7 @@ def test_a_longer_window_waits_for_the_producer_but_not_for_ever(
                 "freeze": "webhook",
                 "producer_freeze_webhook": webhook.url,
                 "freeze_stable_window": "6s",
-                "max_producer_freeze": "10m" if stops else "5s",
+                "max_producer_freeze": "10m",
             },
         )
         context = lab.begin()
@@ -146,7 +146,7 @@ def test_a_longer_window_waits_for_the_producer_but_not_for_ever(
                 assert not freeze.run(context).already_done
                 assert time.monotonic() - begun >= 5.0
             else:
-                with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+                with pytest.raises(FreezeFailed, match="were written to after the freeze"):
                     freeze.run(context)
         if not stops:
             assert actions(webhook) == ["freeze", "unfreeze"]

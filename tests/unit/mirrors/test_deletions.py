@@ -194,10 +194,10 @@ def test_other_codes_and_other_policies_delete_nothing(worlds: Worlds) -> None:
         deletions.approve(record, shown, "00000000", by="ann", at=AT)
     with pytest.raises(ApprovalRefused):
         deletions.approve(record, [], deletions.code("m1", []), by="ann", at=AT)
-    kept = without_orders(worlds, "drop")
+    kept = without_orders(worlds, "note")
     with pytest.raises(ApprovalRefused, match="on_topic_deleted is note"):
         approve(kept)
-    with pytest.raises(SpecInvalid, match="delete is for mirrors"):
+    with pytest.raises(SpecInvalid, match="repair is for mirrors"):
         parse_spec(
             {
                 "migration_id": "m",

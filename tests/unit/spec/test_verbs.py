@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,9 +117,9 @@ def journal(local_store: LocalStore) -> Journal:
     return Journal(local_store, "m1")
 
 
-def in_new_words() -> MigrationSpec:
-    spec = load_spec(CASES / "spec.yaml").model_dump(mode="json")
-    return parse_spec(spec)
+def in_new_words(journal: Journal) -> MigrationSpec:
+    """The recorded spec as a person has it who has put the verbs into its file."""
+    return parse_spec(parse_spec(recorded_spec(journal), recorded=True).model_dump(mode="json"))
 
 
 def test_the_guard_sees_no_change_between_former_words_and_verbs(journal: Journal) -> None:
@@ -126,19 +127,22 @@ def test_the_guard_sees_no_change_between_former_words_and_verbs(journal: Journa
     assert recorded is not None
     assert recorded.details["fields"]["offsets.on_source_gap"] == "record", "the case has former words"
     before = journal.entries()
-    for spec in (in_new_words(), load_spec(CASES / "spec.yaml"), parse_spec(recorded_spec(journal), recorded=True)):
-        assert flatten(spec.model_dump(mode="json"))["offsets.on_source_gap"] == "note"
-        assert guard_spec(journal, spec.model_dump(mode="json")) == {}
+    spec = in_new_words(journal).model_dump(mode="json")
+    assert flatten(spec)["offsets.on_source_gap"] == "note"
+    assert guard_spec(journal, spec) == {}
     assert journal.entries() == before
-    assert parse_spec(recorded_spec(journal), recorded=True) == in_new_words()
+    file = flatten(load_spec(CASES / "spec.yaml").model_dump(mode="json"))
+    assert {path: file[path] for path in VERBS if path in file} == {
+        path: flatten(spec)[path] for path in VERBS if path in file
+    }
 
 
 def test_another_verb_is_still_a_change(journal: Journal) -> None:
-    spec = in_new_words().model_dump(mode="json")
+    spec = in_new_words(journal).model_dump(mode="json")
     spec["topology"]["on_config_drift"] = "repair"
     with pytest.raises(FingerprintChanged, match=r"topology\.on_config_drift: 'note' -> 'repair'"):
         guard_spec(journal, spec)
-    spec = in_new_words().model_dump(mode="json")
+    spec = in_new_words(journal).model_dump(mode="json")
     spec["offsets"]["on_source_gap"] = "stop"
     journal.claim(Owner("dag_run", "run-2", "bob"), takeover=True)
     assert guard_spec(journal, spec) == {"offsets.on_source_gap": {"old": "note", "new": "stop"}}
@@ -147,7 +151,7 @@ def test_another_verb_is_still_a_change(journal: Journal) -> None:
 def test_a_digest_is_made_of_the_words_that_were_recorded(journal: Journal) -> None:
     """Of all keys that the version of the case had."""
     before = flatten(journal.entries()[0].details["spec"])
-    now = flatten(in_former_words(in_new_words().model_dump(mode="json")))
+    now = flatten(in_former_words(in_new_words(journal).model_dump(mode="json")))
     assert {path: now.get(path) for path in before} == before
 
 
@@ -165,3 +169,41 @@ def test_what_is_kept_in_former_words_reads_back() -> None:
     for path, verbs in VERBS.items():
         for verb in verbs.means:
             assert verbs.former[former_word(path, verb)] == verb
+
+
+# -- what is written now ----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[3]
+_FORMER = re.compile(
+    r"\b(?:"
+    + "|".join(
+        rf"{path.rpartition('.')[2]}(?:: | to |=|\": \")(?:{'|'.join(verbs.former)})\b" for path, verbs in VERBS.items()
+    )
+    + ")"
+)
+
+
+def texts(file: Path) -> Iterator[str]:
+    """The text of a file; of code, its strings, each as one."""
+    content = file.read_text(encoding="utf-8")
+    yield content
+    if file.suffix == ".py":
+        for node in ast.walk(ast.parse(content)):
+            if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("folder", ["airflow_provider_kafka_migration", "docs", "demo", "dags", "harness", "README.md"])
+def test_no_text_has_a_former_word(folder: str) -> None:
+    place = ROOT / folder
+    files = [place] if place.is_file() else sorted(item for item in place.rglob("*") if item.is_file())
+    kinds = (".py", ".md", ".j2", ".yaml", ".yml", ".html", ".json")
+    read = [item for item in files if item.suffix in kinds and item.name != "0027-three-verbs.md"]
+    assert read
+    found = {
+        f"{item.relative_to(ROOT)}: {match[0]}"
+        for item in read
+        for text in texts(item)
+        for match in _FORMER.finditer(text)
+    }
+    assert found == set()
