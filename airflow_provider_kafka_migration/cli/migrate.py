@@ -319,9 +319,9 @@ def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
     """
     spec = load_spec(file)
     if spec.kind == "mirror":
-        from airflow_provider_kafka_migration.cli import mirror
+        from airflow_provider_kafka_migration.cli.mirrors import status as mirror_status
 
-        return mirror.status_answer(file, verbose=verbose)
+        return mirror_status.status_answer(file, verbose=verbose)
     return status_of(spec, file, verbose=verbose)
 
 

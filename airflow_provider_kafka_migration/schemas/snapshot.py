@@ -156,7 +156,8 @@ class RegistrySnapshot:
 
     def names_in(self, context: str | None = None) -> frozenset[str]:
         """Return all subjects that the registry listed, soft-deleted ones, too, of a context or of all."""
-        names = {*self.subjects, *self.left_out, *self.unread_subjects()}
+        with_versions = (name for name, item in self.subjects.items() if item.versions)
+        names = {*with_versions, *self.left_out, *self.unread_subjects()}
         return frozenset(name for name in names if context is None or Subject.parse(name).context == context)
 
     def answer_by_listing(self, wanted: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -430,8 +431,10 @@ class _Reader:
         self._read_versions()
         if self._selection.names is None:
             self._pull_in_references(live)
-        self._read_levels(sorted(self._wanted))
+        unlisted = sorted(name for name in self._selection.asked - listed if not self._selection.why_left_out(name))
+        self._read_levels(sorted({*self._wanted, *unlisted}))
         self._finish(chosen)
+        self._add_unlisted(unlisted)
         return found
 
     # -- versions
@@ -634,5 +637,13 @@ class _Reader:
             self._found.subjects[subject] = SubjectSnapshot(
                 subject, versions, config, mode, as_reference=subject not in selected
             )
-        self._found.unread = dict(sorted(self._found.unread.items()))
         self._found.requests = self._calls.requests
+
+    def _add_unlisted(self, names: list[str]) -> None:
+        """Add names without versions that have a level or a mode."""
+        for name in names:
+            config, mode = self._levels[name]
+            if name not in self._found.subjects and (config is not None or mode is not None):
+                self._found.subjects[name] = SubjectSnapshot(name, (), config, mode)
+        self._found.subjects = dict(sorted(self._found.subjects.items()))
+        self._found.unread = dict(sorted(self._found.unread.items()))

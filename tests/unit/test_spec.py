@@ -625,6 +625,13 @@ def test_every_field_of_the_spec_has_a_description() -> None:
         ({"acls": {"users": {"ann": 1}}}, "acls.users.ann", "put quotes round a number"),
         ({"id": "x"}, "id", "did you mean migration_id?"),
         ({"migration_id": "Orders 2026"}, "migration_id", "lower case letters, digits and . _ -"),
+        (
+            {"topics": {"include": ["\u201corders\u201d"]}},
+            "topics.include[0]",
+            "begins or ends with a typographic quote",
+        ),
+        ({"groups": {"exclude": ["\u2018a\u2019"]}}, "groups.exclude[0]", "begins or ends with a typographic quote"),
+        ({"evidence": {"retention": "200y"}}, "evidence.retention", "at most 100y"),
     ],
 )
 def test_a_mistake_says_what_to_write_and_repeats_no_value(
