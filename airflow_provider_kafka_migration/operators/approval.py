@@ -95,6 +95,11 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         self.awaits_second = awaits_second
         self.abort_task_ids = sorted(abort_task_ids)
 
+    def validate_params(self) -> None:
+        """Keep the fields of the form, and check them. Airflow 3.1 would show and check the DAG's Params as well."""
+        self.params = type(self.params)({CODE: self.params.get_param(CODE)})
+        super().validate_params()
+
     # ---- asking
 
     def execute(self, context: Context) -> Any:

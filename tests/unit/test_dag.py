@@ -13,7 +13,7 @@ import pytest
 import yaml
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, BaseOperator
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_releases import DagSerialization
 
 from airflow_provider_kafka_migration import dag as dag_module
 from airflow_provider_kafka_migration.dag import (

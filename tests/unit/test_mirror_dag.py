@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_releases import DagSerialization
 
 from airflow_provider_kafka_migration.dag import build_migration_dag, load_migration_dags
 from airflow_provider_kafka_migration.errors import SpecInvalid

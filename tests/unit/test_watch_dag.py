@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from airflow.sdk import DAG
-from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.serialization.decoders import decode_deadline_alert
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_releases import AsyncCallback, DagSerialization, SyncCallback
 
 from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.notifications.deadline import notify_missed

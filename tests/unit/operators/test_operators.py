@@ -10,8 +10,9 @@ from typing import Any, ClassVar, cast
 
 import pytest
 from airflow.sdk import AssetAlias, BaseNotifier
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType, TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow_releases import DagSerialization, Waits
 
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.approvals import answers, request
@@ -185,7 +186,6 @@ def test_no_secret_reaches_the_serialised_dag_or_xcom(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Connections are resolved while a task runs, and nothing of them is kept where Airflow shows it."""
-    from airflow.serialization.serialized_objects import DagSerialization
 
     for role in ("source", "target"):
         connection(f"kafka_{role}", conn_type="kafka", extra={"bootstrap.servers": "a:1", "p": f"{role}-secret"})
@@ -457,7 +457,7 @@ class Skipping:
 
 def test_page_shows_the_facts_to_the_people_of_the_spec(asked: Asked, minimal_spec: dict[str, Any]) -> None:
     minimal_spec["approvals"] = {"assigned_users": ["anna", "bert"], "response_timeout": "1h"}
-    with pytest.raises(TaskAwaitingInput) as caught:
+    with pytest.raises(Waits) as caught:
         CutoverApprovalOperator(task_id="approve_cutover", spec=minimal_spec).execute(_context())
     assert asked == [
         {
@@ -507,7 +507,7 @@ def test_abort_skips_the_cutover(
 def test_not_yet_asks_again_with_fresh_facts(
     asked: Asked, given: list[ApprovalAnswer], minimal_spec: dict[str, Any]
 ) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(Waits):
         CutoverApprovalOperator(task_id="a", spec=minimal_spec).execute_complete(_context(), _event("Not yet"))
     assert given[0].decision == "not_yet"
     assert len(asked) == 1
@@ -615,7 +615,7 @@ def test_second_of_two_people_is_asked_and_named(
 ) -> None:
     tasks = Skipping(two_people, "approve_cutover_second", monkeypatch)
     ti = FakeTaskInstance("approve_cutover_second", {"approve_cutover": {"decision": "approve"}})
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(Waits):
         tasks.task.execute(_context(ti, task=tasks.task))
     assert asked[0]["users"] == [{"id": "bert", "name": "bert"}]
     tasks.task.execute_complete(_context(ti, task=tasks.task), _event("Approve"))
