@@ -248,6 +248,20 @@ def deadline_alert(name: str, **arguments: Any) -> DeadlineAlert:
     return DeadlineAlert(**arguments)
 
 
+# -- runs of other DAGs -----------------------------------------------------------------------------------------------
+
+
+def refuses_paused_dags() -> bool:
+    """Return whether ``TriggerDagRunOperator`` can fail for a paused DAG: since Airflow 3.2 and provider 1.14.
+
+    Elsewhere the argument itself is an error, and the run of a paused DAG waits until somebody unpauses it.
+    """
+    from airflow.providers.standard.operators import trigger_dagrun
+
+    known = getattr(trigger_dagrun, "AIRFLOW_V_3_2_PLUS", None)
+    return _series(metadata.version("apache-airflow-providers-standard")) >= (1, 19) if known is None else bool(known)
+
+
 # -- Variables, metrics and commands -----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ __all__ = ["AsyncCallback", "DagRunTriggerException", "DagSerialization", "SyncC
 
 DagSerialization: Any = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
 
+#: Whether the arguments of a deferral are encoded as they are in Airflow 3.2 and newer.
+HAS_SERDE = hasattr(serialized_objects, "DagSerialization")
+
 #: For tests of what only newer releases have.
 needs_policies = pytest.mark.skipif(not compat.HAS_RETRY_POLICIES, reason="this Airflow has no retry policies")
 
@@ -37,3 +41,9 @@ def waits() -> BaseException:
     if Waits is TaskDeferred:
         return TaskDeferred(trigger=None, method_name="execute_complete")
     return Waits(method_name="execute_complete")
+
+
+def allowed_seconds(waiting: Any) -> float:
+    """Return for how long an approval waits for its answer: its trigger has the end of it, a parked task the time."""
+    ends = getattr(getattr(waiting, "trigger", None), "timeout_datetime", None)
+    return float((ends - datetime.now(UTC) if ends else waiting.timeout).total_seconds())
