@@ -11,6 +11,7 @@ from typing import Any
 HEADLINE = "json_1mb"
 TAIL = "tail"
 PROOFS = "proofs"
+SCHEMAS = "schemas"
 TAIL_RATE = 10_000
 _OURS = "ours_"
 

@@ -78,6 +78,10 @@ PARTS = {
             )
         ),
     ),
+    "versions": Part(
+        "whole migrations between the versions of Kafka that make test has no time for",
+        ("tests/integration/test_versions.py",),
+    ),
     "adoption": Part("copies of other tools taken over", ("tests/integration/adoption",)),
     "mirrors": Part(
         "mirrors in every topology, and next to MirrorMaker 2",

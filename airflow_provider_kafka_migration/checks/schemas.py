@@ -183,8 +183,10 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if schemas.id_mode == "translate" and context.spec.seed.via == "split":
         yield finding("B115", schemas.reason, subject="schemas")
     yield from _conflicts(context, schemas)
+    # A registry that moves with its topic is not read to be copied.
+    code = "W114" if schemas.id_mode == "topic" else "B114"
     for what, why in sorted(schemas.unread.items())[:_MAX_DETAILS]:
-        yield finding("B114", f"{what}: {why}", subject=what)
+        yield finding(code, f"{what}: {why}", subject=what)
     unused = [item.subject for item in schemas.subjects if not item.topics and not item.as_reference]
     if unused:
         yield finding("I108", some(unused), subjects=unused[:_MAX_DETAILS])

@@ -147,7 +147,8 @@ def check_kept_records(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         if why:
             keys = [(topic.name, item.partition) for item in topic.partitions]
             gone = older_offsets(context.source.wire, keys, there.longest_ms, now_ms)
-            seen = f"{'; '.join(why)}; of the records that are there now, up to {gone} go"
+            count = "it is not known how many" if gone is None else f"up to {gone}"
+            seen = f"{'; '.join(why)}; of the records that are there now, {count} go"
             yield finding("W049", seen, subject=topic.target_name, records=gone)
     if unknown:
         yield finding("W049", f"not known, because a config is not reported or is no number: {some(unknown)}")

@@ -30,7 +30,8 @@ DEFAULT_ARGS: Mapping[str, Any] = {
 _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 
 #: Arguments that are lists of callables: the caller's are called in addition to ours.
-_LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
+_CALLBACKS = frozenset({"on_failure_callback", "on_freeze", "on_retry_callback", "on_success_callback", "on_trouble"})
+_LISTS = _CALLBACKS | {"notifiers"}
 #: Of a task that outlives its clusters' bad days, and every worker: its attempts must not run out in weeks.
 _ENDLESS = {"retries": 1_000_000}
 _FOR_EVER = {
@@ -90,6 +91,7 @@ class TaskMaker:
             "spec": self._spec,
             "doc_md": self._docs[full_id],
             "on_failure_callback": [self.notifier("failed")],
+            **({"on_freeze": [self.notifier("freeze")]} if issubclass(operator, MigrationTask) else {}),
             "task_group": group,
             **given,
         }

@@ -157,7 +157,11 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
 
 def _journal_lifted(context: PhaseContext, attempt: FreezeAttempt, details: dict[str, Any]) -> JournalEntry:
     """Journal the lift, unless another process was faster: of an attempt there is one, until a stop comes late."""
-    return context.journal.step_once(steps.FREEZE_LIFTED, attempt.key, details, again_after=steps.FREEZE_CAME_LATE)
+    entry = context.journal.step_once(steps.FREEZE_LIFTED, attempt.key, details, again_after=steps.FREEZE_CAME_LATE)
+    done = entry.details
+    seconds, reason = float(done.get("frozen_seconds", 0.0)), str(done.get("reason", ""))
+    context.announce(words.over(attempt.number, seconds, reason, attempt.method))
+    return entry
 
 
 def _lifted(record: MigrationRecord, attempt: FreezeAttempt) -> dict[str, Any] | None:

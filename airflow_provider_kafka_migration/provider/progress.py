@@ -154,7 +154,7 @@ class ProgressWatcher:
 #: Long enough that a broker restart does not wake anybody up.
 STUCK_NOTICE_SECONDS = 120.0
 
-#: Key in the context of callbacks: the line about the partitions that are not copied.
+#: Key in the context of callbacks: the line about the partitions that are not copied, or about a freeze.
 TROUBLE = "migration_trouble"
 
 #: Long enough that a driver that restarts, or waits for its first executor, does not wake anybody up.
@@ -169,13 +169,13 @@ def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
 
 
 def call_all(callbacks: Sequence[Callback], context: Context, text: str) -> None:
-    """Call the callbacks for trouble; if one fails, the error is only logged."""
+    """Call the callbacks for trouble, or for a freeze; if one fails, the error is only logged."""
     extended: dict[str, Any] = {**context, TROUBLE: text}
     for callback in callbacks:
         try:
             callback(extended)
         except Exception:
-            log.exception("A callback for partitions that are not copied failed; the migration continues")
+            log.exception("A callback failed; the migration continues. It was to tell: %s", text)
 
 
 class TroubleNotices:

@@ -18,8 +18,14 @@ from airflow_provider_kafka_migration.provider.params import (
     spec_data,
     way_back_run_spec,
 )
-from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
+from airflow_provider_kafka_migration.provider.progress import (
+    ProgressSink,
+    as_callbacks,
+    call_all,
+    interval_seconds,
+)
 from airflow_provider_kafka_migration.provider.run_chain import first_run
+from airflow_provider_kafka_migration.record.announcements import Announcements
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec, with_mirror_defaults
 
 if TYPE_CHECKING:
@@ -91,6 +97,7 @@ class MigrationTask(TerminalFails):
     :param spec: the migration; None takes it from the run's Params (the generic DAG).
     :param takeover: take the migration over from another owner, once per run; True in the run's Params has the same
         effect.
+    :param on_freeze: called with the task's context when producers are stopped, or a freeze has ended.
     """
 
     #: Id of the phase in the table of phases.
@@ -122,6 +129,7 @@ class MigrationTask(TerminalFails):
         # A copy or a wait may take weeks. Said here, it beats ``[core] default_task_execution_timeout`` and a site's
         # ``default_args``; whoever wants a limit for one task gives it one.
         kwargs.setdefault("execution_timeout", None)
+        self.on_freeze = as_callbacks(kwargs.pop("on_freeze", None))
         super().__init__(**kwargs)
 
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
@@ -192,6 +200,7 @@ class MigrationTask(TerminalFails):
             takeover="once" if self.takeover or (context.get("params") or {}).get(TAKEOVER) else False,
             installation=installation_id(),
             progress=self.progress_sink(context),
+            announcements=Announcements(lambda text: call_all(self.on_freeze, context, text)),
             **options,
         ) as migration:
             yield migration

@@ -187,6 +187,10 @@ def _ignore(_progress: Progress) -> None:
     return None
 
 
+def _tell_nobody(_text: str) -> None:
+    return None
+
+
 @dataclass
 class PhaseContext:
     """A migration as its phases see it. Phases depend on neither Airflow nor Spark."""
@@ -206,6 +210,8 @@ class PhaseContext:
     sleep: Callable[[float], None] = time.sleep
     #: Opens a client of a schema registry; None: as the spec's connections say.
     open_registry: Callable[[Role], Registry] | None = None
+    #: Tells people that producers are stopped, or how a freeze has ended; it returns before they are told.
+    announce: Callable[[str], None] = _tell_nobody
 
     @property
     def record(self) -> MigrationRecord:

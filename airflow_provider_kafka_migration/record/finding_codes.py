@@ -275,6 +275,12 @@ _ALL = (
         "nothing, if they are to stay denied: a freeze that is lifted leaves these ACLs, and frees only those whom the "
         "migration itself has denied; remove them if these producers are to write",
     ),
+    Code(
+        "W094",
+        "many ACLs would stop the producers",
+        "use cutover.freeze: webhook or manual, have fewer principals write, or move fewer topics at a "
+        "time: producers stand still while these ACLs are created, and after a lift until they are removed",
+    ),
     # -- schemas
     Code("B100", "a schema registry cannot be reached", "check the address in its connection, and that it runs"),
     Code(
@@ -346,6 +352,11 @@ _ALL = (
         "B114",
         "a part of a registry could not be read",
         "correct what the registry answers or grant the right, or exclude these subjects; then clear plan",
+    ),
+    Code(
+        "W114",
+        "a part of a registry could not be read, and moves with the registry's topic all the same",
+        "nothing for the copy; the plan does not show these parts, and the validation cannot compare them",
     ),
     Code(
         "B115",

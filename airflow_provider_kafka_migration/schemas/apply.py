@@ -178,6 +178,7 @@ class Apply:
             target,
             plan.import_scope,
             occupied=self._occupied,
+            vacant=self._vacant,
             read_only={
                 item.target_subject for item in plan.subjects if item.mode and item.mode == self._present_mode(item)
             },
@@ -538,11 +539,18 @@ class Apply:
     # ---- what the target had
 
     def _occupied(self, scope: str) -> bool:
-        """Whether a scope of the target has schemas, including soft-deleted ones.
+        """Whether a scope of the target has schemas, including soft-deleted ones."""
+        if Subject.parse(scope).name:
+            return scope in self._present.subjects
+        return bool(self._names_in(scope))
 
-        Only the subjects of the plan were read, so a context or the whole registry may have others.
-        """
-        return not Subject.parse(scope).name or scope in self._present.subjects
+    def _names_in(self, scope: str) -> frozenset[str]:
+        """The subjects that the target listed in a context, or in the whole registry."""
+        return self._present.names_in(Subject.parse(scope).context if scope else None)
+
+    def _vacant(self, scope: str) -> bool:
+        """Whether nobody else has subjects in a context, or in the whole registry."""
+        return self._names_in(scope) <= self._written.subjects
 
     def _present_mode(self, item: PlannedSubject) -> str | None:
         found = self._present.subjects.get(item.target_subject)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
-from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
+from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, LockTime, Regex
 
 QuotaPolicy = Literal["copy", "keep_target", "refuse", "skip"]
 
@@ -493,7 +493,7 @@ class ValidationSection(Section):
 class EvidenceSection(Section):
     """The signed proof."""
 
-    retention: Duration = Field("7y", description="COMPLIANCE Object Lock, if the bucket supports it.")  # type: ignore[assignment]
+    retention: LockTime = Field("7y", description="COMPLIANCE Object Lock, if the bucket supports it.")  # type: ignore[assignment]
     signing_key: str | None = Field(
         None,
         description="Secret reference to an Ed25519 seed (64 hex digits or base64), for instance airflow:CONN_ID or "
@@ -560,9 +560,11 @@ class NotificationsSection(Section):
         default_factory=dict,
         description="Its arguments; secrets as env:NAME, file:PATH, airflow:CONN_ID, or templates.",
     )
-    events: list[Literal["drain_ready", "approval_wanted", "trouble", "failed", "finalized"]] = Field(
-        ["drain_ready", "approval_wanted", "trouble", "failed", "finalized"],
-        description="When the notifier is called. trouble: seed or tail cannot copy some partitions.",
+    events: list[Literal["drain_ready", "approval_wanted", "trouble", "freeze", "failed", "finalized"]] = Field(
+        ["drain_ready", "approval_wanted", "trouble", "freeze", "failed", "finalized"],
+        description="When the notifier is called. trouble: seed or tail cannot copy some partitions. freeze: producers "
+        "are stopped, with the commands that free them by hand; and how that has ended. The command line runs the "
+        "notifier at freeze only.",
     )
 
 

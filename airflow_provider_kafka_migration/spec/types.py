@@ -61,6 +61,19 @@ def parse_bytes(value: Any) -> int:
     return int(match[1]) * _UNIT_BYTES[match[2].upper()]
 
 
+#: What word processors and chats make of quotation marks.
+_TYPOGRAPHIC = re.compile("[\u2018\u2019\u201a\u201c\u201d\u201e]")
+#: As long as S3 locks an object at most.
+_LONGEST_LOCK = timedelta(days=36_500)
+
+
+def check_lock(value: timedelta, info: ValidationInfo) -> timedelta:
+    """Check that an object can be locked for so long."""
+    if value > _LONGEST_LOCK and not (info.context or {}).get("recorded"):
+        raise ValueError("S3 locks an object for 100 years (36500d) at most")
+    return value
+
+
 def check_regex(value: str, info: ValidationInfo) -> str:
     """Check that a regular expression compiles, and means in Python what its author means."""
     try:
@@ -69,7 +82,11 @@ def check_regex(value: str, info: ValidationInfo) -> str:
             re.compile(value)
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
-    if ambiguous and not (info.context or {}).get("recorded"):
+    if (info.context or {}).get("recorded"):
+        return value
+    if quotes := _TYPOGRAPHIC.search(value):
+        raise ValueError(f"{quotes[0]} is not a quotation mark of YAML but part of the pattern: write \" or '")
+    if ambiguous:
         raise ValueError(
             "a set inside of [...], an intersection (&&) or a difference (--) is Java's and has another meaning here: "
             "write the set out, or use exclude"
@@ -94,6 +111,7 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": _DURATION.pattern}, {"type": "number"}]}),
 ]
+LockTime = Annotated[Duration, AfterValidator(check_lock)]
 ByteSize = Annotated[
     int,
     BeforeValidator(parse_bytes),

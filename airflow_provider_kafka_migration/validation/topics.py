@@ -153,7 +153,10 @@ def _stays(source: Cluster, topic: TopicPlan, here: Keeping | None, there: Keepi
     # Asked of the source: on the target, markers in the place of holes are younger than the records around them.
     keys = [(topic.name, item.partition) for item in topic.partitions]
     due = older_offsets(source.wire, keys, there.longest_ms, now_ms)
-    row = {"retention_ms": there.longest_ms, "retention_bytes": there.most_bytes, "records_due_now": due}
+    row: dict[str, Any] = {"retention_ms": there.longest_ms, "retention_bytes": there.most_bytes}
+    if due is None:
+        return _Stays(row, "the source refuses to look records up by their time, so what is due now is not known")
+    row["records_due_now"] = due
     if here is None:
         return _Stays(row, "how long the source keeps its records is not known, so it cannot be compared")
     why = there.loses_more_than(here)

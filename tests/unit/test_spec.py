@@ -621,6 +621,9 @@ def test_every_field_of_the_spec_has_a_description() -> None:
             "the name of a bucket has at least two lower",
         ),
         ({"topics": {"include": ["[a-z&&[^b]]+"]}}, "topics.include[0]", "has another meaning here"),
+        ({"topics": {"include": ["\u201corders\u201d"]}}, "topics.include[0]", "not a quotation mark of YAML"),
+        ({"groups": {"exclude": ["\u2018a\u2019"]}}, "groups.exclude[0]", "not a quotation mark of YAML"),
+        ({"evidence": {"retention": "200y"}}, "evidence.retention", "for 100 years (36500d) at most"),
     ],
 )
 def test_a_mistake_says_what_to_write_and_repeats_no_value(

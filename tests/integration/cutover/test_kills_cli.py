@@ -134,7 +134,9 @@ class Lives:
 
 
 def _json(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    """The answer; lines of the log before it may have braces, too."""
+    lines = text.splitlines()
+    found: dict[str, Any] = json.loads("\n".join(lines[lines.index("{") : len(lines) - lines[::-1].index("}")]))
     return found
 
 

@@ -359,6 +359,14 @@ def test_a_topic_without_records_is_a_warning_if_ids_are_translated(
     assert all("schemas.by_topic" in item.fix for item in found)
 
 
+@pytest.mark.parametrize(("id_mode", "code"), [("keep", "B114"), ("translate", "B114"), ("topic", "W114")])
+def test_what_cannot_be_read_stops_no_registry_that_moves_with_its_topic(
+    make: Callable[..., PhaseContext], id_mode: str, code: str
+) -> None:
+    unread = {"source: compatibility level of ..": "HTTP 400"}
+    assert codes(planned(make(schema_plan(id_mode=id_mode, unread=unread)))) == [code]
+
+
 UNCLEAR = TopicIds(topic="eu", parts="value", unclear="its ids may be those of any of the contexts ., .eu")
 DECODED = TopicIds(
     topic="clicks",
