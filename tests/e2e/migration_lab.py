@@ -307,6 +307,7 @@ def lab_airflow(
     }
     settings = {
         "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
+        "AIRFLOW__KAFKA_MIGRATION__OBJECT_URL_TEMPLATE": f"{s3['endpoint_url']}/{{bucket}}/{{key}}",
         # On a busy machine Airflow's 30 s run out while a task parses its DAG; it is tried again a minute later then.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "240",
         "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
