@@ -527,7 +527,7 @@ class SchemaIdsAppeared(Terminal):
 
 
 class SchemaIdsUnsampled(Transient):
-    """Ids are translated, and records of topics that are copied as they are could not be sampled for schema ids."""
+    """Ids are translated, and records of topics could not be sampled for schema ids, or do not show them surely."""
 
 
 class SchemaIdUnresolved(Terminal):

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.registry.glue import is_glue
 from airflow_provider_kafka_migration.registry.model import Schema
+from airflow_provider_kafka_migration.schemas.detect import decided_by_decoding
 from airflow_provider_kafka_migration.schemas.plan_topic import own_content
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, read_snapshot
@@ -223,13 +224,24 @@ def _ids_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
     unclear = {item.topic: item.note for item in schemas.topics if item.note}
     if unclear:
         yield finding("W119", some([f"{topic}: {note}" for topic, note in sorted(unclear.items())]), topics=unclear)
-    empty = [item.topic for item in schemas.topics if _is_open(item)] if schemas.id_mode == "translate" else []
-    if empty:
-        yield finding("W121", some(empty), topics=empty[:_MAX_DETAILS])
+    if schemas.id_mode == "translate":
+        yield from _rewritten_in_topics(schemas)
     for code, is_blind in (("B117", True), ("W117", False)):
         unread = {item.topic: item.unread for item in schemas.topics if _is_unread(item, schemas, is_blind=is_blind)}
         if unread:
             yield finding(code, some([f"{topic}: {why}" for topic, why in sorted(unread.items())]), topics=unread)
+
+
+def _rewritten_in_topics(schemas: SchemaPlan) -> Iterator[Finding]:
+    unclear = {item.topic: item.unclear for item in schemas.topics if item.unclear}
+    if unclear:
+        yield finding("B107", some([f"{topic}: {why}" for topic, why in sorted(unclear.items())]), topics=unclear)
+    decoded = [line for item in schemas.topics for line in decided_by_decoding(item)]
+    if decoded:
+        yield finding("W120", some(decoded), parts=decoded[:_MAX_DETAILS])
+    empty = [item.topic for item in schemas.topics if _is_open(item)]
+    if empty:
+        yield finding("W121", some(empty), topics=empty[:_MAX_DETAILS])
 
 
 def _is_open(item: TopicIds) -> bool:

@@ -216,7 +216,7 @@ class RecordIds:
         known = self._cache[part].get(prefix)
         if known is None:
             found = id_in_payload(buffer, start, stop, zero_is_id=self._zero_is_id)
-            known = _NOT_AN_ID if found is None else self._known(IdKey(part, *found))
+            known = _NOT_AN_ID if found is None else self._in_payload(IdKey(part, *found))
             self._remember(part, prefix, known)
         return self._take(known, start + 1, scan)
 
@@ -234,6 +234,22 @@ class RecordIds:
         elif known.replacement is not None:
             scan.patches.append((position, known.replacement))
         return known.ids
+
+    def _in_payload(self, key: IdKey) -> _Known:
+        """Return what is known about the id in front of a payload.
+
+        In a part that no subject is named after it is one only if payloads with it were found to decode.
+        """
+        known = self._known(key)
+        decoded = self._settings.decoded.get(key.part)
+        if self._map is None or decoded is None or known.is_unmapped or key.value in decoded:
+            return known
+        if self._map.find(self._settings.context, key.kind, key.value) is ABSENT:
+            return known
+        carries = self._map.carries(self._settings.topic, key.part, int(key.value))
+        if carries is None:
+            return _Known((key,), is_unmapped=True)
+        return known if carries else _NOT_AN_ID
 
     def _known(self, key: IdKey) -> _Known:
         if self._map is None:

@@ -52,6 +52,7 @@ class LaneSchemaIds:
             topic.parts,
             self._ids,
             context=topic.context,
+            decoded=topic.decoded,
             strict=self._settings.strict and unknown == "hold",
             where=Where(
                 migration_id=self._job.migration_id,
@@ -86,8 +87,12 @@ class LaneSchemaIds:
             return False
         details = error.details
         try:
-            self._ids.want(details["context"], details["kind"], details["id"], error.where)
-            waits = self._ids.find(details["context"], details["kind"], details["id"]) is None
+            if "part" in details:
+                self._ids.want_decided(details["context"], details["part"], details["id"], error.where)
+                waits = self._ids.carries(copy.spec.topic, details["part"], details["id"]) is None
+            else:
+                self._ids.want(details["context"], details["kind"], details["id"], error.where)
+                waits = self._ids.find(details["context"], details["kind"], details["id"]) is None
         except Transient as problem:
             log.warning("%s-%s waits for a schema, and the id map cannot be read: %s", *copy.key, problem)
             return True
@@ -95,7 +100,7 @@ class LaneSchemaIds:
             # The partition meets the same error when it reads the record again, and stops with it.
             waits = False
         if not waits:
-            log.info("%s-%s: the schema %s is on the target now", *copy.key, details["id"])
+            log.info("%s-%s: the map of schema ids has the answer for %s now", *copy.key, details["id"])
             del self._held[copy]
         return waits
 

@@ -6,15 +6,26 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.base import Document, GrownPart, Part
 
 IdMode = Literal["keep", "translate", "topic"]
 #: The parts of a topic's records that carry schema ids.
 IdParts = Literal["none", "key", "value", "both"]
 
 
-class TopicIds(Part):
+class DecodedPart(Part):
+    """Keys or values that begin like serialized records, in a topic that no subject is named after."""
+
+    carries: bool = Field(description="they are serialized records, so their ids are translated")
+    tried_records: int = Field(0, description="sampled payloads whose schema can be read")
+    decoded_records: int = Field(0, description="of these: the payload decodes with the schema of its id")
+    ids: list[int] = Field(default_factory=list, description="ids whose payloads decode, ascending")
+
+
+class TopicIds(GrownPart):
     """Where the records of a topic carry schema ids, and the sample that this was decided from."""
+
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("by_decoding", "unclear")
 
     topic: str
     parts: IdParts
@@ -31,19 +42,34 @@ class TopicIds(Part):
     unknown_ids: list[int] = Field(default_factory=list, description="ids that the source registry does not have")
     unread: str = Field("", description="why no records could be sampled; empty: they were")
     note: str = Field("", description="what a person should check in this decision; empty: nothing")
+    by_decoding: dict[Literal["key", "value"], DecodedPart] = Field(
+        default_factory=dict, description="parts that were decided without a subject that is named after them"
+    )
+    unclear: str = Field(
+        "", description="why nothing that was seen decides, so that ids must not be translated; empty: something does"
+    )
 
 
-class TopicIdSettings(Part):
+class TopicIdSettings(GrownPart):
     """What copiers and the content comparison do about the schema ids in the records of one topic."""
+
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("topic", "decoded")
 
     parts: Literal["key", "value", "both"]
     context: str = Field(".", description="context of the source registry in which the ids are looked up")
     rewrite: bool = Field(True, description="the target's records carry the ids of the id map; false: the same ids")
+    topic: str = Field("", description="source topic, if it has parts in ``decoded``")
+    decoded: dict[Literal["key", "value"], list[int]] = Field(
+        default_factory=dict,
+        description="parts that no subject is named after: only these ids of their payloads are rewritten, and those "
+        "that the id map has as ``decided``",
+    )
 
     @property
     def rule(self) -> str:
         """These settings in one line: results of a comparison under other settings are not comparable."""
-        return f"{self.parts}, context {self.context}, {'rewritten' if self.rewrite else 'kept'}"
+        decoded = f", decoded {' and '.join(sorted(self.decoded))}" if self.decoded else ""
+        return f"{self.parts}, context {self.context}, {'rewritten' if self.rewrite else 'kept'}{decoded}"
 
 
 class SchemaIdSettings(Part):
@@ -156,6 +182,8 @@ class SchemaIdMap(Document):
     It only grows: an entry never changes, because records may have been rewritten with it.
     """
 
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ("decided",)
+
     version: int = 1
     migration_id: str
     id_mode: IdMode
@@ -168,6 +196,10 @@ class SchemaIdMap(Document):
         description="(source context, id): found in records, and the source registry answered that it has no such id",
     )
     absent_guids: list[str] = Field(default_factory=list)
+    decided: list[tuple[str, Literal["key", "value"], int, bool]] = Field(
+        default_factory=list,
+        description="(source topic, part, source id, whether payloads with it decode), for parts without a subject",
+    )
 
 
 class SchemaFailure(Part):

@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid, Migration
 from airflow_provider_kafka_migration.plain_secrets import is_reference, names_a_secret
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.progress import TROUBLE
+from airflow_provider_kafka_migration.provider.run_chain import RUN_IS_OLD
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec, run_spec
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ SUBJECTS = {
     "finalized": "Kafka {kind} {migration_id}: finalized, the evidence is signed",
 }
 SILENT_SUBJECT = "Kafka {kind} {migration_id}: nothing has been heard from the tail"
+OLD_SUBJECT = "Kafka {kind} {migration_id}: its DAG run may be deleted while it runs"
 
 
 #: The attempts of an endless task that people are told about.
@@ -173,6 +175,8 @@ def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: 
     """Return one line for people: for a failure with the error's text, for trouble with the trouble's text."""
     # The task that waits for the tail copies nothing itself: its trouble is that the tail is silent.
     subject = SILENT_SUBJECT if event == "trouble" and task_id.endswith("drain_ready") else SUBJECTS[event]
+    if event == "trouble" and str(context.get(TROUBLE, "")).startswith(RUN_IS_OLD):
+        subject = OLD_SUBJECT
     text = subject.format(kind=kind, migration_id=migration_id, task_id=task_id)
     if event == "trouble" and context.get(TROUBLE):
         text += f". {context[TROUBLE]}"

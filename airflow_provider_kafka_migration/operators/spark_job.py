@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.provider.progress import (
     call_all,
     interval_seconds,
 )
+from airflow_provider_kafka_migration.provider.run_chain import old_run
 from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, HookProcess
 from airflow_provider_kafka_migration.provider.task import (
     MigrationTask,
@@ -273,6 +274,10 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         notices.recall(memory.get("notices") or {})
 
         def take(progress: Progress) -> None:
+            if not memory.get("told_old") and (text := old_run(context)):
+                self.log.warning("%s", text)
+                call_all(self.on_trouble, context, text)
+                memory["told_old"] = True
             show(progress)
             notices(progress)
             if progress.snapshot is not None:

@@ -294,6 +294,7 @@ MOVING = frozenset(
         "total_bytes",
         # Figures of the sample that finds schema ids.
         *("key_ids", "key_known_ids", "sampled_records", "value_ids", "value_known_ids"),
+        *("tried_records", "decoded_records"),
     }
 )
 #: Lists of the plan whose items have an identity: list -> fields that identify an item.

@@ -109,7 +109,7 @@ def _head(plan: SchemaPlan) -> dict[str, Any]:
 
 
 def _is_shown(item: TopicIds) -> bool:
-    return item.parts != "none" or bool(item.unread or item.note)
+    return item.parts != "none" or bool(item.unread or item.note or item.unclear)
 
 
 def _subject_row(subject: PlannedSubject) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def topic_row(item: TopicIds) -> tuple[str, ...]:
         share(item.key_known_ids, item.key_ids),
         share(item.value_known_ids, item.value_ids),
         unknown + (f" and {more} more" if more > 0 else ""),
-        "; ".join(filter(None, (item.note, f"not read: {item.unread}" if item.unread else ""))),
+        "; ".join(filter(None, (item.unclear, item.note, f"not read: {item.unread}" if item.unread else ""))),
     )
 
 

@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import SchemaIdsAppeared, SchemaIds
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.planning.schemas import ids_of_topics
+from airflow_provider_kafka_migration.planning.schemas import check_clear, ids_of_topics
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
@@ -66,7 +66,11 @@ def judge_again(context: PhaseContext) -> LateIds:
     before = _decided(context)
     later = _sampled(context, (topic.name for topic in context.record.plan().topics), before)
     late = {item.topic: item for item in later if _late_parts(before.get(item.topic), item)}
-    unread = {item.topic: item.unread for item in later if item.unread and _may_have_more(before.get(item.topic))}
+    unread = {
+        item.topic: item.unread or item.unclear
+        for item in later
+        if (item.unread or item.unclear) and _may_have_more(before.get(item.topic))
+    }
     if mode == "translate":
         return LateIds({name: _sentence(before.get(name), item) for name, item in late.items()}, unread)
     _take_up(context, {name: _together(before.get(name), item) for name, item in late.items()})
@@ -173,7 +177,9 @@ def _missing(context: PhaseContext, job: CopyJob) -> list[str]:
 def _decide_again(context: PhaseContext, topics: Iterable[str]) -> bool:
     """Take up what a new sample adds to the decisions about topics without copied records; return whether it did."""
     before = _decided(context)
-    found = {item.topic: _together(before.get(item.topic), item) for item in _sampled(context, topics, before)}
+    sampled = _sampled(context, topics, before)
+    check_clear(context, [item for item in sampled if _may_have_more(before.get(item.topic))])
+    found = {item.topic: _together(before.get(item.topic), item) for item in sampled}
     return _take_up(context, {name: item for name, item in found.items() if _adds(before.get(name), item)})
 
 
@@ -223,7 +229,11 @@ def _together(before: TopicIds | None, later: TopicIds) -> TopicIds:
     if before is None or before.parts == "none" or (_is_elsewhere(before, later) and _late_parts(before, later)):
         return later
     return later.model_copy(
-        update={"parts": _NAMES[_PARTS[before.parts] | _PARTS[later.parts]], "context": before.context}
+        update={
+            "parts": _NAMES[_PARTS[before.parts] | _PARTS[later.parts]],
+            "context": before.context,
+            "by_decoding": {**later.by_decoding, **before.by_decoding},
+        }
     )
 
 

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.errors import (
     RegistryForbidden,
     RegistryRefused,
     RegistryUnreachable,
+    SchemaIdsUnsampled,
 )
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
@@ -148,7 +149,28 @@ def ids_of_new_topics(context: PhaseContext, topics: Iterable[str]) -> list[Topi
     """
     if not context.spec.schemas.source or context.record.schema_plan() is None:
         return []
-    return ids_of_topics(context, topics)
+    found = ids_of_topics(context, topics)
+    plan = context.record.schema_plan()
+    return check_clear(context, found) if plan is not None and plan.id_mode == "translate" else found
+
+
+def check_clear(context: PhaseContext, found: list[TopicIds]) -> list[TopicIds]:
+    """Return decisions about topics whose ids are to be translated, unless one of them is a guess.
+
+    :raises SchemaIdsUnsampled: their records do not show where they carry ids, or of which context.
+    """
+    unclear = {item.topic: item.unclear for item in found if item.unclear}
+    if unclear:
+        first = min(unclear)
+        raise SchemaIdsUnsampled(
+            f"ids are translated, and the records of {len(unclear)} topics do not show surely where they carry ids; "
+            f"{first}: {unclear[first]}",
+            where=context.where("schemas", topic=first),
+            next_step="exclude these topics (topics.exclude) and move them by a migration of their own whose "
+            "schemas.by_topic says it",
+            details={"topics": dict(sorted(unclear.items())[:100])},
+        )
+    return found
 
 
 def ids_of_topics(context: PhaseContext, topics: Iterable[str]) -> list[TopicIds]:

@@ -66,3 +66,24 @@ def is_over(context: Context, run_for: timedelta | None) -> bool:
     """Return whether the run's time is over."""
     ends = ends_at(context, run_for)
     return ends is not None and datetime.now(UTC) >= ends
+
+
+# -- a run that gets old -----------------------------------------------------------------------------------------------
+
+#: Begins what people are told about a run that gets old.
+RUN_IS_OLD = "RUN_IS_OLD"
+#: Well below the limits of a month that sites give their housekeeping.
+_OLD = timedelta(days=7)
+
+
+def old_run(context: Context) -> str:
+    """Return what people have to know about a run that housekeeping may delete; empty while it is young."""
+    began = getattr(context.get("dag_run"), "start_date", None)
+    if began is None or datetime.now(UTC) - began < _OLD:
+        return ""
+    dag_id, since = context["ti"].dag_id, began.isoformat(timespec="minutes")
+    return (
+        f"{RUN_IS_OLD}: this DAG run began at {since}, and `airflow db clean` deletes runs "
+        f"by the date of their start, also while they run. Spare this DAG (--exclude-dag-ids {dag_id}) wherever it is "
+        "called; if the run was deleted, trigger the DAG again with the same migration_id and takeover"
+    )

@@ -298,6 +298,11 @@ _ALL = (
         "nothing: the migration sets level NONE where a version is refused, and puts the former level back; after the "
         "switch the stricter level applies to new versions (schemas.global_config: true copies the source's)",
     ),
+    Code(
+        "B107",
+        "ids are translated, and nothing shows surely where some topics carry them, or of which context they are",
+        "say it in the spec: schemas.by_topic with rewrite or context; then clear plan",
+    ),
     Code("I108", "subjects that no migrated topic uses by name", "nothing; exclude them if they are not wanted"),
     Code(
         "W109",
@@ -356,6 +361,12 @@ _ALL = (
         "W119",
         "the sample does not clearly show where records carry schema ids",
         "look at the topic's figures in the plan, and decide in the spec: schemas.by_topic with rewrite or context",
+    ),
+    Code(
+        "W120",
+        "ids are translated, and no subject is named after keys or values that begin like serialized records",
+        "check what decoding the sampled ones has decided, and say it in the spec (schemas.by_topic with rewrite) if "
+        "you know better: bytes that only look like an id must not be rewritten",
     ),
     Code(
         "W121",

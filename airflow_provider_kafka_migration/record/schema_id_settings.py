@@ -30,4 +30,11 @@ def schema_id_settings(record: MigrationRecord) -> SchemaIdSettings | None:
 
 def _of_topic(item: TopicIds, rewrite: bool) -> TopicIdSettings:
     assert item.parts != "none", "the caller leaves these out"
-    return TopicIdSettings(parts=item.parts, context=item.context, rewrite=rewrite)
+    decoded = {part: found.ids for part, found in item.by_decoding.items() if found.carries} if rewrite else {}
+    return TopicIdSettings(
+        parts=item.parts,
+        context=item.context,
+        rewrite=rewrite,
+        topic=item.topic if decoded else "",
+        decoded=decoded,
+    )

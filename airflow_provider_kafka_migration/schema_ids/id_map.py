@@ -3,6 +3,9 @@
 Whoever keeps both registries in step writes the document, and only adds to it. Copiers read it, and ask for an id that
 it lacks by creating an object ``<migration_id>/schemas/wanted/<context>/<id>``. The answer appears in the document: the
 id's number on the target, or the fact that the source registry has no such id.
+
+In keys or values that no subject is named after, an id is rewritten only if payloads with it decode. A copier asks for
+that by an object ``<migration_id>/schemas/undecided/<topic>/<part>/<id>``, which names a record to decode.
 """
 
 from __future__ import annotations
@@ -10,14 +13,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, ObjectExists, Where
-from airflow_provider_kafka_migration.schema_ids.wire_format import Kind
+from airflow_provider_kafka_migration.schema_ids.wire_format import Kind, Part
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,7 @@ class IdMap:
         self._document = document
         self._answers: dict[tuple[str, SchemaIdValue], SchemaIdValue | Absent] = {}
         self._guids: dict[str, SchemaIdValue | Absent] = {}
+        self._decided: dict[tuple[str, Part, int], bool] = {}
         if document is not None:
             self._load(document)
 
@@ -65,6 +69,7 @@ class IdMap:
         guids: dict[str, SchemaIdValue | Absent] = {source.lower(): target for source, target in document.guids}
         guids.update({guid.lower(): ABSENT for guid in document.absent_guids})
         self._document, self._answers, self._guids = document, answers, guids
+        self._decided = {(topic, part, id_): carries for topic, part, id_, carries in document.decided}
 
     @property
     def document(self) -> SchemaIdMap | None:
@@ -84,8 +89,15 @@ class IdMap:
         """Return whether the source registry has a schema with the id 0: see :mod:`.wire_format`."""
         return self._answers.get((context, 0), ABSENT) is not ABSENT
 
+    def carries(self, topic: str, part: Part, id_: int) -> bool | None:
+        """Return whether payloads of a part that no subject is named after decode with an id; None: undecided (yet)."""
+        return self._decided.get((topic, part, id_))
+
     def want(self, context: str, kind: Kind, value: SchemaIdValue, where: Where) -> None:
         """Ask for an id that the map lacks. This map has nobody to ask."""
+
+    def want_decided(self, context: str, part: Part, id_: int, where: Where) -> None:
+        """Ask whether an id of a part is one. This map has nobody to ask."""
 
 
 class LiveIdMap(IdMap):
@@ -111,6 +123,13 @@ class LiveIdMap(IdMap):
         answer = super().find(context, kind, value)
         if answer is None and self._refresh():
             answer = super().find(context, kind, value)
+        return answer
+
+    def carries(self, topic: str, part: Part, id_: int) -> bool | None:
+        """See :meth:`IdMap.carries`; reads the document again, at most once a second, before it answers None."""
+        answer = super().carries(topic, part, id_)
+        if answer is None and self._refresh():
+            answer = super().carries(topic, part, id_)
         return answer
 
     def has_zero(self, context: str) -> bool:
@@ -142,20 +161,22 @@ class LiveIdMap(IdMap):
 
         :param where: topic, partition and offset of the record that has it; for people.
         """
-        key = wanted_key(self._migration_id, context, value)
+        request = {"context": context, "kind": kind, "id": value}
+        self._ask(wanted_key(self._migration_id, context, value), request, where)
+
+    def want_decided(self, context: str, part: Part, id_: int, where: Where) -> None:
+        """Ask, once, whether an id of a part is one: create the object that the synchronization of the schemas reads.
+
+        :param where: topic, partition and offset of a record that has it.
+        """
+        key = undecided_key(self._migration_id, str(where.topic), part, id_)
+        self._ask(key, {"context": context, "part": part, "id": id_}, where)
+
+    def _ask(self, key: str, what: dict[str, SchemaIdValue], where: Where) -> None:
         if key in self._wanted:
             return
-        request = {
-            "context": context,
-            "kind": kind,
-            "id": value,
-            "topic": where.topic,
-            "partition": where.partition,
-            "offset": where.offset,
-        }
-        log.info(
-            "schema %s %s of context %s is not on the target yet", "GUID" if kind == "guid" else "id", value, context
-        )
+        request = {**what, "topic": where.topic, "partition": where.partition, "offset": where.offset}
+        log.info("the map of schema ids has no answer yet: %s", request)
         try:
             self._store.put_new(key, json.dumps(request, sort_keys=True).encode())
         except ObjectExists:
@@ -192,6 +213,42 @@ def wanted_key(migration_id: str, context: str, value: SchemaIdValue) -> str:
     Contexts begin with a dot, and a part of a key must not be one: dots are percent-encoded.
     """
     return f"{wanted_prefix(migration_id)}{quote(context, safe='').replace('.', '%2E')}/{value}"
+
+
+def undecided_prefix(migration_id: str) -> str:
+    """Return the prefix of the objects that ask whether ids of parts without a subject are ids."""
+    return f"{migration_id}/schemas/undecided/"
+
+
+def undecided_key(migration_id: str, topic: str, part: Part, id_: int) -> str:
+    """Return the key of the object that asks for one id of one part."""
+    return f"{undecided_prefix(migration_id)}{quote(topic, safe='').replace('.', '%2E')}/{part}/{id_}"
+
+
+class UndecidedId(NamedTuple):
+    """An id in keys or values of a topic that no subject is named after, and a record that has it."""
+
+    topic: str
+    part: Part
+    id: int
+    context: str
+    partition: int
+    offset: int
+
+
+def parse_undecided(data: bytes) -> UndecidedId | None:
+    """Return what an object asks for; None if it is none of these."""
+    try:
+        found = json.loads(data)
+        numbers = [found[name] for name in ("id", "partition", "offset")]
+        texts = [found[name] for name in ("topic", "part", "context")]
+    except (ValueError, LookupError, TypeError):
+        return None
+    if not all(isinstance(item, int) for item in numbers) or not all(isinstance(item, str) for item in texts):
+        return None
+    if texts[1] not in get_args(Part):
+        return None
+    return UndecidedId(texts[0], texts[1], numbers[0], texts[2], numbers[1], numbers[2])
 
 
 def parse_wanted_key(migration_id: str, key: str) -> WantedId | None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from airflow_provider_kafka_migration.errors import BatchMalformed, SchemaIdUnknown, SchemaIdUnresolved, Where
 from airflow_provider_kafka_migration.kafka.batches import header
@@ -57,6 +57,17 @@ _MAX_WANTED_AT_ONCE: Final = 1000
 _CUT = "a record extends beyond its batch"
 
 
+class _Use(NamedTuple):
+    """An id in records.
+
+    :param part: of the payload that begins with it, if no subject is named after this part; else None.
+    """
+
+    kind: Kind
+    value: int | str
+    part: Part | None = None
+
+
 class IdRewriter:
     """Replaces the ids in the batches of one partition.
 
@@ -66,6 +77,8 @@ class IdRewriter:
     :param parts: which parts of the records carry ids. Headers belong to the part that they name.
     :param ids: what each id becomes.
     :param context: context of the source registry in which ids are looked up.
+    :param decoded: parts that no subject is named after, with the ids whose payloads decode. Others of their payloads
+        are rewritten only if the map says that they decode; ids in headers always.
     :param strict: an id that the source registry does not have is an error; otherwise the record stays as it is.
     :param where: migration, topic and partition, for errors.
     :param unknown: what to do with an id that the map does not have yet. ``hold`` asks for it and raises; ``pass``
@@ -78,12 +91,14 @@ class IdRewriter:
         ids: IdMap,
         *,
         context: str = DEFAULT_CONTEXT,
+        decoded: Mapping[Part, Collection[int]] | None = None,
         strict: bool = False,
         where: Where | None = None,
         unknown: Literal["hold", "pass"] = "hold",
     ) -> None:
         self._ids = ids
         self._context = context
+        self._decoded = {part: frozenset(found) for part, found in (decoded or {}).items()}
         self._strict = strict
         self._where = where or Where()
         self._unknown = unknown
@@ -91,9 +106,9 @@ class IdRewriter:
         self.passed_unknown = 0
         self.last_unknown: SchemaIdUnknown | None = None
         self._parts: tuple[Part, ...] = ("key", "value") if parts == "both" else (parts,)
-        self._decided: dict[tuple[Kind, int | str], bytes] = {}
+        self._decided: dict[_Use, bytes] = {}
         #: unknown ids of the present batch, with the offset of the first record that has each
-        self._missing: dict[tuple[Kind, int | str], int] = {}
+        self._missing: dict[_Use, int] = {}
 
     def rewrite(self, batch: AnyBatch) -> AnyBatch:
         """Return the batch with the ids of the target.
@@ -132,16 +147,16 @@ class IdRewriter:
         starts = walk.starts()
         patches: Patches = []
         if "key" in self._parts:
-            self._payloads(walk, starts.keys, patches)
+            self._payloads("key", walk, starts.keys, patches)
         if "value" in self._parts:
-            self._payloads(walk, starts.values, patches)
+            self._payloads("value", walk, starts.values, patches)
         for number in starts.with_headers:
             self._record(walk, number, patches)
         return _patched(batch, walk.data, patches) if patches else batch
 
     # -- payloads ----------------------------------------------------------------------------------------------------
 
-    def _payloads(self, walk: _Walk, starts: list[int], patches: Patches) -> None:
+    def _payloads(self, part: Part, walk: _Walk, starts: list[int], patches: Patches) -> None:
         """Treat the keys or the values that begin with the magic byte; each prefix is looked up once per batch."""
         data = walk.data
         prefixes = [data[start : start + MIN_PREFIX_BYTES] for start in starts]
@@ -149,12 +164,12 @@ class IdRewriter:
         for prefix, count in Counter(prefixes).items():
             if prefix == _NO_ID32 and not self._ids.has_zero(self._context):
                 for start in [start for start, other in zip(starts, prefixes, strict=True) if other == prefix]:
-                    self._payload(walk, start, walk.stop_of(start), patches)
+                    self._payload(part, walk, start, walk.stop_of(start), patches)
                 continue
             number = int.from_bytes(prefix[1:], "big")
             if number <= MAX_ID:
                 first = partial(walk.first_offset, starts, prefixes, prefix)
-                changed[prefix] = self._new_bytes("id32", number, first, count)
+                changed[prefix] = self._new_bytes(self._in_payload(part, "id32", number), first, count)
         if any(changed.values()):
             patches += [
                 (start + 1, changed[prefix])
@@ -162,13 +177,16 @@ class IdRewriter:
                 if changed.get(prefix)
             ]
 
-    def _payload(self, walk: _Walk, start: int, stop: int, patches: Patches) -> None:
+    def _payload(self, part: Part, walk: _Walk, start: int, stop: int, patches: Patches) -> None:
         """Treat one key or value, whatever form its id has."""
         prefix = id_in_payload(walk.data, start, stop, zero_is_id=self._ids.has_zero(self._context))
         if prefix is not None:
-            new = self._new_bytes(*prefix, lambda: walk.offset_at(start))
+            new = self._new_bytes(self._in_payload(part, *prefix), lambda: walk.offset_at(start))
             if new:
                 patches.append((start + 1, new))
+
+    def _in_payload(self, part: Part, kind: Kind, value: int | str) -> _Use:
+        return _Use(kind, value, part if part in self._decoded else None)
 
     # -- headers -----------------------------------------------------------------------------------------------------
 
@@ -181,76 +199,98 @@ class IdRewriter:
             if header_id is None:
                 continue
             in_header.add(part)
-            if part in self._parts and (new := self._new_bytes(*header_id, lambda: walk.offsets[number])):
+            if part in self._parts and (new := self._new_bytes(_Use(*header_id), lambda: walk.offsets[number])):
                 patches.append((start + 1, new))
         payloads: tuple[tuple[Part, int, int], ...] = (("key", *fields.key), ("value", *fields.value))
         for part, start, stop in payloads:
             if part in self._parts and part not in in_header:
-                self._payload(walk, start, stop, patches)
+                self._payload(part, walk, start, stop, patches)
 
     # -- ids ---------------------------------------------------------------------------------------------------------
 
-    def _new_bytes(self, kind: Kind, value: int | str, offset: Callable[[], int], count: int = 1) -> bytes:
+    def _new_bytes(self, use: _Use, offset: Callable[[], int], count: int = 1) -> bytes:
         """Return the bytes that replace an id; empty: it stays as it is, at least for now.
 
         :param offset: returns the offset of the first record that has it, which is rarely needed.
         :param count: how many records have it.
         """
-        decided = self._decided.get((kind, value))
+        decided = self._decided.get(use)
         if decided is None:
-            decided = self._decide(kind, value, offset(), count)
+            decided = self._decide(use, offset(), count)
         return decided
 
-    def _decide(self, kind: Kind, value: int | str, offset: int, count: int) -> bytes:
-        answer = self._ids.find(self._context, kind, value)
-        if answer is None:
-            self._note_unknown(kind, value, offset, count)
+    def _decide(self, use: _Use, offset: int, count: int) -> bytes:
+        answer = self._ids.find(self._context, use.kind, use.value)
+        is_id = None if answer is None else not isinstance(answer, Absent) and self._is_id(use)
+        if is_id is None:
+            # The schema comes first: without it, nobody can decode with it.
+            self._note_unknown(use._replace(part=None) if answer is None else use, offset, count)
             return _STAY
-        if isinstance(answer, Absent):
-            if self._strict:
-                raise self._unresolved(kind, value, offset)
-            new = _STAY
-        else:
-            new = _STAY if answer == value else encode_id(kind, answer)
+        if not is_id and self._strict:
+            raise self._unresolved(use, offset)
+        new = encode_id(use.kind, answer) if is_id and isinstance(answer, int | str) else _STAY
+        new = _STAY if answer == use.value else new
         if len(self._decided) >= _MAX_DECIDED:
             self._decided.clear()
-        self._decided[(kind, value)] = new
+        self._decided[use] = new
         return new
 
-    def _note_unknown(self, kind: Kind, value: int | str, offset: int, count: int) -> None:
+    def _is_id(self, use: _Use) -> bool | None:
+        """Whether what looks like an id in a part is one; None: nobody has decided it yet."""
+        if use.part is None or not isinstance(use.value, int) or use.value in self._decoded[use.part]:
+            return True
+        return self._ids.carries(str(self._where.topic), use.part, use.value)
+
+    def _note_unknown(self, use: _Use, offset: int, count: int) -> None:
         if self._unknown == "pass":
             self.passed_unknown += count
-            self.last_unknown = self._unknown_error(kind, value, offset)
+            self.last_unknown = self._unknown_error(use, offset)
             return
         if len(self._missing) < _MAX_WANTED_AT_ONCE:
-            self._missing[(kind, value)] = min(offset, self._missing.get((kind, value), offset))
+            self._missing[use] = min(offset, self._missing.get(use, offset))
 
     def _ask(self) -> SchemaIdUnknown:
         """Ask for the unknown ids of the batch; return the error of the first record that has one."""
         missing = sorted(self._missing.items(), key=lambda item: item[1])
-        for (kind, value), offset in missing:
-            self._ids.want(self._context, kind, value, replace(self._where, offset=offset))
-        (kind, value), offset = missing[0]
-        return self._unknown_error(kind, value, offset)
+        for use, offset in missing:
+            where = replace(self._where, offset=offset)
+            if use.part is None:
+                self._ids.want(self._context, use.kind, use.value, where)
+            else:
+                self._ids.want_decided(self._context, use.part, int(use.value), where)
+        return self._unknown_error(*missing[0])
 
-    def _unknown_error(self, kind: Kind, value: int | str, offset: int) -> SchemaIdUnknown:
+    def _unknown_error(self, use: _Use, offset: int) -> SchemaIdUnknown:
+        name = _name(use)
+        what = f"the schema {name} of a record is not on the target yet (context {self._context})"
+        if use.part is not None:
+            what = (
+                f"a {use.part} begins with the {name}, no subject is named after the {use.part}s of this topic, and "
+                "nobody has decoded it yet"
+            )
         return SchemaIdUnknown(
-            f"the schema {_name(kind, value)} of a record is not on the target yet (context {self._context})",
+            what,
             where=replace(self._where, offset=offset),
             next_step="none at first: the partition continues once the schema is copied; if it lasts, each pass over "
             "the schemas reports why: see the step schemas_failed (kafka-migration journal), and failed in "
             "results/schemas.json of the journal's store",
-            details={"kind": kind, "id": value, "context": self._context, "offset": offset},
+            details=self._details(use, offset),
         )
 
-    def _unresolved(self, kind: Kind, value: int | str, offset: int) -> SchemaIdUnresolved:
+    def _details(self, use: _Use, offset: int) -> dict[str, Any]:
+        found = {"kind": use.kind, "id": use.value, "context": self._context, "offset": offset}
+        return found if use.part is None else {**found, "part": use.part}
+
+    def _unresolved(self, use: _Use, offset: int) -> SchemaIdUnresolved:
+        why = f"but the source registry has no schema {_name(use)} (context {self._context})"
+        if use.part is not None and not isinstance(self._ids.find(self._context, use.kind, use.value), Absent):
+            why = f"but its {use.part} does not decode with the schema {_name(use)} (context {self._context})"
         return SchemaIdUnresolved(
-            f"a record begins like a serialized one, but the source registry has no schema {_name(kind, value)} "
-            f"(context {self._context})",
+            f"a record begins like a serialized one, {why}",
             where=replace(self._where, offset=offset),
             next_step="inspect the record: if it is not a serialized one, set schemas.strict to false or name the "
             "topic's parts with ids in the spec; if it is, register its schema again under this id on the source",
-            details={"kind": kind, "id": value, "context": self._context, "offset": offset},
+            details=self._details(use, offset),
         )
 
     # -- message formats 0 and 1 -------------------------------------------------------------------------------------
@@ -273,7 +313,7 @@ class IdRewriter:
         if content is None or part not in self._parts:
             return content
         prefix = id_in_payload(content, 0, len(content), zero_is_id=self._ids.has_zero(self._context))
-        new = b"" if prefix is None else self._new_bytes(*prefix, lambda: record.offset)
+        new = b"" if prefix is None else self._new_bytes(self._in_payload(part, *prefix), lambda: record.offset)
         return content[:1] + new + content[1 + len(new) :] if new else content
 
 
@@ -419,8 +459,8 @@ def _fill_starts(data: bytes, count: int, found: _Starts, *, has_id_headers: boo
         raise BatchMalformed(f"{len(data) - end} bytes follow the last record of a batch")
 
 
-def _name(kind: Kind, value: int | str) -> str:
-    return f"GUID {value}" if kind == "guid" else f"id {value}"
+def _name(use: _Use) -> str:
+    return f"GUID {use.value}" if use.kind == "guid" else f"id {use.value}"
 
 
 def _apply(data: bytes, patches: Patches) -> bytes:

@@ -103,6 +103,11 @@ def id_in_header(content: bytes) -> tuple[Kind, int | str] | None:
     return None
 
 
+def prefix_bytes(kind: Kind) -> int:
+    """Return how many bytes of a payload the magic byte and an id of this kind take."""
+    return MIN_PREFIX_BYTES if kind == "id32" else _LONG_PREFIX_BYTES
+
+
 def encode_id(kind: Kind, value: int | str) -> bytes:
     """Return the bytes of an id: 4, 8 or 16 of them.
 

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
     SchemaDifference,
     SchemaIdMap,
     SchemaIdSettings,
+    TopicIds,
 )
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
@@ -23,6 +24,7 @@ from airflow_provider_kafka_migration.record.registry_settings import scope_name
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schema_ids.id_map import Absent, IdMap
+from airflow_provider_kafka_migration.schemas.detect import decided_by_decoding
 from airflow_provider_kafka_migration.schemas.id_map_document import publish_id_map
 from airflow_provider_kafka_migration.schemas.modes import former_modes
 from airflow_provider_kafka_migration.schemas.open import open_pair
@@ -98,6 +100,8 @@ def check_schemas(
     accepted = plan.conflicts if section.on_conflict == "report" else ()
     result = with_late_ids(judge(found, accepted), missed, unsampled, translated=plan.id_mode == "translate")
     result = with_merged_keys(result, merged_keys(contents, settings, document))
+    if plan.id_mode == "translate":
+        result = with_decided_parts(result, record.schema_topics(), document)
     record.put_result(keys.SCHEMAS_CHECK, found)
     details = {"digest": found.digest(), "outcome": result.outcome.value, "summary": result.summary}
     record.journal.step(steps.SCHEMAS_CHECKED, details=details, reason=f"schemas {result.outcome}: {result.summary}")
@@ -160,6 +164,17 @@ def with_merged_keys(result: CheckResult, merged: Mapping[str, str]) -> CheckRes
     why = "keys that differ only by these ids are equal on the target; if the topic is compacted, only the newest stays"
     rows = [_row(f"ids in keys of {name}", f"{ids}: {why}", Outcome.WARNING) for name, ids in sorted(merged.items())]
     return _with_rows(result, [], rows)
+
+
+def with_decided_parts(result: CheckResult, topics: Iterable[TopicIds], document: SchemaIdMap | None) -> CheckResult:
+    """Return the check with each part that was decided without a subject, and ids that were left alone there. Pure."""
+    lines = [(item.topic, line) for item in topics for line in decided_by_decoding(item)]
+    lines += [
+        (topic, f"{part}s that begin with id {id_} do not decode with its schema, and were copied as they are")
+        for topic, part, id_, carries in (() if document is None else document.decided)
+        if not carries
+    ]
+    return _with_rows(result, [], [_row(f"schema ids in {topic}", line, Outcome.WARNING) for topic, line in lines])
 
 
 def _with_rows(result: CheckResult, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> CheckResult:

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -155,6 +156,61 @@ def _message_order(text: str) -> tuple[Any, ...]:
         return _messages(_protobuf(text))
     except _UNPARSABLE:
         return ()
+
+
+@dataclass(frozen=True)
+class ProtobufMessage:
+    """A message of a Protobuf text.
+
+    :param fields: number to (name of the type, may occur several times); a map is of type ``map``.
+    :param messages: inside of it, in their order.
+    :param is_extensible: other texts may add fields.
+    """
+
+    name: str
+    fields: Mapping[int, tuple[str, bool]]
+    messages: tuple[ProtobufMessage, ...] = ()
+    is_extensible: bool = False
+
+
+def messages_of(schema: Schema) -> tuple[ProtobufMessage, ...]:
+    """Return the messages of a Protobuf schema in their order; empty for a text that has none.
+
+    :raises ValueError: the text cannot be parsed.
+    """
+    try:
+        return tuple(_message(item) for item in _protobuf(schema.text) if _is_message(item))
+    except _UNPARSABLE as error:
+        raise ValueError(f"the Protobuf text cannot be parsed: {error}") from None
+
+
+def _is_message(statement: _Statement) -> bool:
+    return (
+        len(statement) > 1 and isinstance(statement[-1], list) and (statement[0] == "message" or _is_group(statement))
+    )
+
+
+def _is_group(statement: _Statement) -> bool:
+    return "group" in statement[:2] and "=" in statement
+
+
+def _message(statement: _Statement) -> ProtobufMessage:
+    inside = [item for item in statement[-1] if item]
+    flat = [item for each in inside for item in (each[-1] if each[0] == "oneof" else [each])]
+    fields = {}
+    for item in flat:
+        if "=" not in item or item[0] in ("option", "enum", "extend", "extensions", "reserved"):
+            continue
+        at = item.index("=")
+        kind = "map" if item[0] == "map" else item[at - 2]
+        fields[int(item[at + 1], 0)] = (kind, item[0] in ("repeated", "map"))
+    name = statement[1] if statement[0] == "message" else statement[statement.index("=") - 1]
+    return ProtobufMessage(
+        name,
+        fields,
+        tuple(_message(item) for item in inside if _is_message(item)),
+        is_extensible=any(item[0] == "extensions" for item in inside),
+    )
 
 
 def _messages(statements: list[_Statement]) -> tuple[Any, ...]:

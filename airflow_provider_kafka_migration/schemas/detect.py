@@ -6,16 +6,21 @@ ids if all of this is true:
 1. At least one id that occurs in the sampled part is known to the source registry, in the topic's context.
 2. At most 5 % of the sampled records that have something like an id in this part have one which the registry does not
    know. (Ids that were deleted permanently occur in old records.)
-3. Not all payloads that begin like a serialized record are exactly eight bytes long, unless a subject named after the
-   topic and the part (``orders-key``) has one of the ids. Eight bytes that begin with 0 are how a LongSerializer writes
-   numbers: the key 16,777,216 looks like id 1.
+3. Less than 95 % of the payloads that begin like a serialized record are exactly eight bytes long, unless a subject
+   named after the topic and the part (``orders-key``) has one of the ids. Eight bytes that begin with 0 are how a
+   LongSerializer writes numbers: the key 16,777,216 looks like id 1.
+4. A subject is named after the topic and the part. Without one, other bytes that begin with 0 look the same, so the
+   payloads decide: at least 95 % of those with a known id decode with its schema (see ``schemas.payloads.decode``). Up
+   to 5 %, the part carries none; in between, or if no schema can be read, it is *unclear*. An id in a header needs no
+   such evidence: only serializers write these headers.
 
 A part without any sampled payload carries ids if the registry has a subject named after it (``decided_by: name``): the
 first record may come while the tail runs. Other naming strategies do not show in the names; for such topics the spec
 can decide.
 
-The context is the one of the spec, or the one that knows the ids of most records; of several such, the one with a
-subject named after the topic, then the default context.
+The context is the one of the spec. Else it is among those that know the ids of most records: the only one with a
+subject named after the topic, or the only one with whose schemas the payloads decode. If that leaves several, it is
+unclear. Records whose only ids are GUIDs need no context.
 """
 
 from __future__ import annotations
@@ -26,25 +31,30 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
-from airflow_provider_kafka_migration.documents.schemas import IdParts, TopicIds
+from airflow_provider_kafka_migration.documents.schemas import DecodedPart, IdParts, TopicIds
 from airflow_provider_kafka_migration.errors import BatchMalformed, MigrationError, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, Record, iter_batches, records
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, Subject
-from airflow_provider_kafka_migration.schema_ids.wire_format import Part, ids_in_record
+from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT
+from airflow_provider_kafka_migration.schema_ids.wire_format import FoundId, Part, ids_in_record, prefix_bytes
+from airflow_provider_kafka_migration.schemas.payloads.decode import CannotDecode
+from airflow_provider_kafka_migration.schemas.payloads.judge import MIN_DECODED_SHARE
+from airflow_provider_kafka_migration.schemas.payloads.known_ids import IdValue, KnownIds
 from airflow_provider_kafka_migration.schemas.snapshot import (
     ReadsRegistry,
     RegistrySnapshot,
     Report,
     ask_ids,
-    unread_id,
 )
 from airflow_provider_kafka_migration.spec import RewriteMode, SchemasSection
 
 #: Records of one part with an unknown id, per record with any id.
 MAX_UNKNOWN_SHARE = 0.05
+#: Payloads that are kept to be decoded: of one id, and the bytes of all of a part.
+DECODED_PER_ID = 50
+_DECODED_BYTES = 8 * 1024 * 1024
 #: Different ids of one topic that are looked up, the most frequent ones first.
 MAX_LOOKED_UP_IDS = 100
 MAX_PARTITIONS_PER_TOPIC = 16
@@ -66,9 +76,6 @@ _BOTH: Mapping[tuple[bool, bool], IdParts] = {
     (True, True): "both",
 }
 
-#: A number, or a GUID in lower case.
-IdValue = int | str
-
 
 @dataclass
 class PartSample:
@@ -77,12 +84,34 @@ class PartSample:
     :param payloads: records whose part is not null, or has its id in a header.
     :param ids: records per id.
     :param long_payloads: payloads of exactly eight bytes among those that begin with an id.
+    :param in_headers: records with an id in a header.
+    :param examples: what follows the id in some payloads, by id.
     """
 
     payloads: int = 0
     ids: Counter[IdValue] = field(default_factory=Counter)
     with_ids: int = 0
     long_payloads: int = 0
+    in_headers: int = 0
+    examples: dict[int, list[bytes]] = field(default_factory=dict)
+    example_bytes: int = 0
+
+    def add(self, payload: bytes | None, ids: Sequence[FoundId]) -> None:
+        """Count one record, with the ids of this part."""
+        self.payloads += payload is not None or bool(ids)
+        self.with_ids += bool(ids)
+        self.ids.update({item.value for item in ids})
+        self.in_headers += any(item.place == "header" for item in ids)
+        for item in ids:
+            if item.place == "payload" and payload is not None and isinstance(item.value, int):
+                self.long_payloads += len(payload) == _LONG_BYTES
+                self._keep(item.value, payload[prefix_bytes(item.kind) :])
+
+    def _keep(self, id_: int, content: bytes) -> None:
+        kept = self.examples.setdefault(id_, [])
+        if len(kept) < DECODED_PER_ID and self.example_bytes + len(content) <= _DECODED_BYTES:
+            kept.append(content)
+            self.example_bytes += len(content)
 
 
 @dataclass
@@ -98,13 +127,7 @@ class TopicSample:
         self.records += 1
         found = ids_in_record(record.key, record.value, record.headers, zero_is_id=zero_is_id)
         for part, payload in (("key", record.key), ("value", record.value)):
-            sample = self.parts[part]  # type: ignore[index]
-            ids = [item for item in found if item.part == part]
-            sample.payloads += payload is not None or bool(ids)
-            sample.with_ids += bool(ids)
-            sample.ids.update({item.value for item in ids})
-            in_payload = any(item.place == "payload" for item in ids)
-            sample.long_payloads += in_payload and payload is not None and len(payload) == _LONG_BYTES
+            self.parts[part].add(payload, [item for item in found if item.part == part])  # type: ignore[index]
 
 
 def detect_topic_ids(
@@ -125,7 +148,7 @@ def detect_topic_ids(
     :raises MigrationError: the source cluster or the registry does not answer at all.
     """
     names = sorted(set(topics) - {section.topic})
-    known = _Known(source)
+    known = KnownIds(source)
     samples = sample_topics(wire, names, zero_is_id=known.has_zero, progress=progress)
     wanted = {
         (context, id_)
@@ -155,48 +178,6 @@ def _most_frequent(sample: TopicSample) -> list[IdValue]:
 # -- decision ---------------------------------------------------------------------------------------------------------
 
 
-class _Known:
-    """Which ids the source registry has, and which subjects."""
-
-    def __init__(self, source: RegistrySnapshot) -> None:
-        self._ids = {pair: {item.subject for item in items} for pair, items in source.by_id().items()}
-        self._guids = {item.guid.lower() for item in source.all_versions() if item.guid}
-        self._answers: dict[tuple[str, int], bool] = {}
-        self._unread: dict[str, str] = {}
-        # What is left out of the migration may still name a topic.
-        self._subjects = {Subject.parse(name) for name in (*source.subjects, *source.left_out)}
-        self.has_zero = any(id_ == 0 for _, id_ in self._ids)
-
-    def add(self, answers: RegistrySnapshot) -> None:
-        """Add the registry's answers for single ids."""
-        self._answers |= {pair: schema is not None for pair, schema in answers.ids.items()}
-        self._unread |= answers.unread
-
-    def is_shown(self, context: str, id_: int) -> bool:
-        """Whether the snapshot has an id, so that nobody has to ask for it."""
-        return (context, id_) in self._ids
-
-    def has(self, context: str, id_: IdValue) -> bool | None:
-        """Return whether the registry has an id; None if it was not asked, or did not answer."""
-        if isinstance(id_, str):
-            return id_ in self._guids
-        return True if (context, id_) in self._ids else self._answers.get((context, id_))
-
-    def why_unread(self, context: str, ids: Iterable[IdValue]) -> str:
-        """Return why some id could not be looked up; empty if all could."""
-        keys = (unread_id(context, id_) for id_ in ids if isinstance(id_, int))
-        return next((f"{key}: {self._unread[key]}" for key in keys if key in self._unread), "")
-
-    def has_subject(self, context: str, topic: str, part: Part) -> bool:
-        """Whether the registry has a subject that is named after a topic and its part."""
-        return Subject(context, f"{topic}-{part}") in self._subjects
-
-    def names_topic(self, context: str, topic: str, part: Part, ids: Iterable[IdValue]) -> bool:
-        """Whether one of these ids belongs to the subject that is named after a topic and its part."""
-        subject = Subject(context, f"{topic}-{part}").qualified
-        return any(isinstance(id_, int) and subject in self._ids.get((context, id_), ()) for id_ in ids)
-
-
 @dataclass(frozen=True)
 class _PartDecision:
     carries: bool
@@ -204,9 +185,11 @@ class _PartDecision:
     unknown_ids: tuple[int, ...] = ()
     by_name: bool = False
     note: str = ""
+    decoded: DecodedPart | None = None
+    unclear: str = ""
 
 
-def decide(topic: str, sample: TopicSample, known: _Known, wanted: RewriteMode, contexts: Sequence[str]) -> TopicIds:
+def decide(topic: str, sample: TopicSample, known: KnownIds, wanted: RewriteMode, contexts: Sequence[str]) -> TopicIds:
     """Decide for one topic; see the module's text.
 
     :param wanted: ``detect``, or what the spec says; then the sample gives figures only.
@@ -214,19 +197,18 @@ def decide(topic: str, sample: TopicSample, known: _Known, wanted: RewriteMode, 
     """
     context, others = _choose_context(topic, sample, known, contexts)
     parts = {part: _decide_part(topic, part, sample.parts[part], known, context) for part in _PARTS}
-    notes = [item.note for item in parts.values() if item.note]
-    carried = _BOTH[parts["key"].carries, parts["value"].carries]
-    if others and carried != "none":
-        notes.append(f"the ids are known in the contexts {', '.join([context, *others])}; set schemas.by_topic.context")
+    carried = _BOTH[parts["key"].carries, parts["value"].carries] if wanted == "detect" else wanted
+    by_spec = wanted != "detect"
     by_name = any(item.by_name for item in parts.values())
-    if wanted != "detect":
-        carried, by_name = wanted, False
-        notes = []
+    unclear = [] if by_spec else [item.unclear for item in parts.values() if item.unclear]
+    if others and carried != "none":
+        fits = ", ".join(sorted([context, *others]))
+        unclear.append(f"its ids may be those of any of the contexts {fits}: set schemas.by_topic.context")
     unread = known.why_unread(context, _most_frequent(sample))
     return TopicIds(
         topic=topic,
         parts=carried,
-        decided_by="spec" if wanted != "detect" else "name" if by_name else "sample",
+        decided_by="spec" if by_spec else "name" if by_name else "sample",
         context=context,
         sampled_records=sample.records,
         key_ids=sample.parts["key"].with_ids,
@@ -235,12 +217,23 @@ def decide(topic: str, sample: TopicSample, known: _Known, wanted: RewriteMode, 
         value_known_ids=parts["value"].known,
         unknown_ids=sorted({*parts["key"].unknown_ids, *parts["value"].unknown_ids})[:_NAMED_IDS],
         unread="; ".join(item for item in (sample.unread, unread) if item),
-        note="; ".join(notes),
+        note="" if by_spec else "; ".join(item.note for item in parts.values() if item.note),
+        by_decoding={} if by_spec else {part: item.decoded for part, item in parts.items() if item.decoded is not None},
+        unclear="; ".join(unclear),
     )
 
 
-def _choose_context(topic: str, sample: TopicSample, known: _Known, contexts: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the context in which most sampled ids are known, and the others that know as many."""
+def decided_by_decoding(item: TopicIds) -> list[str]:
+    """Name the parts of a topic that were decided without a subject, for people."""
+    return [
+        f"no subject is named {item.topic}-{part}: {found.decoded_records} of {found.tried_records} sampled {part}s "
+        f"decode with the schema of their id, so {'they carry ids' if found.carries else 'nothing is rewritten there'}"
+        for part, found in sorted(item.by_decoding.items())
+    ]
+
+
+def _choose_context(topic: str, sample: TopicSample, known: KnownIds, contexts: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the context of a topic's ids, and others for which there is as much evidence."""
     counts = {
         context: sum(
             count for part in sample.parts.values() for id_, count in part.ids.items() if known.has(context, id_)
@@ -248,15 +241,28 @@ def _choose_context(topic: str, sample: TopicSample, known: _Known, contexts: Se
         for context in contexts
     }
     most = max(counts.values(), default=0)
-    best = [context for context in contexts if counts[context] == most]
+    best = [context for context in contexts if counts[context] >= most * (1 - MAX_UNKNOWN_SHARE)]
     named = [context for context in best if any(known.has_subject(context, topic, part) for part in _PARTS)]
-    if len(named) == 1 or not best:
-        return (named or [DEFAULT_CONTEXT])[0], []
-    chosen = DEFAULT_CONTEXT if DEFAULT_CONTEXT in best else best[0]
-    return chosen, [context for context in best if context != chosen] if most else []
+    fits = named or best
+    numbers = any(part.examples or part.in_headers for part in sample.parts.values()) and _has_numbers(sample)
+    if len(fits) > 1 and most and numbers:
+        fits = [context for context in fits if _all_decode(sample, known, context)] or fits
+    chosen = DEFAULT_CONTEXT if DEFAULT_CONTEXT in fits or not fits else fits[0]
+    is_open = bool(named) if not most else numbers
+    return chosen, [context for context in fits if context != chosen] if is_open else []
 
 
-def _decide_part(topic: str, part: Part, sample: PartSample, known: _Known, context: str) -> _PartDecision:
+def _has_numbers(sample: TopicSample) -> bool:
+    return any(isinstance(id_, int) for part in sample.parts.values() for id_ in part.ids)
+
+
+def _all_decode(sample: TopicSample, known: KnownIds, context: str) -> bool:
+    """Whether the payloads of a part decode with the schemas of a context."""
+    results = [_decoded(part, known, context) for part in sample.parts.values() if part.examples]
+    return any(item.carries for item, _ in results)
+
+
+def _decide_part(topic: str, part: Part, sample: PartSample, known: KnownIds, context: str) -> _PartDecision:
     has_subject = known.has_subject(context, topic, part)
     if not sample.payloads:
         return _PartDecision(has_subject, 0, by_name=has_subject)
@@ -271,10 +277,41 @@ def _decide_part(topic: str, part: Part, sample: PartSample, known: _Known, cont
     if in_unknown > MAX_UNKNOWN_SHARE * (in_known + in_unknown):
         note = f"{in_unknown} of {in_known + in_unknown} {part}s with something like an id have an unknown one"
         return _PartDecision(False, in_known, unknown_ids, note=note)
-    if sample.long_payloads == sample.with_ids and not known.names_topic(context, topic, part, known_ids):
+    is_long = sample.long_payloads >= MIN_DECODED_SHARE * sample.with_ids
+    if is_long and not known.names_topic(context, topic, part, known_ids):
         note = f"the {part}s look like numbers of eight bytes rather than serialized records"
         return _PartDecision(False, in_known, unknown_ids, note=note)
-    return _PartDecision(True, in_known, unknown_ids)
+    if has_subject:
+        return _PartDecision(True, in_known, unknown_ids)
+    decoded, why = _decoded(sample, known, context)
+    unclear = ""
+    if not decoded.tried_records:
+        unclear = f"{in_known} {part}s have a known id, and nobody can tell whether they decode with its schema: {why}"
+    elif not decoded.carries and decoded.decoded_records > (1 - MIN_DECODED_SHARE) * decoded.tried_records:
+        unclear = f"{decoded.decoded_records} of {decoded.tried_records} {part}s decode with the schema of their id"
+    if unclear:
+        unclear += ": say whether they carry ids (schemas.by_topic.rewrite)"
+    return _PartDecision(decoded.carries, in_known, unknown_ids, decoded=decoded, unclear=unclear)
+
+
+def _decoded(sample: PartSample, known: KnownIds, context: str) -> tuple[DecodedPart, str]:
+    """Decode the kept payloads whose id a context has; return the result, and why some schema cannot be read."""
+    tried = decoded = sample.in_headers
+    ids: list[int] = []
+    why = "no payload was kept"
+    for id_, payloads in sample.examples.items():
+        if not known.has(context, id_):
+            continue
+        try:
+            good = sum(known.decodes(context, id_, payload) for payload in payloads)
+        except CannotDecode as error:
+            why = f"the schema of id {id_}: {error}"
+            continue
+        tried, decoded = tried + len(payloads), decoded + good
+        if payloads and good >= MIN_DECODED_SHARE * len(payloads):
+            ids.append(id_)
+    carries = bool(tried) and decoded >= MIN_DECODED_SHARE * tried
+    return DecodedPart(carries=carries, tried_records=tried, decoded_records=decoded, ids=sorted(ids)), why
 
 
 # -- sample -----------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Subject
 from airflow_provider_kafka_migration.schema_ids.id_map import WantedId, parse_wanted_key, wanted_prefix
 from airflow_provider_kafka_migration.schemas.apply import Applied, Place
+from airflow_provider_kafka_migration.schemas.payloads.judge import Decided
 from airflow_provider_kafka_migration.schemas.references import VersionKey
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, unread_id
 
@@ -51,6 +52,8 @@ class NewIds:
     guids: dict[str, str] = field(default_factory=dict)
     absent: set[SourceId] = field(default_factory=set)
     absent_guids: set[str] = field(default_factory=set)
+    #: (source topic, part, source id, whether payloads with it decode)
+    decided: set[Decided] = field(default_factory=set)
 
     @classmethod
     def of(cls, source: RegistrySnapshot, places: Mapping[VersionKey, Place]) -> NewIds:
@@ -132,12 +135,14 @@ def _merged(
     guids = {**new.guids, **dict(before.guids)}
     absent = absent_before | (new.absent - ids.keys())
     absent_guids = set(before.absent_guids) | (new.absent_guids - guids.keys())
+    decided_before = {item[:3] for item in before.decided}
     after = before.model_copy(
         update={
             "ids": sorted((context, source, target) for (context, source), target in ids.items()),
             "guids": sorted(guids.items()),
             "absent": sorted(absent),
             "absent_guids": sorted(absent_guids),
+            "decided": sorted([*before.decided, *(item for item in new.decided if item[:3] not in decided_before)]),
         }
     )
     return after, conflicts

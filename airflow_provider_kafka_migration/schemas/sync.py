@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Subject
-from airflow_provider_kafka_migration.schema_ids.id_map import WantedId
+from airflow_provider_kafka_migration.schema_ids.id_map import UndecidedId, WantedId
 from airflow_provider_kafka_migration.schemas.apply import Applied, Apply
 from airflow_provider_kafka_migration.schemas.id_map_document import (
     Held,
@@ -51,6 +51,8 @@ from airflow_provider_kafka_migration.schemas.levels import copy_levels
 from airflow_provider_kafka_migration.schemas.modes import PHASE, TemporarySettings, former_modes, restore_source
 from airflow_provider_kafka_migration.schemas.open import RegistryPair, open_pair
 from airflow_provider_kafka_migration.schemas.parallel import ENDS_RUN
+from airflow_provider_kafka_migration.schemas.payloads.judge import Decided, decide_ids, undecided_ids
+from airflow_provider_kafka_migration.schemas.payloads.known_ids import KnownIds
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
     ids_to_ask,
@@ -124,6 +126,7 @@ class _Pass:
         self._asked: set[WantedId] = set()
         #: why ids that copiers ask for cannot be answered, as far as reading the source has shown
         self._why_held: dict[WantedId, MigrationError] = {}
+        self._undecided: list[SchemaFailure] = []
 
     def run(self) -> SchemasResult:
         """Run it."""
@@ -143,6 +146,7 @@ class _Pass:
         document = self._record.schema_id_map()
         wanted = wanted_ids(self._record)
         asked = self._asked = unanswered(wanted, document)
+        undecided = undecided_ids(self._record, document)
         light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
         source = self._read_source(light)
         add_copied_for_records(
@@ -155,14 +159,16 @@ class _Pass:
             light=light,
         )
         new = self._answer(asked, source)
+        if undecided:
+            new.decided, self._undecided = self._decide(undecided, source)
         digest = _digest(source)
         settled = self._pair.settled
-        if light and not asked and settled is not None and settled[0] == digest:
+        if light and not (asked or undecided) and settled is not None and settled[0] == digest:
             self._pair.passes += 1
             return settled[1]
         target = self._read_target(source)
         plan = plan_schemas(self._record.migration_id, source, target, self._plan_settings(document))
-        result = self._carry_out(plan, source, target, new, for_records=bool(asked))
+        result = self._carry_out(plan, source, target, new, for_records=bool(asked or undecided))
         self._pair.passes += 1
         done = not (result.failed or result.conflicts or result.unread)
         self._pair.settled = (digest, result) if done else None
@@ -232,6 +238,17 @@ class _Pass:
             everything = self._read_all()
             self._add(source, everything, outside, wanted_guids, new)
         return new
+
+    def _decide(
+        self, undecided: list[UndecidedId], source: RegistrySnapshot
+    ) -> tuple[set[Decided], list[SchemaFailure]]:
+        """Decode the records in which copiers have found ids of parts that no subject is named after."""
+        known = KnownIds(source)
+        unknown = {(item.context, item.id) for item in undecided if not known.is_shown(item.context, item.id)}
+        answers = RegistrySnapshot()
+        self._ask(answers, unknown)
+        known.add(answers)
+        return decide_ids(self._context.source.wire, known, undecided, self._record.where(PHASE, cluster="source"))
 
     def _confirm(self, source: RegistrySnapshot, missing: set[tuple[str, int]]) -> None:
         """Ask again for absent ids: a node that is behind lacks the newest, and an absent id is absent for good."""
@@ -366,12 +383,13 @@ class _Pass:
     def _write(self, plan: SchemaPlan, source: RegistrySnapshot, applied: Applied, new: NewIds) -> SchemasResult:
         """Write the map of ids, then the plan and the result, then the journal."""
         found = NewIds.of(source, applied.places)
-        found.absent, found.absent_guids = new.absent, new.absent_guids
+        found.absent, found.absent_guids, found.decided = new.absent, new.absent_guids, new.decided
         document, conflicts, grown = update_id_map(self._record, plan.id_mode, found)
         for (context, id_), error in conflicts:
             subject = Subject(context, f"schema id {id_}").qualified
             applied.fail(subject, 0, error)
         held = Held(self._record, source, plan, applied, self._why_held).failures(unanswered(self._asked, document))
+        held += self._undecided
         digest = plan.digest()
         result = SchemasResult(
             migration_id=self._record.migration_id,
@@ -580,7 +598,7 @@ class SchemaFollower(BackgroundPasses[ExitStack]):
         self._poll_seconds = poll_seconds
         self._pair: RegistryPair | None = None
         #: ids that copiers had asked for when the last pass began
-        self._answered: set[WantedId] = set()
+        self._answered: set[WantedId | UndecidedId] = set()
         self._reported: set[str] = set()
 
     def once(self, memory: dict[str, Any]) -> None:
@@ -595,7 +613,7 @@ class SchemaFollower(BackgroundPasses[ExitStack]):
         self._reported = {entry.step_key or "" for entry in journal.steps(steps.SCHEMAS_FAILED)}
         pair: RegistryPair | None = None
         try:
-            asked = len(wanted_ids(self._context.record))
+            asked = len(wanted_ids(self._context.record)) + len(undecided_ids(self._context.record, None))
             is_due = time.time() - float(memory.get("schemas_at", 0.0)) >= self._interval
             if not is_due and asked == memory.get("schema_ids_asked", 0):
                 return
@@ -623,13 +641,17 @@ class SchemaFollower(BackgroundPasses[ExitStack]):
         if self._pair is None:
             self._pair = self._open_registries(self._context)
             own.callback(self._pair.close)
-        self._answered = wanted_ids(self._context.record)
+        self._answered = self._asked_for()
         self._context.journal.refresh()
         if _is_left_to_cutover(self._context.record):
             return
         # A pass that the end of the copy has interrupted has put back what it had changed; no other one follows.
         with suppress(Interrupted):
             synchronize(self._context, self._pair, reason="tail", progress=self._progress)
+
+    def _asked_for(self) -> set[WantedId | UndecidedId]:
+        record = self._context.record
+        return {*wanted_ids(record), *undecided_ids(record, None)}
 
     def _progress(self, line: Progress) -> None:
         """Report, and end a pass that the copy has ended before: it puts back what it has changed."""
@@ -649,7 +671,7 @@ class SchemaFollower(BackgroundPasses[ExitStack]):
                 return True
             waited += self._poll_seconds
             try:
-                if wanted_ids(self._context.record) - self._answered:
+                if self._asked_for() - self._answered:
                     return False
             except MigrationError as error:
                 log.warning("Ids that copiers ask for could not be listed: %s", error)

@@ -104,13 +104,16 @@ def facts(records: DataFrame, *, with_timestamp: bool) -> DataFrame:
 
 # -- schema ids -------------------------------------------------------------------------------------------------------
 
+_PAIRS = "source_id bigint, target_id bigint"
+
 
 def with_target_ids(
     spark: SparkSession, records: DataFrame, settings: TopicIdSettings, document: SchemaIdMap
 ) -> DataFrame:
     """Return the source's records as they have to be on the target: schema ids replaced by those of the id map.
 
-    An id that the map lacks, or that the source registry does not have, stays.
+    An id that the map lacks, or that the source registry does not have, stays. So does one in front of a payload of a
+    part that no subject is named after, unless such payloads were found to decode.
     """
     id_map = IdMap(document)
     # As a set: an id that is there twice must not double records.
@@ -129,13 +132,26 @@ def with_target_ids(
         for target in [id_map.find("", "guid", source)]
         if target is not ABSENT
     ]
-    ids = _frame(spark, pairs, "source_id bigint, target_id bigint")
+    ids = _frame(spark, pairs, _PAIRS)
     with_zero = any(source == 0 for source, _ in pairs)
     for part in ("key", "value"):
         if settings.parts in (part, "both"):
-            records = _payload_ids(records, ids, part, with_zero=with_zero)
+            allowed = _decoded_ids(settings, document, part)
+            mine = ids if allowed is None else _frame(spark, [row for row in pairs if row[0] in allowed], _PAIRS)
+            records = _payload_ids(records, mine, part, with_zero=with_zero)
     names = [f"__{part}_schema_id" for part in ("key", "value") if settings.parts in (part, "both")]
     return _header_ids(spark, records, names, pairs, guids)
+
+
+def _decoded_ids(settings: TopicIdSettings, document: SchemaIdMap, part: str) -> set[int] | None:
+    """Return the ids that payloads of a part may have that no subject is named after; None: any id."""
+    seen = {name: ids for name, ids in settings.decoded.items() if name == part}
+    if not seen:
+        return None
+    later = (
+        id_ for topic, name, id_, carries in document.decided if (topic, name, carries) == (settings.topic, part, True)
+    )
+    return {*later, *seen[part]}  # type: ignore[index]
 
 
 def _payload_ids(records: DataFrame, ids: DataFrame, part: str, *, with_zero: bool) -> DataFrame:

@@ -111,7 +111,7 @@ def test_ids_that_copiers_wait_for_are_news_at_each_look(looks: Looks) -> None:
     looks.world.change_spec(schemas=registries)
     looks.news._migration.spec = looks.world.spec
     looks.after(0)
-    looks.world.journal_store.put(wanted_key(looks.world.spec.migration_id, "", 7), b"")
+    looks.world.journal_store.put(wanted_key(looks.world.spec.migration_id, ".", 7), b"")
     assert looks.after(1) == "copiers ask for 1 schema ids"
 
 

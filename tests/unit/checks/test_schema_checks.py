@@ -12,6 +12,7 @@ from phase_support import make_context, make_plan
 from airflow_provider_kafka_migration.checks import schemas as checks
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan, SchemaPlanSummary, Severity
 from airflow_provider_kafka_migration.documents.schemas import (
+    DecodedPart,
     PlannedSubject,
     PlannedVersion,
     SchemaConflict,
@@ -356,6 +357,38 @@ def test_a_topic_without_records_is_a_warning_if_ids_are_translated(
     assert codes(found) == expected
     assert [item.details["topics"] for item in found] == [["empty"]] * len(expected)
     assert all("schemas.by_topic" in item.fix for item in found)
+
+
+UNCLEAR = TopicIds(topic="eu", parts="value", unclear="its ids may be those of any of the contexts ., .eu")
+DECODED = TopicIds(
+    topic="clicks",
+    parts="value",
+    by_decoding={
+        "key": DecodedPart(carries=False, tried_records=200),
+        "value": DecodedPart(carries=True, tried_records=200, decoded_records=199, ids=[12]),
+    },
+)
+
+
+def test_what_nothing_decides_stops_a_migration_that_translates(make: Callable[..., PhaseContext]) -> None:
+    found = planned(make(schema_plan(id_mode="translate", topics=[UNCLEAR])))
+    assert [(item.code, item.details["topics"]) for item in found] == [("B107", {"eu": UNCLEAR.unclear})]
+
+
+def test_parts_that_were_decided_without_a_subject_are_named(make: Callable[..., PhaseContext]) -> None:
+    (found,) = planned(make(schema_plan(id_mode="translate", topics=[DECODED])))
+    assert found.code == "W120"
+    assert found.details["parts"] == [
+        "no subject is named clicks-key: 0 of 200 sampled keys decode with the schema of their id, so nothing is "
+        "rewritten there",
+        "no subject is named clicks-value: 199 of 200 sampled values decode with the schema of their id, so they carry "
+        "ids",
+    ]
+
+
+@pytest.mark.parametrize("id_mode", ["keep", "topic"])
+def test_records_that_are_not_rewritten_need_no_decision(make: Callable[..., PhaseContext], id_mode: str) -> None:
+    assert planned(make(schema_plan(id_mode=id_mode, topics=[UNCLEAR, DECODED]))) == []
 
 
 def test_auto_that_became_translate_does_not_fit_a_split_seed(make: Callable[..., PhaseContext]) -> None:

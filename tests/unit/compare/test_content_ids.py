@@ -46,8 +46,9 @@ from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch, RawB
 from airflow_provider_kafka_migration.kafka.batches.records import Headers
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+from airflow_provider_kafka_migration.schema_ids.id_map import IdMap
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter
-from airflow_provider_kafka_migration.schema_ids.wire_format import ids_in_record
+from airflow_provider_kafka_migration.schema_ids.wire_format import Part, ids_in_record
 
 MAP = shifting_map(range(1, 10), absent=[77], guids=range(1, 5))
 
@@ -63,6 +64,37 @@ def check(source: MemoryLog, target: MemoryLog, ids: RecordIds, rules: TopicRule
 def values(shift: int = 0, per_batch: int = 10, codec: int = 3) -> MemoryLog:
     """Thirty records with the ids 1, 2 and 3 in turn."""
     return log_with(lambda offset: at(offset, prefixed(offset % 3 + 1 + shift, b"v%d" % offset)), 30, per_batch, codec)
+
+
+# -- parts that no subject is named after ----------------------------------------------------------------------------
+
+DECODED = TopicIdSettings(parts="value", topic="t", decoded={"value": [1, 2]})
+
+
+def deciding(*rows: tuple[str, Part, int, bool]) -> RecordIds:
+    assert MAP.document is not None
+    return RecordIds(DECODED, IdMap(MAP.document.model_copy(update={"decided": list(rows)})))
+
+
+def partly() -> MemoryLog:
+    """What does not decode, here the id 3, is on the target as it is on the source."""
+    shift = (SHIFT, SHIFT, 0)
+    return log_with(lambda offset: at(offset, prefixed(offset % 3 + 1 + shift[offset % 3], b"v%d" % offset)), 30, 10, 3)
+
+
+def test_bytes_that_were_found_not_to_decode_must_not_be_rewritten() -> None:
+    ids = deciding(("t", "value", 3, False), ("other", "value", 3, True))
+    content = check(values(), partly(), ids)
+    assert content.is_proven
+    assert {use[2] for use in uses(content)} == {1, 2}
+    wrong = check(values(), values(SHIFT), ids)
+    assert (wrong.difference_count, wrong.is_proven) == (10, False)
+
+
+def test_a_rewriting_that_nobody_has_decided_is_found() -> None:
+    assert check(values(), values(SHIFT), deciding(("t", "value", 3, True))).is_proven
+    assert check(values(), values(SHIFT), deciding()).difference_count == 10
+    assert check(values(), partly(), deciding()).difference_count == 10
 
 
 # -- equal under the map ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInval
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier, message
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationFreezeOperator
 from airflow_provider_kafka_migration.provider.params import params_from_spec
+from airflow_provider_kafka_migration.provider.progress import TROUBLE
 from airflow_provider_kafka_migration.spec import parse_spec
 
 SENT: list[dict[str, str]] = []
@@ -213,3 +214,10 @@ def test_of_a_task_that_is_retried_without_an_end_few_attempts_are_told(
             told.append(attempt)
         SENT.clear()
     assert told == [1, 5, 20, 100, 200]
+
+
+def test_an_old_run_is_no_trouble_with_partitions() -> None:
+    text = message("orders", "trouble", {TROUBLE: "RUN_IS_OLD: this DAG run began long ago"}, "tail")
+    assert text == (
+        "Kafka migration orders: its DAG run may be deleted while it runs. RUN_IS_OLD: this DAG run began long ago"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
+from collections.abc import Sequence
 
 import pytest
 from batch_strategies import CODECS, TIMES, batch_of, plain, view
@@ -26,7 +27,7 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
 from airflow_provider_kafka_migration.kafka.batches.records import encode_varint
 from airflow_provider_kafka_migration.schema_ids.id_map import IdMap, SchemaIdValue
 from airflow_provider_kafka_migration.schema_ids.rewrite import IdRewriter, Parts
-from airflow_provider_kafka_migration.schema_ids.wire_format import Kind, encode_id, ids_in_record
+from airflow_provider_kafka_migration.schema_ids.wire_format import Kind, Part, encode_id, ids_in_record
 
 GUIDS = [str(uuid.UUID(int=number)) for number in (1, 2, 2**127)]
 #: 1 .. 299 are known, and 5 stays as it is; 300 and above are absent.
@@ -170,6 +171,66 @@ def test_id_0_of_a_registry_that_has_it() -> None:
     ids = IdMap(DOCUMENT.model_copy(update={"ids": [(".", 0, 40), (".", 7, 47)]}))
     rewritten = rewriter("value", ids).rewrite(batch_of([plain(0, long_prefixed(7))]))
     assert read(rewritten)[0].value == prefixed(40, b"\0\0\0\x07rest")
+
+
+# -- parts that no subject is named after ---------------------------------------------------------------------------
+
+TWO = DOCUMENT.model_copy(update={"ids": [(".", 1, 11), (".", 2, 12), (".", 3, 13)], "absent": [(".", 9)]})
+
+
+class Asking(AskedIds):
+    """Notes, too, which ids of parts are to be decided."""
+
+    def want_decided(self, context: str, part: Part, id_: int, where: Where) -> None:
+        self.decisions = [*getattr(self, "decisions", []), (context, part, id_, where.topic, where.offset)]
+
+
+def decided(*rows: tuple[str, Part, int, bool]) -> Asking:
+    return Asking(TWO.model_copy(update={"decided": list(rows)}))
+
+
+def record(key: bytes | None, value: bytes | None = None, headers: Sequence[tuple[bytes, bytes | None]] = ()) -> Record:
+    return Record(5, 0, key, value, list(headers))
+
+
+def test_an_id_that_was_not_seen_to_decode_is_asked_for_and_not_rewritten() -> None:
+    ids = decided()
+    batch = batch_of([record(prefixed(1), prefixed(2)), record(prefixed(2), prefixed(2))._replace(offset=6)])
+    with pytest.raises(SchemaIdUnknown, match="no subject is named after the keys") as error:
+        rewriter("both", ids, decoded={"key": [1]}).rewrite(batch)
+    assert (ids.asked, ids.decisions) == ([], [(".", "key", 2, "t", 6)])
+    assert error.value.details["part"] == "key"
+
+
+@pytest.mark.parametrize(("carries", "key"), [(True, prefixed(12)), (False, prefixed(2))])
+def test_the_answer_decides_for_this_part_of_this_topic(carries: bool, key: bytes) -> None:
+    ids = decided(("t", "key", 2, carries), ("another", "key", 2, not carries))
+    (found,) = read(rewriter("both", ids, decoded={"key": []}).rewrite(batch_of([record(prefixed(2), prefixed(2))])))
+    assert (found.key, found.value) == (key, prefixed(12))
+
+
+def test_an_id_that_does_not_decode_stops_a_strict_partition() -> None:
+    ids = decided(("t", "key", 2, False))
+    with pytest.raises(SchemaIdUnresolved, match="its key does not decode with the schema id 2"):
+        rewriter("both", ids, decoded={"key": []}, strict=True).rewrite(batch_of([record(prefixed(2))]))
+
+
+def test_an_id_in_a_header_needs_no_evidence() -> None:
+    batch = batch_of([record(b"k", headers=[(b"__key_schema_id", prefixed(2, b""))])])
+    (found,) = read(rewriter("key", decided(), decoded={"key": []}).rewrite(batch))
+    assert found.headers == [(b"__key_schema_id", prefixed(12, b""))]
+
+
+def test_the_schema_is_asked_for_before_anybody_decodes_with_it() -> None:
+    ids = decided()
+    with pytest.raises(SchemaIdUnknown):
+        rewriter("key", ids, decoded={"key": []}).rewrite(batch_of([record(prefixed(4))]))
+    assert ids.asked == [(".", "id32", 4, 5)]
+
+
+def test_an_id_that_the_source_does_not_have_is_no_question_of_decoding() -> None:
+    batch = batch_of([record(prefixed(9))])
+    assert rewriter("key", decided(), decoded={"key": []}).rewrite(batch) is batch
 
 
 # -- what stays as it is ----------------------------------------------------------------------------------------------

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from sampled_logs import Logs, framed
 from schema_snapshots import avro, registered, snapshot
 
 from airflow_provider_kafka_migration.documents.schemas import TopicIds
 from airflow_provider_kafka_migration.errors import RegistryRefused, Transient
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
-from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.kafka.wire import TopicMetadata
 from airflow_provider_kafka_migration.registry.model import Schema
 from airflow_provider_kafka_migration.schemas import detect
 from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids, sample_topics
@@ -20,52 +19,6 @@ from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot
 from airflow_provider_kafka_migration.spec import SchemasSection
 
 A, B = avro("A", "x"), avro("B", "x")
-Content = tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
-
-
-def framed(id_: int, payload: bytes = b"some payload") -> bytes:
-    return b"\0" + id_.to_bytes(4, "big") + payload
-
-
-class Logs:
-    """A cluster of logs: one batch per record, so that a place in the middle begins with the right record."""
-
-    def __init__(self, **topics: Sequence[Content]) -> None:
-        self.logs: dict[tuple[str, int], list[bytes]] = {}
-        self.fetches: list[list[FetchRange]] = []
-        self.broken: dict[str, str] = {}
-        self.aborted: list[tuple[int, int]] = []
-        for name, contents in topics.items():
-            self.put(name, 0, contents)
-
-    def put(self, topic: str, partition: int, contents: Sequence[Content], **options: Any) -> None:
-        self.logs[topic, partition] = [
-            encode_batch([Record(offset, 1000, item[0], item[1], list(item[2]) if len(item) > 2 else [])], **options)
-            for offset, item in enumerate(contents)
-        ]
-
-    def metadata(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
-        found = {}
-        for name in topics:
-            if name in self.broken:
-                raise Transient(self.broken[name])
-            found[name] = TopicMetadata(name, "", 0, {key[1]: 1 for key in self.logs if key[0] == name}, {}, False)
-        return found
-
-    def list_offsets(self, keys: Iterable[tuple[str, int]], which: str) -> dict[tuple[str, int], int]:
-        return {key: 0 if which == "earliest" else len(self.logs[key]) for key in keys}
-
-    def fetch_once(self, ranges: Sequence[FetchRange], *, isolation: int) -> list[FetchedPartition]:
-        self.fetches.append(list(ranges))
-        assert len({(item.topic, item.partition) for item in ranges}) == len(ranges)
-        found = []
-        for number, item in enumerate(ranges):
-            batches = self.logs[item.topic, item.partition][item.offset :]
-            data = b"".join(batches)[: item.max_bytes]
-            if number == 0 and len(data) < len(batches[0]):
-                data = batches[0]
-            found.append(FetchedPartition(item.topic, item.partition, 0, 0, 0, 0, self.aborted, memoryview(data)))
-        return found
 
 
 class Ids:
@@ -193,10 +146,71 @@ def test_an_id_of_several_contexts_is_told_apart_by_the_subject_or_noted() -> No
     source = snapshot(registered(":.p:a-value", 1, 7, A), registered("b-value", 1, 7, A), contexts=[".", ".p"])
     items = found(Logs(a=[(None, framed(7))], c=[(None, framed(7))]), source)
     assert (items["a"].context, items["a"].note) == (".p", "")
-    assert items["c"].context == "."
-    assert "., .p" in items["c"].note
+    assert "any of the contexts ., .p" in items["c"].unclear
     given = found(Logs(c=[(None, framed(7))]), source, by_topic=[{"topics": ["c"], "context": ".p"}])
-    assert (given["c"].context, given["c"].note) == (".p", "")
+    assert (given["c"].context, given["c"].unclear) == (".p", "")
+
+
+def test_an_id_of_several_contexts_is_told_apart_by_what_decodes() -> None:
+    """Small ids exist in every context; only one of these schemas is that of the records."""
+    other = avro("B", "x", "y")
+    source = snapshot(registered("b-value", 1, 7, A), registered(":.p:a-value", 1, 7, other), contexts=[".", ".p"])
+    items = found(Logs(a1=[(None, framed(7))] * 9, a2=[(None, framed(7, b"\2\4"))] * 9), source)
+    assert [(item.parts, item.context, item.unclear) for item in items.values()] == [
+        ("value", ".", ""),
+        ("value", ".p", ""),
+    ]
+
+
+def test_a_name_without_records_that_two_contexts_have_is_unclear() -> None:
+    source = snapshot(registered(":.p:a-value", 1, 7, A), registered("a-value", 1, 7, B), contexts=[".", ".p"])
+    assert "any of the contexts ., .p" in found(Logs(a=[]), source)["a"].unclear
+
+
+def test_guids_need_no_context() -> None:
+    guid = "3c56e55a-9e5b-105e-df40-078ac6b3fb16"
+    item = registered("x-value", 1, 7, A)
+    source = snapshot(type(item)("x-value", 1, 7, item.schema, guid=guid), contexts=[".", ".p"])
+    header = [(b"__value_schema_id", b"\1" + bytes.fromhex(guid.replace("-", "")))]
+    decided = found(Logs(orders=[(b"k", b"payload", header)] * 3), source)["orders"]
+    assert (decided.parts, decided.unclear) == ("value", "")
+
+
+SECONDS = 1_764_000_000  # in 2025; its first bytes, behind four zeros, look like the id 105
+MANY_IDS = snapshot(*(registered(f"other{number}-value", 1, number, A) for number in range(1, 400)))
+
+
+def test_one_key_of_another_length_does_not_make_ids_of_numbers() -> None:
+    keys = [(SECONDS + number).to_bytes(8, "big") for number in range(199)]
+    item = found(Logs(clicks=[(key, framed(12)) for key in [*keys, framed(9, b"abcd1")]]), MANY_IDS)["clicks"]
+    assert (item.parts, item.key_known_ids) == ("value", 200)
+    assert "numbers of eight bytes" in item.note
+
+
+def test_binary_keys_that_begin_like_an_id_are_no_ids() -> None:
+    """An int64 and an int32, as any application may write them: they do not decode."""
+    keys = [(SECONDS + number).to_bytes(8, "big") + number.to_bytes(4, "big") for number in range(200)]
+    item = found(Logs(clicks=[(key, framed(12)) for key in keys]), MANY_IDS)["clicks"]
+    assert (item.parts, item.key_known_ids, item.unclear) == ("value", 200, "")
+    assert not item.by_decoding["key"].carries
+    assert (item.by_decoding["value"].carries, item.by_decoding["value"].ids) == (True, [12])
+
+
+def test_a_part_with_a_subject_is_not_decided_by_its_payloads() -> None:
+    item = found(Logs(orders=[(b"k", framed(7, b"not a record"))]), REGISTRY)["orders"]
+    assert (item.parts, item.by_decoding) == ("value", {})
+
+
+def test_payloads_of_which_some_decode_are_unclear() -> None:
+    item = found(Logs(a=[(None, framed(7))] * 5 + [(None, framed(7, b"no record"))] * 5), REGISTRY)["a"]
+    assert (item.parts, item.unclear[:40]) == ("none", "5 of 10 values decode with the schema of")
+
+
+def test_a_schema_that_nobody_can_read_is_unclear() -> None:
+    source = snapshot(registered("x", 1, 7, A, refs=[("B", "gone", 1)]))
+    item = found(Logs(a=[(None, framed(7))]), source)["a"]
+    assert item.parts == "none"
+    assert "version 1 of gone, to which it refers, is not known" in item.unclear
 
 
 def test_the_spec_decides_and_the_sample_gives_figures() -> None:

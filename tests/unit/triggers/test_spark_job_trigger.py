@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationSparkCheckOperator,
     KafkaMigrationTailOperator,
 )
+from airflow_provider_kafka_migration.provider.progress import TROUBLE
 from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.triggers import spark_job
 from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
@@ -287,6 +289,19 @@ def test_a_deferrable_task_gives_its_slot_away_and_wakes_up(
     pointers = task.resume(context(), fire(waiting), **arguments)
     assert pointers["summary"] == "done"
     assert task.core.calls == ["start", "follow", "follow", "follow", "end"]
+
+
+@pytest.mark.parametrize(("days", "told"), [(6, 0), (8, 1)])
+def test_people_are_told_once_that_housekeeping_may_delete_an_old_run(
+    task: Any, heard: list[Any], days: int, told: int
+) -> None:
+    given = context()
+    given["dag_run"] = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=days))
+    _, arguments = waits(lambda: task.execute(given))
+    waits(lambda: task.resume(given, {"status": "wake", "state": "running"}, **arguments))
+    old = [item[TROUBLE] for item in heard if item[TROUBLE].startswith("RUN_IS_OLD")]
+    assert len(old) == told
+    assert all("--exclude-dag-ids d)" in text for text in old)
 
 
 def test_clusters_that_are_away_do_not_end_the_wait(task: Any) -> None:

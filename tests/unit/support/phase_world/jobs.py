@@ -130,7 +130,9 @@ class SimCopiers:
             return None
         ids = LiveIdMap(self._store, MIGRATION, settings.id_map_key)
         where = Where(topic=item.topic, partition=item.partition)
-        return IdRewriter(topic.parts, ids, context=topic.context, strict=settings.strict, where=where)
+        return IdRewriter(
+            topic.parts, ids, context=topic.context, decoded=topic.decoded, strict=settings.strict, where=where
+        )
 
     def _copy_one(self, item: CopyPartition, source: Log, end: int, rewriter: IdRewriter | None) -> None:
         target = self._target.log(item.target_topic, item.partition)

@@ -1,0 +1,1 @@
+"""What the bytes of keys and values show about schema ids."""
