@@ -284,10 +284,12 @@ def lab_airflow(
     clusters: Mapping[str, KafkaCluster],
     s3_server: S3Server,
     env: Mapping[str, str] | None = None,
+    kind: type[ReplaceableAirflow] = ReplaceableAirflow,
 ) -> ReplaceableAirflow:
     """An Airflow, not started, with connections to everything.
 
     :param clusters: by the ids of their connections.
+    :param kind: how it runs.
     """
     s3 = s3_server.config()
     connections = {
@@ -316,7 +318,7 @@ def lab_airflow(
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "notifiers"), os.environ.get("PYTHONPATH", "")]),
         **(env or {}),
     }
-    return ReplaceableAirflow(folder / "airflow", dags, connections, settings)
+    return kind(folder / "airflow", dags, connections, settings)
 
 
 def may_be_cleared(task_id: str, states: Mapping[str, str | None]) -> bool:
