@@ -126,6 +126,10 @@ bench-idle: env java ## What 1,000 partitions that bring nothing cost eight busy
 bench-metrics: env ## What metrics cost a copier, per append and per sample
 	$(BIN)/python -m benchmarks.metrics
 
+.PHONY: bench-schemas
+bench-schemas: env ## A copy of 3,000 subjects between registries, and a plain script that does the same requests
+	$(BIN)/python -m benchmarks.schemas
+
 .PHONY: bench-lanes
 bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated metadata: seconds and peak memory
 	$(BIN)/python -m benchmarks.lanes

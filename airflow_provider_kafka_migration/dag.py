@@ -121,8 +121,9 @@ START_WAY_BACK_DOC = """\
 Starts the DAG `kafka_migration_way_back` for this migration, once: the old cluster then receives what clients write to
 the new one, until someone says keep or back.
 
-**Red?** That DAG is not there, or is paused: deploy `dags/kafka_migration_way_back.py` and unpause it, then clear this
-task, before the new cluster's retention deletes what clients have written. The migration itself does not depend on it.
+**Red?** That DAG is not there, or is paused: deploy its file (`kafka-migration dags DIR --only
+kafka_migration_way_back`) and unpause it, then clear this task, before the new cluster's retention deletes what clients
+have written. The migration itself does not depend on it.
 """
 
 #: What no clearing helps against: a person has to decide.

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from airflow_provider_kafka_migration.freeze import open_freeze
-from airflow_provider_kafka_migration.jobs import tail_health
-from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
-from airflow_provider_kafka_migration.lanes.figures import PartitionStanding
-from airflow_provider_kafka_migration.metrics.snapshot import Snapshot, TopicPartition, lag_seconds
-from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.partition_names import partition_name
-from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State, position
+
+# What reads a journal is imported where it is needed: DAG files use the names of this module, too.
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
+    from airflow_provider_kafka_migration.lanes.figures import PartitionStanding
+    from airflow_provider_kafka_migration.metrics.snapshot import TopicPartition
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.record.context import PhaseContext
+    from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 #: What can be watched.
 Watched = Literal["freeze", "lag"]
@@ -104,6 +104,8 @@ class FreezeDeadlineWatch(_JournalWatch):
     """Producers are frozen from the request to stop them until READY_FOR_CLIENT_SWITCH, the lift, or the rollback."""
 
     def _find(self, context: PhaseContext) -> Finding:
+        from airflow_provider_kafka_migration.freeze import open_freeze
+
         found = open_freeze.read(context)
         if found is None:
             return Finding(Standing.OVER, f"no freeze is open; the state is {context.journal.tip_state}")
@@ -122,11 +124,17 @@ class LagDeadlineWatch(_JournalWatch):
     """
 
     def __init__(self, migration: Migration, limit: LagLimit, *, health: HealthWatch | None = None) -> None:
+        from airflow_provider_kafka_migration.jobs.tail_health import HealthWatch
+
         super().__init__(migration)
         self._limit = limit
         self._health = health or HealthWatch()
 
     def _find(self, context: PhaseContext) -> Finding:
+        from airflow_provider_kafka_migration.jobs import tail_health
+        from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
+        from airflow_provider_kafka_migration.record.partition_names import partition_name
+
         record = context.record
         if no_copy := _why_none_follows(record):
             return Finding(Standing.OVER, no_copy)
@@ -144,6 +152,9 @@ class LagDeadlineWatch(_JournalWatch):
         return self._compare(standings, int(record.now().timestamp() * 1000))
 
     def _compare(self, standings: Mapping[TopicPartition, PartitionStanding], now_ms: int) -> Finding:
+        from airflow_provider_kafka_migration.metrics.snapshot import lag_seconds
+        from airflow_provider_kafka_migration.record.partition_names import partition_name
+
         unknown = ""
         for key, standing in sorted(standings.items()):
             seconds = lag_seconds(standing, now_ms)
@@ -191,6 +202,8 @@ def open_watch(watched: Watched, spec: MigrationSpec, resolver: Resolver, limit:
 
     :param limit: used for ``lag``.
     """
+    from airflow_provider_kafka_migration.migration import Migration
+
     migration = Migration.open(spec, "deadline-watch", resolver, actor=f"{watched} deadline")
     return FreezeDeadlineWatch(migration) if watched == "freeze" else LagDeadlineWatch(migration, limit)
 

@@ -404,6 +404,10 @@ class SparkConnectorMissing(Terminal):
     """Spark has no Kafka source, so that it can read no topic."""
 
 
+class SparkReaderUnfit(Terminal):
+    """Spark's Kafka source cannot read a cluster: Java's client has no way to it, or refuses its settings."""
+
+
 def error_from_dict(data: dict[str, Any]) -> MigrationError:
     """Return the error that :meth:`MigrationError.as_dict` describes; for an unknown code, Terminal or Transient."""
     kinds = {kind.code: kind for kind in _all_kinds(MigrationError)}
@@ -539,7 +543,7 @@ class SchemaSettingsNotRestored(Transient):
 
 
 class SchemaConflicts(Terminal):
-    """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: fail``)."""
+    """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: stop``)."""
 
 
 class SchemaReferenceMissing(Terminal):

@@ -56,6 +56,7 @@ from airflow_provider_kafka_migration.mirrors.failures import is_repeated
 from airflow_provider_kafka_migration.phase_table import CUTOVER, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record import keys, rolling_back, steps
+from airflow_provider_kafka_migration.record.announcements import Announcements
 from airflow_provider_kafka_migration.record.context import (
     Cluster,
     CopyRunner,
@@ -80,6 +81,10 @@ _NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, PhaseOver, WaitsForOpe
 
 
 def _ignore(_progress: Progress) -> None:
+    return None
+
+
+def _tell_nobody(_text: str) -> None:
     return None
 
 
@@ -128,6 +133,7 @@ class Migration:
 
     :param owner: holder of the migration: the same for all tasks of a DAG run, and for repeated CLI calls of a user.
     :param takeover: take the migration over from another owner; "once": only if this owner has never held it.
+    :param announcements: tells people about freezes.
     """
 
     #: How steps of the cutover wait between tries inside a freeze, and the clock.
@@ -144,6 +150,7 @@ class Migration:
         runner: CopyRunner | None = None,
         verifier: CopyRunner | None = None,
         progress: Callable[[Progress], None] | None = None,
+        announcements: Announcements | None = None,
     ) -> None:
         self.spec = spec
         #: the phases of this kind of spec, by id
@@ -154,6 +161,7 @@ class Migration:
         self._runner = runner
         self._verifier = verifier
         self._progress = progress or _ignore
+        self._announcements = announcements
         self._journal: Journal | None = None
         #: The spec is guarded and the claim is published.
         self._is_guarded = False
@@ -198,6 +206,8 @@ class Migration:
                 if journal is not None:
                     journal.close()
         finally:
+            if self._announcements is not None:
+                self._announcements.wait()
             for name in ("source", "target"):
                 cluster = self.__dict__.pop(name, None)
                 if cluster is not None:
@@ -261,6 +271,7 @@ class Migration:
             runner=self._runner,
             progress=self._progress,
             now=self._now,
+            announce=self._announcements or _tell_nobody,
         )
         if self._verifier is not None:
             context.verifier = SubmittedVerifier(context.record, context.source, self._verifier)
@@ -319,6 +330,7 @@ class Migration:
             runner=self._runner,
             progress=self._progress,
             now=self._now,
+            announce=self._announcements or _tell_nobody,
         )
 
     def _known(

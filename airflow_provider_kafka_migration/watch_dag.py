@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, get_parsing_context
-from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
-from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.definitions.deadline import DeadlineReference
 
 from airflow_provider_kafka_migration.dag import migrations_in
 from airflow_provider_kafka_migration.dag_parts import kinds
@@ -19,15 +18,19 @@ from airflow_provider_kafka_migration.dag_parts.files import spec_files
 from airflow_provider_kafka_migration.deadline_watch import LagLimit, Watched
 from airflow_provider_kafka_migration.mirror_dag import mirrors_in
 from airflow_provider_kafka_migration.notifications.deadline import TASK_ID, notify_missed
+from airflow_provider_kafka_migration.provider.compat import async_callback, deadline_alert
 from airflow_provider_kafka_migration.provider.task import plain_spec
 from airflow_provider_kafka_migration.sensors.deadline import KafkaMigrationDeadlineSensor
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.triggers.deadline import DeadlineStartTrigger
 
-TAGS = ("kafka", "kafka-watch")
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 
-#: Given to ``DeadlineAlert``: :class:`AsyncCallback` runs in the triggerer, :class:`SyncCallback` in an executor.
-Callback = AsyncCallback | SyncCallback
+    #: Given to ``DeadlineAlert``: ``AsyncCallback`` runs in the triggerer, ``SyncCallback`` in an executor.
+    Callback = AsyncCallback | SyncCallback
+
+TAGS = ("kafka", "kafka-watch")
 
 _FREEZE_POLL_SECONDS = 5.0
 _LAG_POLL_SECONDS = 10.0
@@ -136,8 +139,8 @@ def _build(
     }
     # The asset's only purpose is its trigger, which runs while the DAG is not paused, and creates runs of it.
     start = Asset(name=dag_id, watchers=[AssetWatcher(name="begins", trigger=DeadlineStartTrigger(**arguments))])
-    alert = DeadlineAlert(
-        name=f"{watched}_within",
+    alert = deadline_alert(
+        f"{watched}_within",
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=within,
         callback=callback or _own_callback(watched, spec, within, limit),
@@ -169,9 +172,9 @@ def _own_callback(watched: Watched, spec: MigrationSpec, within: timedelta, limi
             f"{spec.migration_id}: nobody would hear of a missed deadline: give a callback, or notifications.notifier "
             "in the spec"
         )
-    return AsyncCallback(
+    return async_callback(
         notify_missed,
-        kwargs={
+        {
             "spec": plain_spec(spec) or {},
             "watched": watched,
             "within_seconds": within.total_seconds(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.base import ROOT
 from benchmarks.scenarios import SCENARIOS
-from benchmarks.summary import LIMITS, TAIL, Document, against_aims, load, rows, summarise
+from benchmarks.summary import LIMITS, PROOFS, SCHEMAS, TAIL, Document, against_aims, load, rows, summarise
 
 _ADD_A_PEER = """\
 ## Add a peer of your own
@@ -62,6 +62,10 @@ def render(documents: Mapping[str, Document], chart: str) -> str:
             parts += [f"## {scenario.title[:1].upper()}{scenario.title[1:]}", _scenario(documents[scenario.name])]
     if TAIL in documents:
         parts += ["## Tail latency", _tail(documents[TAIL])]
+    if PROOFS in documents:
+        parts += ["## The content proofs", _proofs(documents[PROOFS])]
+    if SCHEMAS in documents:
+        parts += ["## Schemas", _schemas(documents[SCHEMAS])]
     return "\n\n".join([*parts, _ADD_A_PEER])
 
 
@@ -70,8 +74,7 @@ _LIMITS = """\
   appended. On two processors shared by both brokers and the copier, the target took 1.4 to 1.6 of them while ours took
   0.2: the hand-made loop without any check is no faster. So the distance to MirrorMaker 2 is that between the broker's
   limit and a copier that takes the processors away from the broker; with brokers on machines of their own it
-  should grow, which was not measured. One lane is one connection pair
-  to each broker; two lanes (through Spark) use such a broker better.
+  should grow, which was not measured.
 - **Processor time.** With full batches most of it is moving bytes between sockets, as the figure of the hand-made loop
   shows; the rest is some microseconds per batch and the work per request. Small batches have more of both per record.
   Those of a few records are joined (up to 64 KiB), which needs each record to be touched: some microseconds of Python,
@@ -105,7 +108,8 @@ _HOW = """\
   `seed.max_concurrent_partitions`: all partitions at a time, as the other copiers do.
   **In transactions**: the same loop with `offsets.mode: transactional`.
   **Ids rewritten**: the values begin with schema ids, which are translated (`schemas.ids: translate`).
-  **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too.
+  **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too. Where it has no
+  row here, the figures of [Spark](spark.md#figures) are newer.
 - **MirrorMaker 2**: Kafka's own artifacts as a dedicated node, only records (no checkpoints, heartbeats, syncs).
   Tuned: two tasks, and `target.producer.{compression.type=lz4, batch.size=65536, linger.ms=5,
   enable.idempotence=true, max.in.flight.requests.per.connection=5}`, `source.consumer.max.poll.records=5000`.
@@ -186,6 +190,56 @@ def _tail(document: Document) -> str:
         "From produce() on the source to the record in a consumer's hands on the target; 200-byte records over 8 "
         "partitions, a consumer that polls one record at a time. The producer lingers for 1 ms at 10,000 records/s."
     )
+    return text + "\n\n" + _table(head, lines)
+
+
+def _schemas(document: Document) -> str:
+    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratio"]
+    lines = [
+        [
+            row["registries"],
+            row["ids"],
+            f"{row['subjects']:,}",
+            f"{row['versions']:,}",
+            f"{row['ours_seconds']:.1f}",
+            f"{row['script_seconds']:.1f}",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in document["rows"]
+    ]
+    text = (
+        "A copy into an empty registry, and a script that sends one GET and one POST for each version, with "
+        f"{document['parallel_requests']} requests at a time each (`make bench-schemas`). The script knows nothing of "
+        "levels, deletions, conflicts or kills. The load average before was "
+        f"{document['machine']['load_average']}; only the ratio says something. On Apicurio the script cannot keep ids."
+    )
+    return text + "\n\n" + _table(head, lines)
+
+
+def _proofs(document: Document) -> str:
+    machine, kafka = document["machine"], document["kafka"]
+    rounds = len(document["rows"][0]["seconds"])
+    text = (
+        f"{document['records']:,} records ({document['title']}; {document['stored_bytes'] / 1e6:,.0f} MB as stored) on "
+        "both clusters, read by turns in one run of `python -m benchmarks.proofs`. A record counts once, for both of "
+        "its sides. Two threads, two Spark tasks (`local[2]`), or two consumers (Kafka's `ConsumerPerformance` with "
+        f"`read_committed`) ran on the processors that the brokers use, too; medians of {rounds} rounds. A plain "
+        "consumer only reads: it looks at no record and compares nothing. Spark's start is not in the figures. "
+        f"{machine['cpus']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['system']}; load before the run "
+        f"{machine['load_average']}, after it {document['load_after']}, most of it from other work on this machine: "
+        f"only the ratios mean something. Kafka {kafka['source']} and {kafka['target']}. {document['at']}."
+    )
+    head = ["reader", "records/s", "MB/s (data)", "of a plain consumer", "seconds"]
+    lines = [
+        [
+            row["title"],
+            f"{row['records_per_second']:,}",
+            f"{row['data_mb_per_second']:,.0f}",
+            f"{row['of_consumer']:.2f}",
+            ", ".join(f"{item:.1f}" for item in row["seconds"]),
+        ]
+        for row in document["rows"]
+    ]
     return text + "\n\n" + _table(head, lines)
 
 

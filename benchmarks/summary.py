@@ -10,6 +10,8 @@ from typing import Any
 #: The scenario whose ratios are the headline.
 HEADLINE = "json_1mb"
 TAIL = "tail"
+PROOFS = "proofs"
+SCHEMAS = "schemas"
 TAIL_RATE = 10_000
 _OURS = "ours_"
 

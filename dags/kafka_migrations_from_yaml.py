@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_kafka_migration.dag import load_migration_dags
 

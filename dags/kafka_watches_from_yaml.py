@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import conf
 
 # Airflow looks for the words "airflow" and "dag" before it reads a file.
 from airflow_provider_kafka_migration.watch_dag import load_watch_dags

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas, target_acl
+from airflow_provider_kafka_migration.approvals.request import DENIALS_PER_SECOND
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
-from airflow_provider_kafka_migration.freeze.deny_acls import OwnPrincipal, deny_bindings, writing_principals
-from airflow_provider_kafka_migration.freeze.without_acls import check_closed
+from airflow_provider_kafka_migration.freeze.deny_acls import (
+    EVERYBODY,
+    OwnPrincipal,
+    all_planned_acls,
+    deny_bindings,
+    writing_principals,
+)
+from airflow_provider_kafka_migration.freeze.without_acls import check_closed, matches
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
 from airflow_provider_kafka_migration.internal_topics import is_internal
@@ -21,6 +28,8 @@ from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
 from airflow_provider_kafka_migration.way_back import guard
 from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
+#: The creation of DENY ACLs may take this part of ``max_producer_freeze``.
+_PART_FOR_DENIALS = 0.05
 #: Parts of the plan that must be readable unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
 
@@ -78,11 +87,13 @@ def check_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     spec = context.spec
     if spec.cutover.freeze == "acl" and (spec.kind == "migration" or spec.freezes_promotion):
         names, without = sorted(topic.name for topic in plan.topics), "use cutover.freeze: webhook or manual"
-        yield from _denials(spec, context.source, names, names, without, lambda error: error.next_step)
+        ours = all_planned_acls(context.record)
+        yield from _denials(spec, context.source, names, names, without, lambda error: error.next_step, ours)
     if spec.is_way_back and section_of(spec).freeze_old == "acl":
         names = sorted(topic.target_name for topic in plan.topics)
         old, without = guard.old_topics(plan), "set way_back.freeze_old: none"
-        yield from _denials(spec, context.target, names, old, without, guard.old_cluster_advice)
+        ours = guard.known_denials(context.record)
+        yield from _denials(spec, context.target, names, old, without, guard.old_cluster_advice, ours)
 
 
 def _denials(
@@ -92,11 +103,13 @@ def _denials(
     there: list[str],
     without: str,
     advice: Callable[[FreezeFailed], str],
+    ours: Collection[Acl],
 ) -> Iterator[Finding]:
-    """Report why producers could not be denied.
+    """Report why producers could not be denied, and who is denied already.
 
     :param there: those of ``topics`` that clients of this cluster may know.
     :param without: what to do where ACLs cannot be used.
+    :param ours: bindings that the migration, or the one that it reverses, has created.
     """
     listing = cluster.admin.describe_acls()
     if not listing.authorizer:
@@ -105,9 +118,61 @@ def _denials(
         return
     try:
         check_closed(cluster, listing.acls, there)
-        deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
+        missing = deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
     except FreezeFailed as error:
         yield finding("B042", error.what, subject=cluster.role, fix=advice(error))
+    else:
+        yield from _many_denials(spec, cluster, missing)
+    already = [str(acl) for acl in listing.acls if acl not in ours and _stops_a_producer(acl, listing.acls, topics)]
+    if already:
+        yield finding("I093", some(already), subject=cluster.role, acls=already)
+
+
+def _many_denials(spec: MigrationSpec, cluster: Cluster, missing: Sequence[Acl]) -> Iterator[Finding]:
+    """Report so many bindings that they take a considerable part of the time that producers may be stopped."""
+    seconds, limit = len(missing) / DENIALS_PER_SECOND, spec.cutover.max_producer_freeze.total_seconds()
+    if seconds < limit * _PART_FOR_DENIALS:
+        return
+    principals = len({acl.principal for acl in missing})
+    seen = (
+        f"{len(missing)} DENY ACLs for {principals} principals: about {seconds:.0f} s until all exist, and as long or "
+        f"several times as long until they are gone again; max_producer_freeze is {limit:g} s"
+    )
+    yield finding("W094", seen, subject=cluster.role)
+
+
+def _stops_a_producer(acl: Acl, acls: tuple[Acl, ...], topics: Sequence[str]) -> bool:
+    if acl.permission != "DENY" or acl.operation not in ("WRITE", "ALL"):
+        return False
+    hit = (writing_principals(acls, topic) for topic in topics if matches(acl, topic))
+    return any(acl.principal in writers or (writers and acl.principal == EVERYBODY) for writers in hit)
+
+
+def check_target_denials(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Name DENY bindings that only the target has, and that hit clients of what is migrated once they are there."""
+    only_there = [target_acl(acl) for acl in plan.acls if acl.action == "target_only" and acl.permission == "DENY"]
+    if not only_there or context.spec.acls.target_auth != "kafka":
+        return
+    copied = [target_acl(acl) for acl in plan.acls if acl.action in ("create", "exists", "deferred")]
+    clients = {acl.principal for acl in copied if acl.permission == "ALLOW"}
+    are_all = EVERYBODY in clients or not plan.source.authorizer
+    ours = guard.known_denials(context.record)
+    groups = {group.group for group in plan.groups}
+    hits = [
+        str(acl)
+        for acl in only_there
+        if acl not in ours
+        and (are_all or acl.principal in clients or acl.principal == EVERYBODY)
+        and (acl.resource_type != "GROUP" or _names_one_of(acl, groups))
+    ]
+    if hits:
+        yield finding("W077", some(hits), acls=hits)
+
+
+def _names_one_of(acl: Acl, names: Collection[str]) -> bool:
+    if acl.pattern_type == "PREFIXED":
+        return any(name.startswith(acl.resource_name) for name in names)
+    return acl.resource_name == "*" or acl.resource_name in names
 
 
 def check_remote_writers(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
@@ -246,8 +311,8 @@ def _groups(target: Cluster, plan: Plan, spec: MigrationSpec) -> Iterator[Findin
     if not names:
         return
     wanted = {"READ": "to commit offsets"}
-    if spec.groups.on_deleted == "delete":
-        wanted["DELETE"] = "groups.on_deleted: delete"
+    if spec.groups.on_deleted == "repair":
+        wanted["DELETE"] = "groups.on_deleted: repair"
     found = {name: item for name, item in target.admin.group_operations(names).items() if item is not None}
     for operation, why in wanted.items():
         refused = [name for name, operations in found.items() if operation not in with_implied(operations)]

@@ -183,8 +183,10 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if schemas.id_mode == "translate" and context.spec.seed.via == "split":
         yield finding("B115", schemas.reason, subject="schemas")
     yield from _conflicts(context, schemas)
+    # A registry that moves with its topic is not read to be copied.
+    code = "W114" if schemas.id_mode == "topic" else "B114"
     for what, why in sorted(schemas.unread.items())[:_MAX_DETAILS]:
-        yield finding("B114", f"{what}: {why}", subject=what)
+        yield finding(code, f"{what}: {why}", subject=what)
     unused = [item.subject for item in schemas.subjects if not item.topics and not item.as_reference]
     if unused:
         yield finding("I108", some(unused), subjects=unused[:_MAX_DETAILS])
@@ -194,7 +196,7 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     yield from _ids_in_topics(schemas)
 
 
-#: The code of a conflict by its kind, where schemas.on_conflict is fail. B104 for all others.
+#: The code of a conflict by its kind, where schemas.on_conflict is stop. B104 for all others.
 _CONFLICT_CODES = {"mode": "B102", "unsupported": "B103"}
 
 
@@ -203,7 +205,7 @@ def _conflicts(context: PhaseContext, schemas: SchemaPlan) -> Iterator[Finding]:
         # The check of the registries reports what stands in the way of that.
         return
     by_code: dict[str, list[SchemaConflict]] = {}
-    fails = context.spec.schemas.on_conflict == "fail"
+    fails = context.spec.schemas.on_conflict == "stop"
     for item in schemas.conflicts:
         code = _CONFLICT_CODES.get(item.kind, "B104") if fails else "W105"
         if item.kind == "compatibility":

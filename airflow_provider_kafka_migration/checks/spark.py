@@ -9,12 +9,12 @@ from datetime import datetime
 
 from packaging.version import InvalidVersion, Version
 
+from airflow_provider_kafka_migration.checks.spark_probe import SparkSide, outdated, read_probe
 from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.documents.spark_probe import AddressLook, MachineLook, SparkProbe
 from airflow_provider_kafka_migration.lanes.libraries import python_bounds, requirements
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
-from airflow_provider_kafka_migration.record.spark_probe import SparkSide, outdated, read_probe
 
 #: Clocks that differ by more than this are named; leases and slices do not depend on them, logs and tokens do.
 SKEW_SECONDS = 2.0

@@ -9,6 +9,7 @@ import typer
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli import (
     abandon,
+    dag_files,
     executor_package,
     freeze_receiver,
     inspect,
@@ -53,7 +54,7 @@ def _main(
     """
 
 
-for command in (*plan.COMMANDS, *migrate.COMMANDS, abandon.abandon, *sealing_key.COMMANDS):
+for command in (*plan.COMMANDS, *migrate.COMMANDS, abandon.abandon, *sealing_key.COMMANDS, *dag_files.COMMANDS):
     app.command()(command)
 app.add_typer(schemas.schemas_app, name="schemas")
 app.add_typer(way_back.way_back_app, name="way-back")

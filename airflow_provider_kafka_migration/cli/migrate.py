@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.cli.session import (
     resolver,
 )
 from airflow_provider_kafka_migration.errors import IllegalTransition, Where
+from airflow_provider_kafka_migration.record.announcements import Announcements
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_bytes
 from airflow_provider_kafka_migration.state import State
 
@@ -155,6 +156,7 @@ class MigrationOpener:
         self._takeover = takeover
         self._plane = plane
         self._resolver = resolver()
+        self._announcements = _announcements(spec, self._resolver)
 
     def open(self, stop: Stop | None = None, *, actor: str | None = None) -> Migration:
         """Open the migration in the name of this user."""
@@ -172,6 +174,7 @@ class MigrationOpener:
             runner=runner,
             verifier=runner,
             progress=self._view.show,
+            announcements=self._announcements,
         )
 
     def open_tail(self) -> Tail:
@@ -187,6 +190,21 @@ class MigrationOpener:
 
         phase = "freeze_limit" if self._spec.kind == "mirror" else "cutover.freeze_limit"
         return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"), phase=phase)
+
+
+def _announcements(spec: MigrationSpec, known: Resolver) -> Announcements | None:
+    """Return what tells people about freezes by the spec's notifier; None: the spec has none for that."""
+    section = spec.notifications
+    if not section.notifier or "freeze" not in section.events:
+        return None
+
+    def send(text: str) -> None:
+        # Airflow takes seconds to import, and a notifier needs it.
+        from airflow_provider_kafka_migration.notifications.migration import notify_of_freeze
+
+        notify_of_freeze(spec, known, text)
+
+    return Announcements(send)
 
 
 def drive(
@@ -299,7 +317,12 @@ def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
 
     Exit status 10 if it waits for an operator.
     """
-    return status_of(load_spec(file), file, verbose=verbose)
+    spec = load_spec(file)
+    if spec.kind == "mirror":
+        from airflow_provider_kafka_migration.cli.mirrors import status as mirror_status
+
+        return mirror_status.status_answer(file, verbose=verbose)
+    return status_of(spec, file, verbose=verbose)
 
 
 def status_of(spec: MigrationSpec, file: Path, *, verbose: bool) -> Answer:
@@ -524,11 +547,11 @@ def release(
     journal = open_journal(spec)
     holder = journal.current_claim
     state = journal.tip_state
-    if holder is None or (state is not None and state.is_terminal):
+    if holder is None or journal.is_closed:
         text = "the migration has no holder" if holder is None else f"the migration is {state} and cannot be held"
         return Answer({"migration_id": spec.migration_id, "released": None}, [escape(text)])
     owner = cli_owner()
-    journal.claim(owner, takeover=takeover)
+    journal.claim(owner, takeover=takeover, reopen=True)
     publish_claim(journal.store, spec.migration_id, journal.generation, str(owner))
     journal.release(reason or f"released by {owner.actor}")
     journal.close()

@@ -150,23 +150,23 @@ def _producers(context: PhaseContext, found: Status) -> str:
 # -- what to type next ------------------------------------------------------------------------------------------------
 
 
-def next_steps(spec: MigrationSpec, found: Status, seen: Look) -> list[str]:
+def next_steps(spec: MigrationSpec, found: Status, seen: Look, file: str) -> list[str]:
     """Return what a person does next, with the command; an open freeze has its own commands.
 
-    The commands say FILE, which :func:`commands_in` replaces.
+    The commands say FILE, which :func:`commands_in` replaces, unless they are of another group.
+
+    :param file: path of the spec.
     """
     if found.state is None:
-        return [
-            "`kafka-migration precheck FILE` checks both clusters; `kafka-migration run FILE` starts the migration",
-        ]
+        return [_to_begin(spec, file)]
     kind = _APPROVALS.get(found.state)
     # An open freeze says itself what goes on and what frees the producers; but not the code that is waited for.
     if found.resume is None or (found.freeze is not None and kind is None):
         return []
     if found.resume.is_done:
-        return _after_the_end(spec, found)
-    if "rollback" in found.resume.reason:
-        return [found.resume.reason]
+        return _after_the_end(spec, found, file)
+    if "kafka-migration " in found.resume.reason:
+        return [found.resume.reason, *held_elsewhere(seen)]
     if kind is not None:
         return list(_approval_steps(spec, kind, seen))
     return list(_work_steps(found, seen))
@@ -199,15 +199,46 @@ def _work_steps(found: Status, seen: Look) -> Iterator[str]:
         yield f"{why}if no command runs it: `kafka-migration resume FILE` continues where it stopped"
 
 
-def _after_the_end(spec: MigrationSpec, found: Status) -> list[str]:
+def _to_begin(spec: MigrationSpec, file: str) -> str:
+    if spec.is_way_back:
+        return (
+            f"`kafka-migration way-back plan {shlex.quote(file)}` shows what would go back; `kafka-migration way-back "
+            f"run {shlex.quote(file)}` begins it"
+        )
+    return "`kafka-migration precheck FILE` checks both clusters; `kafka-migration run FILE` starts the migration"
+
+
+def _after_the_end(spec: MigrationSpec, found: Status, file: str) -> list[str]:
     if found.state is not State.FINALIZED:
         return ["nothing: it has ended; a new migration needs another migration_id"]
     storage = f" --storage {shlex.quote(spec.storage.conn_id)}" if spec.storage.conn_id else ""
     place = f"{spec.storage.evidence_location}/{spec.migration_id}/evidence.json"
+    command = f"kafka-migration way-back plan {shlex.quote(file)}"
+    again = (
+        f"to lead clients to the new cluster again: `{command} --spec-output back.yaml` writes the spec of this way "
+        "back, and `way-back` with that spec leads there"
+        if spec.is_way_back
+        else f"to go back to the old cluster with what was written since: `{command}`"
+    )
     return [
         f"to verify the evidence: `kafka-migration verify-evidence {shlex.quote(place)}{storage} --public-key KEY`",
-        "to go back to the old cluster with what was written since: `kafka-migration way-back plan FILE`",
+        again,
     ]
+
+
+def spoken(value: Any) -> Any:
+    """Return data whose texts name the commands that a person can type here."""
+    if isinstance(value, str):
+        return commands_in(value)
+    if isinstance(value, Mapping):
+        return {key: spoken(item) for key, item in value.items()}
+    return [spoken(item) for item in value] if isinstance(value, list) else value
+
+
+def status_data(found: Status, seen: Look, file: str) -> dict[str, Any]:
+    """Return what both kinds of status show, as JSON-serializable data."""
+    data = found.as_dict(file)
+    return {**data, **{name: spoken(data[name]) for name in ("resume", "freeze")}, **seen.as_dict()}
 
 
 def mirror_steps(found: Status, seen: Look) -> list[str]:
@@ -245,8 +276,8 @@ def status_answer(spec: MigrationSpec, file: Path, migration: Migration, *, verb
     with migration.reading() as context:
         seen = look(context, found)
     waits = found.resume is not None and found.resume.waits
-    steps = [commands_in(line) for line in next_steps(spec, found, seen)]
-    data = {**found.as_dict(str(file)), "tail_silence": silence, **seen.as_dict(), "next": steps}
+    steps = [commands_in(line) for line in next_steps(spec, found, seen, str(file))]
+    data = {**status_data(found, seen, str(file)), "tail_silence": silence, "next": steps}
     rows = [*_rows(found, seen, silence, str(file)), *(("next" if not n else "", line) for n, line in enumerate(steps))]
     rows += trouble_rows(found)
     if verbose:
@@ -257,7 +288,7 @@ def status_answer(spec: MigrationSpec, file: Path, migration: Migration, *, verb
 def _rows(found: Status, seen: Look, silence: str, file: str) -> Iterator[tuple[str, str]]:
     yield "migration", found.migration_id
     yield "state", _state_text(found, seen)
-    frozen = [*found.freeze.lines(file), *_held_elsewhere(seen)] if found.freeze else [seen.producers]
+    frozen = [*found.freeze.lines(file), *held_elsewhere(seen)] if found.freeze else [seen.producers]
     yield from (
         ("PRODUCERS" if found.freeze and not n else "producers" if not n else "", x) for n, x in enumerate(frozen)
     )
@@ -269,7 +300,7 @@ def _rows(found: Status, seen: Look, silence: str, file: str) -> Iterator[tuple[
     yield "phases", ", ".join(f"{state} {words(seconds)}" for state, seconds in seen.spent.items())
 
 
-def _held_elsewhere(seen: Look) -> Iterator[str]:
+def held_elsewhere(seen: Look) -> Iterator[str]:
     """Say what the commands of an open freeze need beside what they say."""
     if seen.in_airflow:
         yield (

@@ -27,7 +27,8 @@ class OwnConnections:
             wire.close()
         self._wires.clear()
 
-    def _wire(self, role: str) -> Wire:
+    def wire(self, role: str) -> Wire:
+        """Return the connection to ``source`` or ``target``."""
         if role not in self._wires:
             self._wires[role] = self._clients.wire(role, read_only=True)
         return self._wires[role]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from airflow_provider_kafka_migration.compare.record_ids import Ids, RecordIds, WalkedBatch, gather
-from airflow_provider_kafka_migration.copy.archive import SegmentIndex
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, committed_batches
 from airflow_provider_kafka_migration.copy.provenance import ProvenanceMarker
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
 from airflow_provider_kafka_migration.errors import (
@@ -25,7 +25,6 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     Timestamps,
     decode_body,
     encode_body,
-    read_batches,
 )
 from airflow_provider_kafka_migration.kafka.batches.records import Columns
 from airflow_provider_kafka_migration.kafka.logs import Span, fetch_span
@@ -174,13 +173,7 @@ class ArchiveLog:
                 )
             chunk = self._index.read(entry)
             self.read_bytes += len(chunk.batches)
-            aborted = AbortedTransactions(chunk.aborted)
-            for batch in read_batches(chunk.batches)[0]:
-                dropped = not isinstance(batch, LegacyBatch) and aborted.drops(batch)
-                if batch.next_offset <= position or dropped or batch.is_control:
-                    continue
-                if isinstance(batch, LegacyBatch) or batch.record_count:
-                    yield batch
+            yield from (batch for batch in committed_batches(chunk) if batch.next_offset > position)
             position = chunk.until_offset
 
     def log_start_offset(self) -> int:

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.compare.record_ids import record_ids
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.copy.provenance import ProvenanceMarker
 from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
+from airflow_provider_kafka_migration.documents.independent import MARKED, UNDATED, IndependentResult
 from airflow_provider_kafka_migration.documents.mirror import (
     ComparedPartition,
     MirrorComparison,
@@ -45,6 +46,13 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
+
+#: Why a comparison says nothing.
+CORRECTED = "its offset map was corrected since the comparison began: compare it again"
+_MARKED = (
+    "records outside the offset map say that they were copied from the source: an application has written them again, "
+    "or they were copied twice; the other comparison tells them apart by their producers"
+)
 
 
 @dataclass(frozen=True)
@@ -124,14 +132,16 @@ def _judged(piece: MirroredRange, stretch: Stretch) -> VerifiedPartition:
     content, compared, only = stretch.content, stretch.compared, stretch.source_only
     assert only is not None
     gone_on_target = only.deleted_records
-    notes = [*piece.notes, *([piece.below] if piece.below else [])]
+    notes = _notes(piece)
     if content.uncompared:
         first, until = content.uncompared[0][0], content.uncompared[-1][1]
         text = f"{content.uncompared_records} records of the target could not be compared"
         notes.append(f"the source deleted offsets {first} to {until - 1} meanwhile, or may have: {text}")
     if gone_on_target:
         notes.append(f"the target deleted {gone_on_target} records meanwhile: they could not be compared")
-    outcome, reason = _outcome(piece, stretch)
+    undated = 0 if stretch.source_only is None else stretch.source_only.undated_records
+    seen = content.source_records + content.target_records
+    outcome, reason = _outcome(piece, content.difference_count, undated, content.compared, seen)
     return VerifiedPartition(
         topic=compared.topic,
         target_topic=compared.target_topic,
@@ -152,26 +162,70 @@ def _judged(piece: MirroredRange, stretch: Stretch) -> VerifiedPartition:
     )
 
 
-def _outcome(piece: MirroredRange, stretch: Stretch) -> tuple[Verified, str]:
-    content = stretch.content
-    if content.difference_count:
+def _notes(piece: MirroredRange) -> list[str]:
+    return [*piece.notes, *([piece.below] if piece.below else [])]
+
+
+def _outcome(
+    piece: MirroredRange, difference_count: int, undated: int, compared: int, seen: int
+) -> tuple[Verified, str]:
+    """Judge a partition.
+
+    :param undated: records that only the source has, and that a tombstone from the future may explain.
+    :param compared: records that are equal.
+    :param seen: records of both sides.
+    """
+    if difference_count:
         return "different", ""
     if piece.held_back:
-        return "unchecked", f"{piece.held_back}; {content.compared} records below are equal"
+        return "unchecked", f"{piece.held_back}; {compared} records below are equal"
     if piece.lacking:
-        return "unchecked", f"{piece.lacking}; {content.compared} records above are equal"
-    if (undated := _undated(stretch)) > 0:
+        return "unchecked", f"{piece.lacking}; {compared} records above are equal"
+    if undated:
         why = "records cannot be compared: tombstones with timestamps in the future may be gone on the target, or lost"
-        return "unchecked", f"{undated} {why}; {content.compared} records are equal"
-    if content.compared:
+        return "unchecked", f"{undated} {why}; {compared} records are equal"
+    if compared:
         return "equal", ""
-    if content.source_records or content.target_records:
+    if seen:
         return "unchecked", "none of its records could be compared: one side has deleted or compacted each of them"
     return "nothing", "neither side has a record in this range"
 
 
-def _undated(stretch: Stretch) -> int:
-    return stretch.source_only.undated_records if stretch.source_only is not None else 0
+def judged_independently(piece: MirroredRange, found: IndependentResult) -> VerifiedPartition:
+    """Return the outcome of a comparison that Spark's own Kafka source has made."""
+    compared, notes = piece.range, _notes(piece)
+    source_only, target_only = dict(found.source_only), dict(found.explained)
+    undated, marked = source_only.pop(UNDATED, 0), target_only.pop(MARKED, 0)
+    for count, side, other in (
+        (found.deleted_records, "source", "target"),
+        (found.target_deleted_records, "target", "source"),
+    ):
+        if count:
+            notes.append(f"{count} records of the {other} could not be compared: the {side} has deleted them meanwhile")
+    seen = found.source_records + found.target_records
+    outcome, reason = _outcome(piece, found.difference_count, undated, found.compared, seen)
+    if found.not_compared:
+        outcome, reason = "unchecked", found.not_compared
+    elif marked and outcome in ("equal", "nothing"):
+        outcome, reason = "unchecked", f"{marked} {_MARKED}; {found.compared} records are equal"
+    return VerifiedPartition(
+        topic=compared.topic,
+        target_topic=compared.target_topic,
+        partition=compared.partition,
+        outcome=outcome,
+        reason=reason,
+        source_start_offset=compared.source_start_offset,
+        source_end_offset=compared.source_end_offset,
+        target_start_offset=compared.target_start_offset,
+        target_end_offset=compared.target_end_offset,
+        compared=found.compared,
+        only_on_source=source_only,
+        only_on_target=target_only,
+        deleted_meanwhile=found.deleted_records + found.target_deleted_records,
+        difference_count=found.difference_count,
+        differences=found.differences,
+        notes=notes,
+    )
 
 
 def unchecked(piece: MirroredRange, reason: str) -> VerifiedPartition:
@@ -199,6 +253,10 @@ def results_prefix(migration_id: str, name: str) -> str:
     return f"{migration_id}/comparisons/{name}/"
 
 
+#: Below the results of a job: what Spark's own Kafka source has found so far, partition by partition.
+SLICES = "slices/"
+
+
 class MirrorResults:
     """Stored results of one job. Results of another job of this name are ignored."""
 
@@ -222,7 +280,9 @@ class MirrorResults:
             return None
         return found if found.job_digest == self._digest and found.range == piece.range else None
 
-    def write(self, piece: MirroredRange, found: VerifiedPartition, error: MigrationError | None) -> ComparedPartition:
+    def write(
+        self, piece: MirroredRange, found: VerifiedPartition, error: MigrationError | None, *, reader: str = ""
+    ) -> ComparedPartition:
         """Store the result of a partition, and return it."""
         document = ComparedPartition(
             migration_id=self._job.migration_id,
@@ -230,13 +290,15 @@ class MirrorResults:
             range=piece.range,
             found=found,
             error=None if error is None else error.as_dict(),
+            reader=reader,
         )
         self._store.put(self._key(piece.key), document.canonical())
         return document
 
     def count(self) -> int:
         """Return how many partitions have a result of a job of this name, for progress."""
-        return sum(1 for _ in self._store.list(self._prefix))
+        prefix = self._prefix
+        return sum("/" not in item.key.removeprefix(prefix) for item in self._store.list(prefix))
 
 
 class MirrorChecker(OwnConnections):
@@ -257,6 +319,7 @@ class MirrorChecker(OwnConnections):
         self._job = job
         self._store = store
         self._results = MirrorResults(job, store)
+        self._maps = MirrorMaps(job.migration_id, store, self.wire)
         self._settings = MirrorSettings(job.timestamps, job.schema_ids, job.provenance)
         self._stop = stop
 
@@ -281,27 +344,34 @@ class MirrorChecker(OwnConnections):
             return self._results.write(piece, unchecked(piece, why_not_compared(error)), error)
 
     def _compare(self, piece: MirroredRange) -> VerifiedPartition:
-        offset_map = self._offset_map(piece)
+        offset_map = self._maps.load(piece)
         if not still_covers(piece, offset_map):
-            return unchecked(piece, "its offset map was corrected since the comparison began: compare it again")
+            return unchecked(piece, CORRECTED)
         return compare_mirrored(
             piece,
             offset_map,
             self._settings,
             self._store,
             self._job.migration_id,
-            self._wire,
-            map_again=lambda: self._map_again(piece, offset_map),
+            self.wire,
+            map_again=lambda: self._maps.again(piece, offset_map),
             stop=self._stop,
         )
 
-    def _map_again(self, piece: MirroredRange, former: PartitionMap) -> PartitionMap | None:
-        if piece.copied_source_offset is not None or isinstance(former, TransactionalMap):
-            return None
-        found = self._runs(piece).load()
-        return None if found == former else found
 
-    def _offset_map(self, piece: MirroredRange) -> PartitionMap:
+class MirrorMaps:
+    """Loads the offset maps of a mirror in any process.
+
+    :param store: of the journal.
+    :param wire: gives the connection to ``target``.
+    """
+
+    def __init__(self, migration_id: str, store: ObjectStore, wire: Callable[[str], Wire]) -> None:
+        self._migration_id = migration_id
+        self._store = store
+        self._wire = wire
+
+    def load(self, piece: MirroredRange) -> PartitionMap:
         """Load the map of the whole copy.
 
         :raises OffsetMapInvalid: it cannot be read, or is not there.
@@ -315,15 +385,22 @@ class MirrorChecker(OwnConnections):
             found = PartitionMap([OffsetRange(piece.first_source_offset, piece.first_target_offset)])
         return found if source_end is None or target_end is None else found.closed(source_end, target_end)
 
+    def again(self, piece: MirroredRange, former: PartitionMap) -> PartitionMap | None:
+        """Load an open map again; None: it has not changed."""
+        if piece.copied_source_offset is not None or isinstance(former, TransactionalMap):
+            return None
+        found = self._runs(piece).load()
+        return None if found == former else found
+
     def _runs(self, piece: MirroredRange) -> RunLog:
         base = OffsetRange(piece.first_source_offset, piece.first_target_offset)
-        return RunLog(self._store, self._job.migration_id, *piece.key, base, topic_id=piece.topic_id)
+        return RunLog(self._store, self._migration_id, *piece.key, base, topic_id=piece.topic_id)
 
     def _transactional_map(self, piece: MirroredRange) -> TransactionalMap:
-        pages = MapPages(self._store, self._job.migration_id, *piece.key)
+        pages = MapPages(self._store, self._migration_id, *piece.key)
         if piece.copied_source_offset is not None:
             return pages.load_final()
-        place, group = (piece.range.target_topic, piece.range.partition), group_name(self._job.migration_id)
+        place, group = (piece.range.target_topic, piece.range.partition), group_name(self._migration_id)
         position = settled_positions(lambda keys: read_positions(self._wire("target"), group, keys), [place])[place]
         if position is None:
             raise OffsetMapInvalid(

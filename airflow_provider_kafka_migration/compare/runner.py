@@ -146,7 +146,7 @@ class ContentChecker(OwnConnections):
         offset_map = stored_map(self._store, self._job.migration_id, compared)
         document = load_proven(self._store, self._job.migration_id, compared)
         target_key = (compared.target_topic, compared.partition)
-        anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
+        anchor = Anchor.below(self.wire("target"), target_key, compared.target_end_offset)
         former = self._usable(document.proven, compared, offset_map)
         piece = rest_of(compared, former)
         if piece is None:
@@ -172,7 +172,7 @@ class ContentChecker(OwnConnections):
         """Return what was proven before, if it still holds for these logs."""
         if proven is None or not fits(proven, compared, offset_map, id_rule(self._job.schema_ids, compared.topic)):
             return None
-        if not still_holds(self._wire("target"), proven, compared.target_topic, compared.partition):
+        if not still_holds(self.wire("target"), proven, compared.target_topic, compared.partition):
             log.warning("%s-%d: the target's log was rewritten, so it is compared again", *compared.key)
             return None
         return proven
@@ -195,7 +195,7 @@ class ContentChecker(OwnConnections):
         return content
 
     def _target_log(self, compared: ContentRange, offset_map: PartitionMap) -> CommittedLog:
-        target = KafkaLog(self._wire("target"), compared.target_topic, compared.partition)
+        target = KafkaLog(self.wire("target"), compared.target_topic, compared.partition)
         if not isinstance(offset_map, TransactionalMap):
             return target
         ours = OurLog(target, offset_map)
@@ -205,7 +205,7 @@ class ContentChecker(OwnConnections):
     def _source_log(self, compared: ContentRange) -> CommittedLog:
         """Return the source's side: the cluster, or the archive where the job does not know the cluster."""
         if self._job.archive_location is None:
-            return KafkaLog(self._wire("source"), compared.topic, compared.partition)
+            return KafkaLog(self.wire("source"), compared.topic, compared.partition)
         return ArchiveLog(self._segments(self._job.archive_location, compared), compared.source_start_offset)
 
     def _segments(self, location: str, compared: ContentRange) -> SegmentIndex:

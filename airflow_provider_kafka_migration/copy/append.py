@@ -20,6 +20,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from airflow_provider_kafka_migration.copy.append_errors import (
     OutOfOrder,
     dropped,
+    has_replaced_timestamps,
     marker_error,
     replaced_timestamps,
     too_large,
@@ -456,8 +457,9 @@ class Appender(TargetWriter):
                 self._report(copy, self._append_error(copy, item))
             elif item.base_offset != waiting.target_offset:
                 self._report(copy, unexpected_offset(copy, waiting, item.base_offset))
-            elif _has_replaced_timestamps(waiting, item.log_append_time):
-                self._report(copy, replaced_timestamps(copy, waiting, item.log_append_time))
+            elif has_replaced_timestamps(waiting, item.log_append_time):
+                error = replaced_timestamps(copy, waiting, item.log_append_time, item.base_offset, stays=True)
+                self._report(copy, error)
             else:
                 copy.confirm_append(now_ms)
                 self._events.append(Confirmed(copy))
@@ -571,12 +573,3 @@ def _log_end_request(keys: list[TopicPartition]) -> bytes:
     ]
     request = ListOffsetsRequest(replica_id=-2, isolation_level=0, topics=topics)
     return bytes(request.encode(version=_LIST_OFFSETS_VERSION))
-
-
-def _has_replaced_timestamps(sent: Sent, log_append_time_ms: int) -> bool:
-    """Return whether a successful answer shows that the leader has written its own time into the records.
-
-    For a batch that it already has (a copier that was killed, or a connection that was lost, had sent it as well), a
-    leader answers with that batch's own largest timestamp in this field, whatever the topic's timestamp type is.
-    """
-    return log_append_time_ms >= 0 and log_append_time_ms != sent.max_timestamp_ms

@@ -95,17 +95,36 @@ def marker_error(code: int, where: Where) -> MigrationError:
     return error_codes.error_for(code, "control markers were refused", where=where)
 
 
-def replaced_timestamps(copy: PartitionCopy, sent: Sent, log_append_time_ms: int) -> TimestampsReplaced:
-    """Return the error of an append whose records have got the broker's time."""
+def has_replaced_timestamps(sent: Sent, log_append_time_ms: int) -> bool:
+    """Return whether a successful answer shows that the leader has written its own time into the records.
+
+    For a batch that it already has (a copier that was killed, or a connection that was lost, had sent it as well), a
+    leader answers with that batch's own largest timestamp in this field, whatever the topic's timestamp type is.
+    """
+    return log_append_time_ms >= 0 and log_append_time_ms != sent.max_timestamp_ms
+
+
+def replaced_timestamps(
+    copy: PartitionCopy, sent: Sent, log_append_time_ms: int, target_offset: int, *, stays: bool
+) -> TimestampsReplaced:
+    """Return the error of an append whose records have got the broker's time.
+
+    :param target_offset: of the append.
+    :param stays: they can be read; False: their transaction is aborted.
+    """
+    left = (
+        "The records from that offset on keep the wrong time, so the topic has to be deleted on the target and copied "
+        "again"
+        if stays
+        else "Their transaction is aborted, so nobody reads them with the wrong time, and the copy goes on from there"
+    )
     spec = copy.spec
     return TimestampsReplaced(
-        f"the target has replaced the timestamps of the records that it appended at offset {sent.target_offset} by its "
-        f"own time ({log_append_time_ms} ms)",
-        where=Where(cluster="target", topic=spec.target_topic, partition=spec.partition, offset=sent.target_offset),
-        next_step="somebody has set message.timestamp.type=LogAppendTime on the target topic: set it back to "
-        "CreateTime. The records from that offset on keep the wrong time, so the topic has to be deleted on the target "
-        "and copied again",
-        details={"target_offset": sent.target_offset, "source_offset": sent.source_offset},
+        f"the target has replaced the timestamps of the records that it appended at offset {target_offset} by its own "
+        f"time ({log_append_time_ms} ms)",
+        where=Where(cluster="target", topic=spec.target_topic, partition=spec.partition, offset=target_offset),
+        next_step=f"the target topic has message.timestamp.type=LogAppendTime: set it to CreateTime. {left}",
+        details={"target_offset": target_offset, "source_offset": sent.source_offset},
     )
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.copy.transform import Chunk
+from airflow_provider_kafka_migration.copy.transform import AbortedTransactions, Chunk
 from airflow_provider_kafka_migration.documents.copy import (
     CopyPartition,
     Manifest,
@@ -477,6 +477,65 @@ def _is_covered(name: _Name, others: Sequence[_Name]) -> bool:
             break
         position = max(position, others[index].until_offset)
     return position >= name.until_offset
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+class ArchivedSpan(NamedTuple):
+    """What a segment contributes to the records of its partition.
+
+    :param key: of its entry.
+    :param from_offset: its first offset that no earlier segment covers.
+    :param until_offset: exclusive.
+    """
+
+    topic: str
+    partition: int
+    key: str
+    from_offset: int
+    until_offset: int
+
+
+def archived_spans(store: ObjectStore, migration_id: str, topics: Iterable[str] = ()) -> list[ArchivedSpan]:
+    """Return the segments that have records, each offset in one of them, ascending; reads only names.
+
+    :param topics: empty: all.
+    """
+    root = f"{migration_id}/segments/"
+    prefixes = [f"{root}{topic_key(topic)}/" for topic in topics] or [root]
+    by_partition: dict[tuple[str, int], list[_Name]] = {}
+    for prefix in prefixes:
+        for name in _names(store, prefix, None):
+            part, partition, _ = name.key.removeprefix(root).split("/")
+            by_partition.setdefault((topic_of_key(part), int(partition)), []).append(name)
+    found = []
+    for key, names in sorted(by_partition.items()):
+        reach = -1
+        for name in _furthest(sorted(name for name in names if not _is_empty(name))):
+            found.append(ArchivedSpan(*key, name.key, max(reach, name.from_offset), name.until_offset))
+            reach = name.until_offset
+    return found
+
+
+def read_span(store: ObjectStore, migration_id: str, span: ArchivedSpan) -> Iterator[AnyBatch]:
+    """Yield the committed data batches of a segment that reach into a span; some of their records may lie outside.
+
+    :raises SegmentTampered: the segment is torn, altered or missing.
+    """
+    index = SegmentIndex(store, migration_id, span.topic, span.partition)
+    for batch in committed_batches(index.read(_read_entry(store, span.key))):
+        if batch.next_offset > span.from_offset:
+            yield batch
+
+
+def committed_batches(chunk: Chunk) -> Iterator[AnyBatch]:
+    """Yield the batches of a segment that have records which a consumer with read_committed sees."""
+    aborted = AbortedTransactions(chunk.aborted)
+    for batch in read_batches(chunk.batches)[0]:
+        dropped = not isinstance(batch, LegacyBatch) and aborted.drops(batch)
+        if not dropped and not batch.is_control and (isinstance(batch, LegacyBatch) or batch.record_count):
+            yield batch
 
 
 # -- gap log ----------------------------------------------------------------------------------------------------------

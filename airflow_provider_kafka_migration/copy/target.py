@@ -108,15 +108,16 @@ class TargetSink:
         def pages(copy: PartitionCopy) -> MapPages:
             return MapPages(map_store, job.migration_id, *copy.key)
 
+        merges = job.provenance is not None
         self._transactional = TransactionalAppender(
-            target, group_name(job.migration_id), pages=pages, limits=limits, wake=wake
+            target, group_name(job.migration_id), pages=pages, limits=limits, wake=wake, merges=merges
         )
         self._transactional_resumer = TransactionalResumer(
             job.migration_id,
             target,
             pages=pages,
             on_session=self._transactional.begin,
-            merges=job.provenance is not None,
+            merges=merges,
         )
 
     def _writer(self, copy: PartitionCopy) -> Appender | TransactionalAppender:

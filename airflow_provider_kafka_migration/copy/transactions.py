@@ -22,7 +22,9 @@ from airflow_provider_kafka_migration.copy.append_errors import (
     TooLarge,
     append_error,
     coordinator_error,
+    has_replaced_timestamps,
     is_concurrent,
+    replaced_timestamps,
 )
 from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import (
@@ -294,6 +296,8 @@ class TransactionalAppender(TargetWriter):
     :param pages: returns a partition's map pages, for runs that no longer fit into the commit.
     :param limits: nothing is sent after their deadline.
     :param wake: ends the lane's wait when a page has been written. Thread-safe.
+    :param merges: topics have the records of both clusters, so the target's configs are its own, and it may write its
+        own time.
     """
 
     def __init__(
@@ -304,9 +308,11 @@ class TransactionalAppender(TargetWriter):
         pages: Callable[[PartitionCopy], MapPages],
         limits: SliceLimits,
         wake: Callable[[], object],
+        merges: bool = False,
     ) -> None:
         super().__init__(target, limits, wake)
         self._group = group
+        self._merges = merges
         self._pages = pages
         self._sessions: dict[PartitionCopy, ProducerSession] = {}
         self._leader_of: dict[PartitionCopy, Channel] = {}
@@ -538,7 +544,12 @@ class TransactionalAppender(TargetWriter):
             channel.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
         if not session.is_live:
             return
-        if not answer.error_code:
+        replaced = not self._merges and has_replaced_timestamps(session.oldest, answer.log_append_time)
+        if not answer.error_code and replaced:
+            session.is_closing = True  # aborted by the next incarnation
+            found = (session.oldest, answer.log_append_time, answer.base_offset)
+            self._report(session.copy, replaced_timestamps(session.copy, *found, stays=False))
+        elif not answer.error_code:
             session.confirm(answer.base_offset)
         elif is_concurrent(answer.error_code) and session.first_step is not None:
             # The markers of the previous transaction are not written yet.

@@ -25,10 +25,20 @@ _LATEST = {name: True for name in ("rerun_with_latest_version",) if name in insp
 def dag_args(given: Mapping[str, Any], **own: Any) -> dict[str, Any]:
     """Return the arguments of a DAG.
 
-    :param given: the caller's; they override all others, and ``default_args`` are merged name by name.
+    :param given: the caller's; they override all others. ``tags`` are added to ours, by which people and pages find the
+        DAGs of this package, and ``default_args`` are merged name by name.
     :param own: those of this DAG; by default it has no schedule.
     """
-    return {"schedule": None, "catchup": False, **_LATEST, **own, **given, "default_args": default_args(given)}
+    tags = sorted({*own.get("tags", ()), *(given.get("tags") or ())})
+    return {
+        "schedule": None,
+        "catchup": False,
+        **_LATEST,
+        **own,
+        **given,
+        "tags": tags,
+        "default_args": default_args(given),
+    }
 
 
 @dataclass(frozen=True)

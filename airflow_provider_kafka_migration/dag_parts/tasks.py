@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import TaskGroup
-from airflow.sdk.configuration import conf
 
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
 from airflow_provider_kafka_migration.phase_table import Phase
+from airflow_provider_kafka_migration.provider.compat import DOUBLING, conf
 from airflow_provider_kafka_migration.provider.task import MigrationTask
 from airflow_provider_kafka_migration.sensors import drain
 
@@ -30,13 +30,14 @@ DEFAULT_ARGS: Mapping[str, Any] = {
 _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 
 #: Arguments that are lists of callables: the caller's are called in addition to ours.
-_LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
+_CALLBACKS = frozenset({"on_failure_callback", "on_freeze", "on_retry_callback", "on_success_callback", "on_trouble"})
+_LISTS = _CALLBACKS | {"notifiers"}
 #: Of a task that outlives its clusters' bad days, and every worker: its attempts must not run out in weeks.
 _ENDLESS = {"retries": 1_000_000}
 _FOR_EVER = {
     **_ENDLESS,
     "retry_delay": timedelta(seconds=30),
-    "retry_exponential_backoff": 2,
+    "retry_exponential_backoff": DOUBLING,
     "max_retry_delay": timedelta(minutes=5),
 }
 #: Of a task that lifts a freeze: while it fails, producers stay stopped.
@@ -90,6 +91,7 @@ class TaskMaker:
             "spec": self._spec,
             "doc_md": self._docs[full_id],
             "on_failure_callback": [self.notifier("failed")],
+            **({"on_freeze": [self.notifier("freeze")]} if issubclass(operator, MigrationTask) else {}),
             "task_group": group,
             **given,
         }

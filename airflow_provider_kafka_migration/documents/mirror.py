@@ -226,6 +226,8 @@ class VerifiedPartition(Part):
 class MirrorVerification(Document):
     """``results/verification.json``: the last comparison of the contents of a mirror."""
 
+    LATER_FIELDS = ("reader",)
+
     version: int = 1
     migration_id: str
     state: str = Field(description="state of the mirror when it began")
@@ -234,6 +236,9 @@ class MirrorVerification(Document):
     started_at: str
     finished_at: str
     partitions: list[VerifiedPartition] = Field(description="ascending by topic and partition")
+    reader: str = Field(
+        "", description="what has read both sides, with its versions; empty: the code that copies has read them"
+    )
 
     def count(self, outcome: Verified) -> int:
         """Return the number of partitions with an outcome."""
@@ -275,6 +280,8 @@ class MirroredRange(Part):
 class MirrorComparison(Document):
     """``<migration_id>/jobs/compare-<run>.json``: one comparison of a mirror, for Spark."""
 
+    LATER_FIELDS = ("independent", "without_timestamps", "slice_offsets")
+
     version: int = 1
     migration_id: str
     name: str = Field(description="of the job: compare-<run>, with a digest of the run")
@@ -291,6 +298,9 @@ class MirrorComparison(Document):
     known: list[VerifiedPartition] = Field(
         default_factory=list, description="partitions whose outcome is known without a comparison"
     )
+    independent: bool = Field(False, description="Spark's own Kafka source reads both sides")
+    without_timestamps: list[str] = Field(default_factory=list, description="as in an IndependentJob")
+    slice_offsets: dict[str, int] = Field(default_factory=dict, description="as in an IndependentJob")
     ranges: list[MirroredRange] = Field(description="ascending by topic and partition")
 
 
@@ -300,9 +310,12 @@ class ComparedPartition(Document):
     It is deleted with its job once ``results/verification.json`` has all results.
     """
 
+    LATER_FIELDS = ("reader",)
+
     version: int = 1
     migration_id: str
     job_digest: str = Field(description="digest of the MirrorComparison; a different one belongs to another job")
     range: ContentRange
     found: VerifiedPartition
     error: dict[str, Any] | None = Field(None, description="MigrationError.as_dict(): what prevented the comparison")
+    reader: str = Field("", description="as in a MirrorVerification")

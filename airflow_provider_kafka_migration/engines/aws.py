@@ -362,7 +362,7 @@ class Aws:
 
         :raises EngineRefused: the connection does not exist, or cannot be used.
         """
-        from airflow.sdk.exceptions import AirflowNotFoundException
+        from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
         conn_id = self._arguments.aws_conn_id
         hook = self._make_hook(aws_conn_id=conn_id, region_name=self._region)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
     HANDS_OFF,
     FreezeFailed,
@@ -125,16 +126,18 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
         # the target: writes to the source would make the clusters diverge. Without the journal neither is known.
         context.journal.check_holds()
         _check_not_ready(record, attempt)
+        if (known := _lifted(record, attempt)) is not None:
+            return {**known, **source_registry.put_back_or_name(context, attempt.key)}
         _leave(record, attempt, reason)
         is_restored = is_cutover and tail_stop.may_be_restored(record, attempt)
         if is_cutover and not is_restored:
             tail_stop.clear_tail_stop(record)
-        done = stops.unfreeze(context, attempt)
+        done = stops.free(context, attempt)
         # They are free now, unless a request to stop them is still under way in another process, or was sent by one
         # that is dead. Nothing says "lifted" before that is over and they were freed again.
         if wait_for_open(context.journal, attempt.key, now=context.now, sleep=context.sleep):
             _check_not_ready(record, attempt)
-            done = stops.unfreeze(context, attempt)
+            done = stops.free(context, attempt)
     except (*HANDS_OFF, PhaseOver):
         raise
     except MigrationError as error:
@@ -144,12 +147,30 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str, ends: bo
     if is_restored:
         details |= tail_stop.lift(context, ends=ends)
     try:
-        context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
+        entry = _journal_lifted(context, attempt, details)
     except Transient as error:
         what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
         raise stops.still_frozen(record, attempt, error, what=what) from error
     # Producers are free and that is journaled: a registry that cannot be reached delays neither.
-    return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+    return {**entry.details, **source_registry.put_back_or_name(context, attempt.key)}
+
+
+def _journal_lifted(context: PhaseContext, attempt: FreezeAttempt, details: dict[str, Any]) -> JournalEntry:
+    """Journal the lift, unless another process was faster: of an attempt there is one, until a stop comes late."""
+    entry = context.journal.step_once(steps.FREEZE_LIFTED, attempt.key, details, again_after=steps.FREEZE_CAME_LATE)
+    done = entry.details
+    seconds, reason = float(done.get("frozen_seconds", 0.0)), str(done.get("reason", ""))
+    context.announce(words.over(attempt.number, seconds, reason, attempt.method))
+    return entry
+
+
+def _lifted(record: MigrationRecord, attempt: FreezeAttempt) -> dict[str, Any] | None:
+    """Return the details of the lift if another process has lifted the freeze since this attempt was read."""
+    now = record.freeze()
+    if now is None or now.number != attempt.number or not now.lifted:
+        return None
+    entry = record.journal.find_step(steps.FREEZE_LIFTED, attempt.key)
+    return None if entry is None else dict(entry.details)
 
 
 def free_abandoned(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
@@ -164,18 +185,18 @@ def free_abandoned(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, A
     record = context.record
     try:
         context.journal.check_holds()
-        done = stops.unfreeze(context, attempt)
+        done = stops.free(context, attempt)
         # A receiver may have been asked behind READY to keep them stopped, by a process that is slow, or dead.
         if wait_for_open(context.journal, attempt.key, now=context.now, sleep=context.sleep):
-            done = stops.unfreeze(context, attempt)
+            done = stops.free(context, attempt)
     except HANDS_OFF:
         raise
     except MigrationError as error:
         raise stops.still_frozen(record, attempt, error, abandoned=True) from error
     details = {"reason": "abandoned", **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
-    context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
-    return {**details, **source_registry.put_back_or_name(context, attempt.key)}
+    entry = _journal_lifted(context, attempt, details)
+    return {**entry.details, **source_registry.put_back_or_name(context, attempt.key)}
 
 
 def free_after_end(context: PhaseContext) -> str:

@@ -19,6 +19,8 @@ PHASE = "cutover"
 POLL_SECONDS = 0.5
 #: The tail's task looks this often whether the cutover is over.
 TAIL_POLL_SECONDS = 2.0
+#: A scheduler starts a task that waits for nothing more within so many looks.
+WAITED_FOR_LOOKS = 5
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +53,22 @@ def wait_for_tail(
 
 
 def tail_goes_on(
-    context: PhaseContext, *, poll_seconds: float = TAIL_POLL_SECONDS, sleep: Callable[[float], None] = time.sleep
+    context: PhaseContext,
+    *,
+    poll_seconds: float = TAIL_POLL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+    is_waited_for: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Wait, after the tail has reached its stop, until the cutover is over; return whether the tail has to go on.
 
     It has to after the lift of a freeze: nobody else would start a task again that has ended. While producers cannot
     be freed, the wait continues, and finishes a lift that was given up.
 
+    :param is_waited_for: whether the next task of the cutover seems to wait for the end of the tail's task. If it says
+        so :data:`WAITED_FOR_LOOKS` times in a row, the wait ends: both would wait until the freeze's limit.
     :raises ClaimLost: another owner has taken the migration over.
     """
-    journal = context.journal
+    journal, looks = context.journal, 0
     while True:
         try:
             journal.refresh()
@@ -75,4 +83,11 @@ def tail_goes_on(
             frozen.finish_given_up(context)
         except Transient as error:
             log.warning("The journal cannot be read; the tail waits for the end of the cutover: %s", error)
+        looks = looks + 1 if is_waited_for() else 0
+        if looks >= WAITED_FOR_LOOKS:
+            log.warning(
+                "The cutover goes on only once this task has ended, as in runs that an earlier release began: it ends. "
+                "If the freeze is lifted later, clear tail together with drain_ready"
+            )
+            return False
         sleep(poll_seconds)

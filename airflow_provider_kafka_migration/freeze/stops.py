@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     PhaseOver,
     StillFrozen,
+    Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, deny_acls, webhook_spec, words
 from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, REQUEST_SECONDS, FreezeWebhook
@@ -25,7 +26,14 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.wire_admin import batches
 from airflow_provider_kafka_migration.kafka.wire import REQUEST_SECONDS as BROKER_SECONDS
 from airflow_provider_kafka_migration.record import handover, rolling_back, steps, times
-from airflow_provider_kafka_migration.record.changes import SENDING_SECONDS, Change, Changes, Client, Standing
+from airflow_provider_kafka_migration.record.changes import (
+    SENDING_SECONDS,
+    Change,
+    Changes,
+    Client,
+    Standing,
+    wait_for_open,
+)
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -56,6 +64,7 @@ def freeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     how = by_hand.instructions(context.spec, method=attempt.method, deadline=attempt.deadline, acls=acls)
     # While the journal can be read: these lines are what is left when it cannot.
     log.warning("Producers are stopped (freeze %s). If the migration cannot free them: %s", attempt.number, how)
+    context.announce(words.made(attempt.number, attempt.method, attempt.deadline, how))
     return done
 
 
@@ -95,6 +104,64 @@ def unfreeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method == "acl":
         return deny_acls.remove(context.record, context.source)
     return {"todo": words.lifted(attempt.method)}
+
+
+def free(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
+    """Do the same for whoever holds the migration, journaled like a request to stop: the next freeze waits for it.
+
+    A request that is still under way would otherwise free those whom the next freeze has stopped. Receivers of a
+    webhook refuse it by its order, so only ACLs are waited for.
+
+    :raises PhaseOver: the next freeze has begun, and frees the producers when it ends.
+    :raises FreezeFailed: it failed; producers may still be stopped.
+    """
+    if attempt.method != "acl" or not deny_acls.all_planned_acls(context.record):
+        return unfreeze(context, attempt)
+    changes = Changes(
+        context.journal,
+        _free_key(attempt),
+        standing=lambda: Standing.SUPERSEDED if _is_followed(context.record, attempt) else Standing.GOES_ON,
+        over=lambda: _given_up(context, attempt),
+        allowed={"unless_step": (steps.FREEZE_REQUESTED, str(attempt.number + 1))},
+    )
+    admin, is_begun = context.source.admin, False
+    try:
+        with changes.making("removal of the DENY ACLs", ACL_SECONDS, _nothing, admin):
+            is_begun = True
+            return unfreeze(context, attempt)
+    except Transient:
+        if is_begun:
+            raise
+    # Producers first: while the journal takes no entry, no other freeze can begin either.
+    return unfreeze(context, attempt)
+
+
+def wait_for_frees(context: PhaseContext, former: FreezeAttempt | None, *, behind: int = -1) -> int:
+    """Wait until nothing can free producers any more for the freeze before the one that begins.
+
+    Call it before the new attempt is journaled, while nobody is stopped, and after that with the number that it
+    returned: then no other request of that kind may follow.
+
+    :returns: number of the journal's last entry.
+    """
+    if former is not None:
+        key = _free_key(former)
+        wait_for_open(context.journal, key, now=context.now, sleep=context.sleep, behind=behind)
+    tip = context.journal.tip
+    return -1 if tip is None else tip.seq
+
+
+def _free_key(attempt: FreezeAttempt) -> str:
+    return f"{attempt.key}/free"
+
+
+def _is_followed(record: MigrationRecord, attempt: FreezeAttempt) -> bool:
+    last = record.freeze()
+    return last is not None and last.number > attempt.number
+
+
+def _nothing() -> None:
+    """Producers that should be stopped again are for the freeze that has stopped them: it reads the source's ends."""
 
 
 def _client(receiver: Receiver, **options: Any) -> FreezeWebhook:

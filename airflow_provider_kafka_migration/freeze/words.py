@@ -53,6 +53,26 @@ def way_out(*, is_mirror: bool) -> str:
     return MIRROR_WAY_OUT if is_mirror else WAY_OUT
 
 
+def made(number: int, method: str, deadline: datetime, how: str) -> str:
+    """Tell people that producers are stopped, and how they are freed by hand; sentences."""
+    return (
+        f"Producers are stopped (freeze {number}, {_HOW[method]}) until clients may switch, or until {iso(deadline)} "
+        f"at the latest. If they cannot be freed then: {how}"
+    )
+
+
+def over(number: int, seconds: float, reason: str, method: str) -> str:
+    """Tell people that a freeze was lifted; a sentence."""
+    return f"Freeze {number} is lifted after {seconds:.0f} s ({reason}): {lifted(method)}"
+
+
+def ready(number: int, *, is_mirror: bool) -> str:
+    """Tell people that clients may switch; sentences."""
+    step = "promoted" if is_mirror else "ready_for_client_switch"
+    way = way_out(is_mirror=is_mirror)
+    return f"Freeze {number} has ended with {step}: producers stay stopped until they are started on the target. {way}"
+
+
 def again(spec: MigrationSpec) -> str:
     """Say how a person begins another freeze, once what has ended this one is corrected; one clause."""
     return "promote again" if spec.kind == "mirror" else AGAIN

@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.compare.independent import IndependentResults
 from airflow_provider_kafka_migration.documents.independent import (
     INDEPENDENT,
+    NEVER_STARTED,
+    SLICE_BYTES,
+    SLICE_OFFSETS,
     IndependentJob,
     IndependentRefusal,
     IndependentResult,
@@ -24,6 +27,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     SparkConnectorMissing,
     SparkJobFailed,
+    SparkReaderUnfit,
 )
 from airflow_provider_kafka_migration.jobs.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
@@ -31,13 +35,16 @@ from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
+from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 JOB: Final = INDEPENDENT
 SWITCHED_OFF: Final = "validation.independent is off"
 WITHOUT_SPARK: Final = "the validation ran without Spark (--runner local)"
 #: What ``spark-submit`` says if it cannot fetch the packages that it was asked for.
 _UNRESOLVED: Final = ("unresolved dependency", "UNRESOLVED DEPENDENCIES", "Server access error")
-_MEANS_NOT_RUN: Final = (SparkConnectorMissing, ConnectionInvalid)
+#: What it says where it has no folder for them (images of Kubernetes), or no way to the jars of ``spark.jars``.
+_NO_JARS: Final = ("basedir must be absolute", "/.ivy2", "No FileSystem for scheme", "S3AFileSystem not found")
+_MEANS_NOT_RUN: Final = (SparkConnectorMissing, SparkReaderUnfit, ConnectionInvalid)
 
 
 def write_job(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
@@ -50,7 +57,12 @@ def write_job(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
     is_same = former is not None and _without_draw(former) == _without_draw(job)
     job = _drawn(context, job, former.sample_seed if former is not None and is_same else None)
     record.journal_store.put(record.key(keys.job(JOB)), job.canonical())
-    return len(read_results(record, job)) < len(job.ranges)
+    if len(read_results(record, job)) == len(job.ranges):
+        return False
+    refusal = _refusal(record, job)
+    tries = refusal.tries if refusal is not None and refusal.reason == NEVER_STARTED else 0
+    _refuse(record, job, NEVER_STARTED, tries + 1)
+    return True
 
 
 def why_not(context: PhaseContext) -> str:
@@ -90,9 +102,10 @@ def _job(context: PhaseContext, ranges: Sequence[ContentRange]) -> IndependentJo
         attempt=attempt_of(record),
         journal_location=spec.storage.journal,
         extent=_extent(spec.validation.independent, plan, spec.validation.independent_sample),
-        without_timestamps=_with_other_times(plan) if spec.offsets.timestamps == "raw" else [],
+        without_timestamps=with_other_times(plan) if spec.offsets.timestamps == "raw" else [],
         topics=topic_rules(plan, delete_retention_of(record, context.source, plan)),
         schema_ids=schema_id_settings(record),
+        slice_offsets=slice_offsets(plan),
         ranges=sorted(ranges, key=lambda item: item.key),
     )
 
@@ -136,7 +149,19 @@ def draw(ranges: Sequence[ContentRange], plan: Plan, sample_bytes: int, seed: in
     return sorted(chosen, key=lambda item: item.key)
 
 
-def _with_other_times(plan: Plan) -> list[str]:
+def slice_offsets(plan: Plan) -> dict[str, int]:
+    """Return by source topic with large records how many offsets are read at a time."""
+    found = {}
+    for topic in plan.topics:
+        size_bytes = sum(max(item.size_bytes, 0) for item in topic.partitions)
+        offsets = sum(max(item.end_offset - item.source_start_offset, 0) for item in topic.partitions)
+        wanted = SLICE_BYTES * offsets // max(size_bytes, 1)
+        if offsets and wanted < SLICE_OFFSETS:
+            found[topic.name] = max(wanted, 1)
+    return found
+
+
+def with_other_times(plan: Plan) -> list[str]:
     """Return the topics whose readers see the broker's time on the source, and the producer's on the target."""
     return sorted(
         topic.name
@@ -161,7 +186,7 @@ def read_job(record: MigrationRecord) -> IndependentJob | None:
 
 def read_results(record: MigrationRecord, job: IndependentJob) -> list[IndependentResult]:
     """Return the results of a job that are there, ascending."""
-    return IndependentResults(job, record.journal_store).read_all()
+    return IndependentResults.of(job, record.journal_store).read_all(job.ranges)
 
 
 def progress(record: MigrationRecord) -> Progress | None:
@@ -182,27 +207,58 @@ def note_not_run(record: MigrationRecord, error: MigrationError) -> bool:
     job = read_job(record)
     if job is None or job.attempt != attempt_of(record):
         return False
-    reason = _reason(error)
+    refusal = _refusal(record, job)
+    reason = reason_not_to_run(error) or _never_started(refusal, error)
     if not reason:
         return False
-    refusal = IndependentRefusal(migration_id=record.migration_id, job_digest=job.digest(), reason=reason)
-    record.put_result(keys.INDEPENDENT_NOT_RUN, refusal)
+    _refuse(record, job, reason, 0 if refusal is None else refusal.tries)
     return True
 
 
 def read_not_run(record: MigrationRecord, job: IndependentJob) -> str:
     """Return why a job could not run; empty if nothing is known."""
+    refusal = _refusal(record, job)
+    return "" if refusal is None else refusal.reason
+
+
+def _refusal(record: MigrationRecord, job: IndependentJob) -> IndependentRefusal | None:
     data = record.result(keys.INDEPENDENT_NOT_RUN)
     found = None if data is None else IndependentRefusal.parse(data)
-    return found.reason if found is not None and found.job_digest == job.digest() else ""
+    return found if found is not None and found.job_digest == job.digest() else None
 
 
-def _reason(error: MigrationError) -> str:
+def _refuse(record: MigrationRecord, job: IndependentJob, reason: str, tries: int) -> None:
+    digest = job.digest()
+    refusal = IndependentRefusal(migration_id=record.migration_id, job_digest=digest, reason=reason, tries=tries)
+    record.put_result(keys.INDEPENDENT_NOT_RUN, refusal)
+
+
+def note_begun(store: ObjectStore, job: IndependentJob) -> None:
+    """Note that the driver of a job has started: what it fails of from now on, it says itself."""
+    refusal = IndependentRefusal(migration_id=job.migration_id, job_digest=job.digest(), reason="")
+    store.put(f"{job.migration_id}/{keys.result(keys.INDEPENDENT_NOT_RUN)}", refusal.canonical())
+
+
+def _never_started(refusal: IndependentRefusal | None, error: MigrationError) -> str:
+    """Return why a job has never run whose driver did not start twice; empty: once, or it did.
+
+    Services often keep a driver's log to themselves: nothing else tells of jars that could not be fetched there.
+    """
+    is_silent = isinstance(error, SparkJobFailed) and "job_id" in (error.details or {})
+    is_again = refusal is not None and refusal.reason == NEVER_STARTED and refusal.tries > 1
+    return f"{NEVER_STARTED}: {error.what}" if is_silent and is_again else ""
+
+
+def reason_not_to_run(error: MigrationError) -> str:
+    """Return why a job has read nothing at all, for people; empty: the error is no such reason."""
     if isinstance(error, _MEANS_NOT_RUN):
         return error.what
     lines: Iterable[str] = (error.details or {}).get("log", ()) if isinstance(error, SparkJobFailed) else ()
-    if any(mark in line for line in (error.what, *lines) for mark in _UNRESOLVED):
+    said = "\n".join((error.what, *lines))
+    if any(mark in said for mark in _UNRESOLVED):
         return "Spark could not fetch its Kafka source (spark.kafka_connector: packages)"
+    if any(mark in said for mark in _NO_JARS):
+        return "Spark could not load the jars of its Kafka source (spark.kafka_connector)"
     return ""
 
 

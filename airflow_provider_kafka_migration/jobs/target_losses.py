@@ -21,20 +21,44 @@ PHASE = "tail"
 
 
 def found(record: MigrationRecord) -> list[dict[str, Any]]:
-    """Return all losses by partition and time, each with a sentence for people."""
-    return [
-        {
-            "topic": item.topic,
-            "partition": item.partition,
-            "target_topic": item.target_topic,
-            "from_target_offset": item.from_target_offset,
-            "to_target_offset": item.to_target_offset,
-            "source_offset": item.source_offset,
-            "seen_at": item.seen_at,
-            "what": _describe(item),
-        }
-        for item in read_losses(record.journal_store, record.migration_id)
-    ]
+    """Return all losses by partition and time, each with a sentence for people.
+
+    A copier that is killed before it has copied a loss again leaves it to the next one, which meets what is left of it:
+    that is ``seen_again``, not another loss.
+    """
+    losses: list[list[TargetLossRecord]] = []
+    for item in read_losses(record.journal_store, record.migration_id):
+        if losses and _is_rest(losses[-1][0], losses[-1][-1], item):
+            losses[-1].append(item)
+        else:
+            losses.append([item])
+    return [_shown(*seen) for seen in losses]
+
+
+def _is_rest(first: TargetLossRecord, last: TargetLossRecord, item: TargetLossRecord) -> bool:
+    """Whether the copy goes on towards the position from which the log went back first."""
+    same = (first.topic, first.topic_id, first.partition, first.from_target_offset, first.source_offset)
+    mine = (item.topic, item.topic_id, item.partition, item.from_target_offset, item.source_offset)
+    return same == mine and item.to_target_offset > last.to_target_offset
+
+
+def _shown(item: TargetLossRecord, *rests: TargetLossRecord) -> dict[str, Any]:
+    shown = {
+        "topic": item.topic,
+        "partition": item.partition,
+        "target_topic": item.target_topic,
+        "from_target_offset": item.from_target_offset,
+        "to_target_offset": item.to_target_offset,
+        "source_offset": item.source_offset,
+        "seen_at": item.seen_at,
+        "what": _describe(item),
+    }
+    if rests:
+        again = [{"to_target_offset": rest.to_target_offset, "seen_at": rest.seen_at} for rest in rests]
+        places = ", ".join(f"from {rest.to_target_offset} at {rest.seen_at}" for rest in rests)
+        what = f"{shown['what']}; copiers that were killed meanwhile left the rest to others, who went on {places}"
+        shown |= {"seen_again": again, "what": what}
+    return shown
 
 
 def note(context: PhaseContext) -> None:

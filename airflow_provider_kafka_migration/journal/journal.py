@@ -426,11 +426,17 @@ class Journal:
         reason: str | None = None,
         only_in: Collection[State] | None = None,
         unless_step: tuple[str, str | None] | None = None,
+        again_after: str | None = None,
     ) -> JournalEntry:
-        """Record a step like :meth:`step`, unless one with that name and key exists: then return that entry."""
+        """Record a step like :meth:`step`, unless one with that name and key exists: then return that entry.
+
+        :param again_after: name of a step of the same key: one that it follows does not count.
+        """
 
         def decide(ledger: Ledger) -> Draft | JournalEntry:
-            for entry in ledger.entries:
+            for entry in reversed(ledger.entries):
+                if (entry.step, entry.step_key) == (again_after, key):
+                    break
                 if (entry.step, entry.step_key) == (name, key):
                     return entry
             draft = self._step(ledger, name, key, details, reason, only_in)

@@ -206,6 +206,7 @@ class Appended(NamedTuple):
     base_offset: int
     error_message: str
     throttle_time_ms: int
+    log_append_time: int
 
 
 def append_answer(frame: memoryview, version: int) -> Appended:
@@ -213,10 +214,12 @@ def append_answer(frame: memoryview, version: int) -> Appended:
     if version < 9:
         answer = produce.decode(frame[4:], version)
         item = answer.partitions[0]
-        return Appended(item.error_code, item.base_offset, item.error_message, answer.throttle_time_ms)
+        fields = (item.error_code, item.base_offset, item.error_message, answer.throttle_time_ms)
+        return Appended(*fields, item.log_append_time)
     decoded = ProduceResponse.decode(bytes(frame), version=version, header=True)
     part = decoded.responses[0].partition_responses[0]
-    return Appended(part.error_code, part.base_offset, part.error_message or "", decoded.throttle_time_ms)
+    fields = (part.error_code, part.base_offset, part.error_message or "", decoded.throttle_time_ms)
+    return Appended(*fields, part.log_append_time_ms)
 
 
 def fetch_offsets(group: str, keys: list[tuple[str, list[int]]] | None) -> tuple[OffsetFetchRequest, int]:

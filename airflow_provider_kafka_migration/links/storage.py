@@ -52,7 +52,7 @@ class StorageLink(BaseOperatorLink):
 
 
 def _configured_template() -> str:
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     return str(conf.get("kafka_migration", "object_url_template", fallback=""))
 

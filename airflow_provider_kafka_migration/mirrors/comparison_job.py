@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.compare.mirrored import MirrorResults, results_prefix, unchecked
+from airflow_provider_kafka_migration.compare.mirrored import SLICES, MirrorResults, results_prefix, unchecked
 from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.independent import IndependentRefusal
 from airflow_provider_kafka_migration.documents.mirror import MirrorComparison, MirrorVerification
 from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
@@ -24,6 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     error_from_dict,
 )
+from airflow_provider_kafka_migration.jobs import independent_jobs
 from airflow_provider_kafka_migration.jobs.job_phase import JobRunner
 from airflow_provider_kafka_migration.mirrors.verification import (
     PHASE,
@@ -37,6 +40,7 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
+from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.state import mirror_name
 
 log = logging.getLogger(__name__)
@@ -47,21 +51,26 @@ CONTINUED_FOR = timedelta(days=1)
 KEPT_FOR = timedelta(days=7)
 
 
-def job_name(run: str) -> str:
-    """Return the name of a run's job."""
-    return keys.comparison_job(hashlib.sha256(run.encode()).hexdigest())
+def job_name(run: str, *, independent: bool = False) -> str:
+    """Return the name of a run's job.
+
+    :param independent: Spark's own Kafka source reads both sides.
+    """
+    digest = hashlib.sha256(run.encode()).hexdigest()
+    return keys.independent_comparison_job(digest) if independent else keys.comparison_job(digest)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write(context: PhaseContext, scope: Scope, run: str) -> MirrorComparison:
+def write(context: PhaseContext, scope: Scope, run: str, *, independent: bool = False) -> MirrorComparison:
     """Return the job of a run: the one that an earlier attempt has written, or a new one.
 
     :param context: a context that only reads.
+    :param independent: Spark's own Kafka source reads both sides.
     :raises MigrationError: it cannot be determined what is to be compared.
     """
-    record, name = context.record, job_name(run)
+    record, name = context.record, job_name(run, independent=independent)
     former = _read(record, name)
     if former is not None and _is_continued(record, former, scope, run):
         log.info("The comparison that began at %s goes on: what is equal is not compared again", former.started_at)
@@ -84,10 +93,21 @@ def write(context: PhaseContext, scope: Scope, run: str) -> MirrorComparison:
         schema_ids=settings.ids,
         provenance=settings.provenance,
         known=known,
+        independent=independent,
         ranges=ranges,
+        **(_of_independent(record) if independent else {}),
     )
     record.journal_store.put(record.key(keys.job(name)), job.canonical())
     return job
+
+
+def _of_independent(record: MigrationRecord) -> dict[str, Any]:
+    plan = record.plan()
+    raw = record.spec.offsets.timestamps == "raw"
+    return {
+        "without_timestamps": independent_jobs.with_other_times(plan) if raw else [],
+        "slice_offsets": independent_jobs.slice_offsets(plan),
+    }
 
 
 def _is_continued(record: MigrationRecord, job: MirrorComparison, scope: Scope, run: str) -> bool:
@@ -99,7 +119,7 @@ def _is_continued(record: MigrationRecord, job: MirrorComparison, scope: Scope, 
 
 def _spec_digest(record: MigrationRecord) -> str:
     """Return the digest of the mirror's spec, which has references and no secrets."""
-    return canonical_digest(record.spec.model_dump(mode="json"))
+    return canonical_digest(in_former_words(record.spec.model_dump(mode="json")))
 
 
 def _read(record: MigrationRecord, name: str) -> MirrorComparison | None:
@@ -150,7 +170,11 @@ def run_job(context: PhaseContext, job: JobRef) -> None:
             next_step="use the DAG kafka_mirror_verify, or kafka-migration mirror verify FILE without Spark",
         )
     record = context.record
-    context.runner.run(record, job, lambda: read_progress(record, job))
+    try:
+        context.runner.run(record, job, lambda: read_progress(record, job))
+    except MigrationError as error:
+        if not note_not_run(record, load(record, job.name), error):
+            raise
 
 
 def read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
@@ -201,8 +225,30 @@ def collect(context: PhaseContext, job: MirrorComparison) -> tuple[MirrorVerific
         started_at=job.started_at,
         finished_at=iso(context.now()),
         partitions=ascending(partitions),
+        reader=next((result.reader for result in stored.values() if result is not None), ""),
     )
     return verification, errors
+
+
+def note_not_run(record: MigrationRecord, job: MirrorComparison, error: MigrationError) -> bool:
+    """Note why Spark's own Kafka source could not read anything; False: the error is no such reason."""
+    reason = independent_jobs.reason_not_to_run(error) if job.independent else ""
+    if not reason:
+        return False
+    refusal = IndependentRefusal(migration_id=job.migration_id, job_digest=job.digest(), reason=reason)
+    record.journal_store.put(_refusal_key(job), refusal.canonical())
+    return True
+
+
+def read_not_run(record: MigrationRecord, job: MirrorComparison) -> str:
+    """Return why it could not; empty: nothing is known."""
+    data = record.journal_store.get(_refusal_key(job))
+    found = None if data is None else IndependentRefusal.parse(data)
+    return found.reason if found is not None and found.job_digest == job.digest() else ""
+
+
+def _refusal_key(job: MirrorComparison) -> str:
+    return f"{results_prefix(job.migration_id, job.name)}{SLICES}not-run.json"
 
 
 def retriable(errors: list[MigrationError]) -> list[Transient]:

@@ -246,7 +246,9 @@ def _begin(context: PhaseContext, request: MirrorRequest) -> FreezeAttempt | Non
         return None
     if requests.read(context.journal_store, context.migration_id).number != request.number:
         return None
-    former, now = record.freeze(), context.now()
+    former = record.freeze()
+    seen = stops.wait_for_frees(context, former)
+    now = context.now()
     attempt = FreezeAttempt(
         former.number + 1 if former else 1,
         context.spec.cutover.freeze,
@@ -264,6 +266,7 @@ def _begin(context: PhaseContext, request: MirrorRequest) -> FreezeAttempt | Non
         "request": request.number,
     }
     context.journal.step(steps.FREEZE_REQUESTED, key=attempt.key, details=details, only_in={State.TAIL})
+    stops.wait_for_frees(context, former, behind=seen)
     return attempt
 
 

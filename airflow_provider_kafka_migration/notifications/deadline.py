@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 from airflow_provider_kafka_migration.deadline_watch import Watched
-from airflow_provider_kafka_migration.notifications.migration import load_notifier
+from airflow_provider_kafka_migration.notifications.migration import context_without_task, load_notifier
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
 log = logging.getLogger(__name__)
@@ -52,21 +51,8 @@ def missed_message(spec: MigrationSpec, watched: Watched, within_seconds: float,
 
 
 def _notifier_context(context: Mapping[str, Any], spec: MigrationSpec, watched: Watched, text: str) -> dict[str, Any]:
-    """Return the context of the notifier: that of Airflow's callbacks of deadlines, and what templates use elsewhere.
-
-    Such a callback has no task instance. The same notifier runs at all events, and a template with ``ti.task_id`` must
-    not fail at this one.
-    """
+    """Return the context of the notifier: that of Airflow's callbacks of deadlines, and what templates need."""
     run = dict(context.get("dag_run") or {})
     dag_id, run_id = str(run.get("dag_id", "")), str(run.get("dag_run_id", ""))
-    task_instance = SimpleNamespace(dag_id=dag_id, run_id=run_id, task_id=TASK_ID, map_index=-1)
-    return {
-        **context,
-        "dag_run": {**run, "run_id": run_id},
-        "run_id": run_id,
-        "ti": task_instance,
-        "task_instance": task_instance,
-        "migration_id": spec.migration_id,
-        "migration_event": EVENTS[watched],
-        "migration_message": text,
-    }
+    made = context_without_task(spec, EVENTS[watched], text, task_id=TASK_ID, dag_id=dag_id, run_id=run_id)
+    return {**context, **made, "dag_run": {**run, "run_id": made["run_id"]}}

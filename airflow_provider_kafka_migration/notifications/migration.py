@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -30,6 +31,7 @@ SUBJECTS = {
     "drain_ready": "Kafka {kind} {migration_id}: ready for the cutover",
     "approval_wanted": "Kafka {kind} {migration_id}: {task_id} waits for an answer",
     "trouble": "Kafka {kind} {migration_id}: {task_id} cannot copy some partitions",
+    "freeze": "Kafka {kind} {migration_id}: producers",
     "failed": "Kafka {kind} {migration_id}: {task_id} failed",
     "finalized": "Kafka {kind} {migration_id}: finalized, the evidence is signed",
 }
@@ -52,7 +54,7 @@ class MigrationNotifier(BaseNotifier):
     ``{{ migration_message }}`` are available in addition to Airflow's usual variables. If the notifier fails, the error
     is only logged: a mail server that is down must not stop a migration.
 
-    :param event: drain_ready, approval_wanted, trouble, failed or finalized.
+    :param event: drain_ready, approval_wanted, trouble, freeze, failed or finalized.
     :param spec: the migration; None takes it from the Params of the run.
     :param thins_out: of a task that is retried without an end, tell the attempts 1, 5, 20, and each hundredth.
     """
@@ -171,14 +173,44 @@ def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
     return extended  # type: ignore[return-value]
 
 
+def context_without_task(
+    spec: MigrationSpec, event: str, text: str, *, task_id: str, dag_id: str = "", run_id: str = ""
+) -> dict[str, Any]:
+    """Return the context of a notifier that no task runs.
+
+    The same notifier runs at all events, and a template with ``ti.task_id`` must not fail at any.
+
+    :param task_id: what people see in place of a task.
+    """
+    task_instance = SimpleNamespace(dag_id=dag_id, run_id=str(run_id), task_id=task_id, map_index=-1)
+    return {
+        "dag_run": {"dag_id": dag_id, "run_id": str(run_id)},
+        "run_id": str(run_id),
+        "ti": task_instance,
+        "task_instance": task_instance,
+        "migration_id": spec.migration_id,
+        "migration_event": event,
+        "migration_message": text,
+    }
+
+
+def notify_of_freeze(spec: MigrationSpec, resolver: Resolver, text: str) -> None:
+    """Run the spec's notifier for a freeze of a command.
+
+    :raises MigrationError: it cannot be loaded. Its own errors are raised, too.
+    """
+    line = message(spec.migration_id, "freeze", {TROUBLE: text}, "", spec.kind)
+    load_notifier(spec, resolver)(context_without_task(spec, "freeze", line, task_id="kafka-migration"))
+
+
 def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str, kind: str = "migration") -> str:
-    """Return one line for people: for a failure with the error's text, for trouble with the trouble's text."""
+    """Return one line for people: for a failure with the error's text, for trouble and a freeze with theirs."""
     # The task that waits for the tail copies nothing itself: its trouble is that the tail is silent.
     subject = SILENT_SUBJECT if event == "trouble" and task_id.endswith("drain_ready") else SUBJECTS[event]
     if event == "trouble" and str(context.get(TROUBLE, "")).startswith(RUN_IS_OLD):
         subject = OLD_SUBJECT
     text = subject.format(kind=kind, migration_id=migration_id, task_id=task_id)
-    if event == "trouble" and context.get(TROUBLE):
+    if event in ("trouble", "freeze") and context.get(TROUBLE):
         text += f". {context[TROUBLE]}"
     error = context.get("exception")
     if event == "failed" and error is not None:

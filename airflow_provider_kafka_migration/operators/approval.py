@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperatorLink, Param
-from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts, ApprovalKind, Responder
 from airflow_provider_kafka_migration.links.storage import JournalLink, PlanLink
-from airflow_provider_kafka_migration.provider.compat import put_question
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
+from airflow_provider_kafka_migration.provider.compat import await_answer, put_question, set_retry_policy
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.record.times import iso
 
 if TYPE_CHECKING:
@@ -84,17 +83,25 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         abort_task_ids: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", migration_retry_policy())
+        set_retry_policy(kwargs)
         kwargs["retries"] = 0
+        # The standard provider has this argument since 1.14, and the answer has a limit with any.
+        response_timeout = kwargs.pop("response_timeout", None)
         # Airflow puts the DAG's Params into kwargs and merges them again below; the form shows only the task's own.
         kwargs["params"] = {CODE: _code_param()}
         super().__init__(subject="Kafka migration", **kwargs)
+        self.response_timeout = response_timeout or getattr(self, "response_timeout", None)
         self.options = list(self.choices)
         self.spec = plain_spec(spec)
         self.takeover = takeover
         self.first_task_id = first_task_id
         self.awaits_second = awaits_second
         self.abort_task_ids = sorted(abort_task_ids)
+
+    def validate_params(self) -> None:
+        """Keep the fields of the form, and check them. Airflow 3.1 would show and check the DAG's Params as well."""
+        self.params = type(self.params)({CODE: self.params.get_param(CODE)})
+        super().validate_params()
 
     # ---- asking
 
@@ -123,10 +130,11 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
             )
         for notifier in self.notifiers:
             notifier(context)
-        raise TaskAwaitingInput(
+        await_answer(
+            self,
+            context["ti"].id,
             method_name="execute_complete",
             kwargs={"body_shown": shown, "facts_digest": facts.digest()},
-            timeout=self.response_timeout,
         )
 
     def _set_people(self, spec: MigrationSpec) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink, Context
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
 from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+from airflow_provider_kafka_migration.provider.compat import set_retry_policy
 from airflow_provider_kafka_migration.provider.connections import check_references
 from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import WAY_BACK, WITHDRAW_ACCESS, recorded_run_spec
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.state import State
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
 
 
 class MigrationOperator(MigrationTask, BaseOperator):
@@ -44,7 +50,7 @@ class MigrationOperator(MigrationTask, BaseOperator):
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", migration_retry_policy())
+        set_retry_policy(kwargs)
         super().__init__(**kwargs)
         self.spec = plain_spec(spec)
         self.takeover = takeover
@@ -195,16 +201,36 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
 
     phase = "tail"
 
-    def _goes_on(self, migration: Migration) -> bool:
-        """Wait for the end of the cutover, unless the DAG has tasks that wait for the end of this one."""
+    def _goes_on(self, context: Context, migration: Migration) -> bool:
+        """Wait for the end of the cutover, unless there are tasks that wait for the end of this one."""
         from airflow_provider_kafka_migration.freeze.one_task import tail_goes_on
 
-        return not self.downstream_task_ids and tail_goes_on(migration.context)
+        if self.downstream_task_ids:
+            return False
+        return tail_goes_on(migration.context, is_waited_for=partial(_waits_for_tail, context))
+
+
+def _waits_for_tail(context: Context) -> bool:
+    """Whether the next task does not start although the one before it has ended: it may wait for the tail's task.
+
+    A run keeps the graph with which it began where its DAG bundle has versions. The scheduler follows that one, and
+    this process sees only the graph of the present release.
+    """
+    run = context["ti"]
+    try:
+        found = run.get_task_states(dag_id=run.dag_id, task_ids=[_BEFORE, _NEXT], run_ids=[run.run_id])
+    except AirflowRuntimeError as error:
+        log.warning("Airflow does not say whether %s waits: %s", _NEXT, error)
+        return False
+    states = found.get(run.run_id, {})
+    return states.get(_BEFORE) == "success" and states.get(_NEXT, "unknown") is None
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
 CUTOVER_ALIAS = "kafka-migration-cutover"
 
+#: The task of the cutover that needs the end of the tail, and the one before it.
+_BEFORE, _NEXT = "cutover.snapshot_groups", "cutover.commit_groups"
 #: The task that keeps the limit of a freeze when the tasks of the cutover have died.
 _WATCH = "cutover.freeze_limit"
 #: States of a task that does nothing any more.

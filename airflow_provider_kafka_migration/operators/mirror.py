@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Transient
 from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE
-from airflow_provider_kafka_migration.mirrors import requests
-from airflow_provider_kafka_migration.mirrors.driving import LONG_SECONDS, Pauses, next_phase
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationPlanOperator,
@@ -26,13 +24,13 @@ from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import Kind
 from airflow_provider_kafka_migration.provider.run_chain import (
     RUN_IS_OVER,
+    beside,
     ends_at,
     follows_another,
     is_followed,
     is_over,
 )
 from airflow_provider_kafka_migration.provider.task import MigrationTask, plain_spec, run_spec
-from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.state import State, mirror_name
 from airflow_provider_kafka_migration.triggers.drain import event_error
 from airflow_provider_kafka_migration.triggers.mirror import MirrorJobTrigger, MirrorPausedTrigger
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.jobs.submissions import Submission
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.provider.progress import ProgressSink
+    from airflow_provider_kafka_migration.record.context import PhaseResult
     from airflow_provider_kafka_migration.spec import MigrationSpec
     from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
@@ -99,11 +98,16 @@ class MirrorTask(MigrationTask):
 
 def _present(migration: Migration) -> tuple[State | None, str | None]:
     """Return the mirror's state, and the phase that carries out the last request. Contacts no cluster."""
+    from airflow_provider_kafka_migration.mirrors import requests
+    from airflow_provider_kafka_migration.mirrors.driving import next_phase
+
     state = migration.status().state
     return state, next_phase(state, requests.read(migration.journal_store, migration.spec.migration_id))
 
 
 def _already(state: State) -> PhaseResult:
+    from airflow_provider_kafka_migration.record.context import PhaseResult
+
     return PhaseResult("mirror", f"the mirror is {mirror_name(state)}", {"state": state.value}, already_done=True)
 
 
@@ -114,7 +118,7 @@ class KafkaMirrorPlanOperator(MirrorTask, KafkaMigrationPlanOperator):
     """
 
 
-class KafkaMirrorSparkCheckOperator(MirrorTask, KafkaMigrationSparkCheckOperator):  # type: ignore[misc]
+class KafkaMirrorSparkCheckOperator(MirrorTask, KafkaMigrationSparkCheckOperator):
     """Asks the Spark driver and its executors whether a mirror would work there, before anything is written.
 
     .. seealso:: docs/operators.md
@@ -142,7 +146,7 @@ class KafkaMirrorSchemasOperator(MirrorTask, KafkaMigrationSchemasOperator):
     """
 
 
-class KafkaMirrorSeedOperator(MirrorTask, KafkaMigrationSeedOperator):  # type: ignore[misc]
+class KafkaMirrorSeedOperator(MirrorTask, KafkaMigrationSeedOperator):
     """Copies everything up to the source's end offsets at its first start.
 
     .. seealso:: docs/operators.md
@@ -200,12 +204,14 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 
     # -- attempts ----------------------------------------------------------------------------------------------------
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:
         """Mirror, or carry out what was asked for while no task ran.
 
         :raises MigrationError: a person has to change something, or it has failed for too long.
         """
         if self.run_for is not None and is_followed(context):
+            from airflow_provider_kafka_migration.record.context import PhaseResult
+
             result = PhaseResult(self.phase, "a later run of this DAG mirrors", already_done=True)
             with self.open_migration(context) as migration:
                 return self._done(migration, result)
@@ -266,6 +272,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 
         Airflow keeps a log and a row for each of its own attempts, so a short outage does not make hundreds of them.
         """
+        from airflow_provider_kafka_migration.mirrors.driving import LONG_SECONDS, Pauses
+
         pauses, failing_since = Pauses(), None
         while True:
             began = time.monotonic()
@@ -330,6 +338,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
             return False
 
     def _handed_over(self, migration: Migration) -> dict[str, Any]:
+        from airflow_provider_kafka_migration.record.context import PhaseResult
+
         summary = "the time of this run is over; the next one goes on"
         result = PhaseResult(self.phase, summary, {"state": State.TAIL.value})
         return {**self._done(migration, result), RUN_IS_OVER: True}
@@ -344,6 +354,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         submission: Submission,
         memory: dict[str, Any],
     ) -> bool:
+        from airflow_provider_kafka_migration.mirrors import requests
+
         try:
             # Before it is acted upon: a request that comes later is a new one for the trigger.
             found = requests.read(migration.journal_store, migration.spec.migration_id)
@@ -374,7 +386,7 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
     """Calls off a promotion whose freeze lasts longer than ``max_producer_freeze`` when the task ``mirror`` does not.
 
-    It runs for as long as the mirror does, deferred: the triggerer reads the journal, and the task takes no slot. Then
+    It runs for as long as ``mirror`` does, deferred: the triggerer reads the journal, and the task takes no slot. Then
     the mirror goes on, and so does this task. It succeeds once the mirror is promoted or has ended, and immediately
     for a mirror that stops no producers.
 
@@ -406,9 +418,9 @@ class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
         return now + timedelta(seconds=_AGAIN_SECONDS if is_at_work else _SELDOM_SECONDS)
 
     def _mirror_state(self, context: Context) -> str:
-        run: Any = context["ti"]
-        states = run.get_task_states(dag_id=run.dag_id, task_ids=[MIRROR_PHASE.id], run_ids=[run.run_id])
-        return str(states.get(run.run_id, {}).get(MIRROR_PHASE.id, ""))
+        run, mirror = context["ti"], beside(self.task_id, MIRROR_PHASE.id)
+        states: Any = run.get_task_states(dag_id=run.dag_id, task_ids=[mirror], run_ids=[run.run_id])
+        return str(states.get(run.run_id, {}).get(mirror, ""))
 
 
 #: Classes by the id of their row in the table of a mirror.

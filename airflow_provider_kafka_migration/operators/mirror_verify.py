@@ -27,6 +27,7 @@ class KafkaMirrorVerifyOperator(SparkMigrationOperator):
 
     :param topics: regular expressions for whole topic names, on either side; empty: all. The Param of the run wins.
     :param last: compare only so many last offsets of each partition; None: all. The Param of the run wins.
+    :param independent: read both sides with Spark's own Kafka source instead of the code that copies.
     :param kwargs: arguments of :class:`~.spark_job.SparkMigrationOperator`.
 
     .. seealso:: docs/operators.md
@@ -38,8 +39,11 @@ class KafkaMirrorVerifyOperator(SparkMigrationOperator):
     takes_recorded = True
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(), VerificationLink())
 
-    def __init__(self, *, topics: Sequence[str] = (), last: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, topics: Sequence[str] = (), last: int | None = None, independent: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
+        self.independent = independent
         self.topics = list(topics)
         self.last = last
 
@@ -61,7 +65,8 @@ class KafkaMirrorVerifyOperator(SparkMigrationOperator):
         instance = context["ti"]
         # Instances of a mapped task compare side by side, each with a job of its own.
         mapped = f"/{instance.map_index}" if getattr(instance, "map_index", -1) >= 0 else ""
-        return {"run": f"{run_owner(context)}/{instance.task_id}{mapped}", "topics": topics, "last": last}
+        run = f"{run_owner(context)}/{instance.task_id}{mapped}"
+        return {"run": run, "topics": topics, "last": last, "independent": self.independent}
 
 
 def _invalid(name: str, what: str) -> SpecInvalid:

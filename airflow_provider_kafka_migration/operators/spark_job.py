@@ -11,20 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.configuration import conf as airflow_conf
+from airflow.sdk import BaseOperator
 
 from airflow_provider_kafka_migration.engines.base import arguments_of
 from airflow_provider_kafka_migration.engines.find import DEFAULT, make_engine
 from airflow_provider_kafka_migration.engines.submit import Running, SubmitEngine
 from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError, Transient
-from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
+from airflow_provider_kafka_migration.provider.compat import conf as airflow_conf
+from airflow_provider_kafka_migration.provider.compat import set_retry_policy
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
     private_directory,
     public_sealing_key,
 )
-from airflow_provider_kafka_migration.provider.job_references import remove_directory
-from airflow_provider_kafka_migration.provider.metrics import MetricsWriter
 from airflow_provider_kafka_migration.provider.progress import (
     Callback,
     ProgressWatcher,
@@ -34,11 +33,9 @@ from airflow_provider_kafka_migration.provider.progress import (
     interval_seconds,
 )
 from airflow_provider_kafka_migration.provider.run_chain import old_run
-from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, HookProcess
 from airflow_provider_kafka_migration.provider.task import (
     MigrationTask,
     SpecSource,
-    migration_retry_policy,
     plain_spec,
     run_owner,
 )
@@ -46,13 +43,13 @@ from airflow_provider_kafka_migration.spark.launch import FORCED_CONF, applicati
 from airflow_provider_kafka_migration.triggers.spark_job import WAKE, SparkJobTrigger, event_error
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.engines.base import SparkEngine, SparkJob
     from airflow_provider_kafka_migration.engines.run import EngineRunner
     from airflow_provider_kafka_migration.jobs.submissions import Submission
     from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.provider.spark_submit import HookProcess
     from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -66,7 +63,19 @@ _RENEWING_SECONDS = 300.0
 _ASK_SECONDS = 3.0
 
 
-class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
+#: Arguments of ``SparkSubmitOperator`` that a task may be given. The class itself is not imported at parse time.
+SUBMIT_ARGUMENTS = frozenset(
+    {
+        *("archives", "deploy_mode", "driver_class_path", "driver_memory", "exclude_packages", "executor_cores"),
+        *("executor_memory", "files", "jars", "keytab", "num_executors", "openlineage_inject_parent_job_info"),
+        *("openlineage_inject_transport_info", "packages", "principal", "properties_file", "proxy_user"),
+        *("repositories", "spark_binary", "status_poll_interval", "total_executor_cores", "use_krb5ccache"),
+        *("verbose", "yarn_queue", "yarn_rm_auth"),
+    }
+)
+
+
+class SparkMigrationOperator(MigrationTask, BaseOperator):
     """Runs one phase whose data plane is a Spark job, on the engine that ``spark.engine`` of the spec names.
 
     As always, the phase itself runs in the task: it reads the journal, writes the job document, and verifies the
@@ -79,10 +88,12 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     :param spec: the migration; None takes it from the Params of the run.
     :param takeover: take the migration over from another owner.
     :param conf: additional Spark conf; overrides the spec's. No secrets: Spark's UI shows it.
+    :param env_vars: additional environment variables of the driver. No secrets.
+    :param py_files: Python files for the executors, in place of this package.
     :param on_trouble: called with the task's context when partitions cannot be copied, while the task keeps running.
     :param deferrable: give the slot away while a detached job runs; ``[operators] default_deferrable`` by default.
-    :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...), for the
-        engine ``submit``.
+    :param kwargs: arguments of ``SparkSubmitOperator`` (:data:`SUBMIT_ARGUMENTS`), for the
+        engine ``submit``, and those of ``BaseOperator``.
     """
 
     #: Arguments that this class or the DAG sets itself.
@@ -90,7 +101,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         *("application", "application_args", "conn_id", "name", "java_class"),
     }
 
-    template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
+    template_fields: Sequence[str] = ("spec", "conf", "env_vars", "py_files", "submit_arguments")
 
     #: Whether the task may give its slot away. Then an error of the job is always an error of the task.
     may_defer: ClassVar[bool] = True
@@ -107,6 +118,8 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         spec: SpecSource = None,
         takeover: bool = False,
         conf: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        py_files: str | None = None,
         on_trouble: Callback | Sequence[Callback] | None = (),
         deferrable: bool = airflow_conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
@@ -114,8 +127,13 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
         if forced:
             raise ValueError(f"conf has settings that a copy cannot work with: {', '.join(forced)}")
-        kwargs.setdefault("retry_policy", migration_retry_policy())
-        super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
+        set_retry_policy(kwargs)
+        submit = {name: kwargs.pop(name) for name in sorted(SUBMIT_ARGUMENTS & set(kwargs))}
+        super().__init__(**kwargs)
+        self.conf = dict(sorted((conf or {}).items()))
+        self.env_vars = dict(env_vars) if env_vars else None
+        self.py_files = py_files
+        self.submit_arguments = submit
         self.on_trouble = as_callbacks(on_trouble)
         self.deferrable = deferrable
         self.spec = plain_spec(spec)
@@ -127,7 +145,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
     # -- the task ----------------------------------------------------------------------------------------------------
 
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase; XCom gets only pointers."""
         runner = self.make_runner(context, self.migration_spec(context))
         options = self.phase_options(context)
@@ -136,7 +154,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             if self.deferrable and self.may_defer and runner.engine.detached:
                 return self._advance(context, migration, runner, migration.start_job(self.phase, **options), {})
             result = migration.run(self.phase, **options)
-            while self._goes_on(migration):
+            while self._goes_on(context, migration):
                 result = migration.run(self.phase, **options)
             return self._done(migration, result)
 
@@ -177,7 +195,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         from airflow_provider_kafka_migration.record.context import PhaseResult
 
         while isinstance(step, PhaseResult):
-            if not self._goes_on(migration):
+            if not self._goes_on(context, migration):
                 return self._done(migration, step)
             step = migration.start_job(self.phase, **self.phase_options(context))
         self._show_links(runner, step)
@@ -264,6 +282,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     ) -> Callable[[Progress], None]:
         """Return what shows progress, notifies people and writes metrics, as the parts before left it."""
         from airflow_provider_kafka_migration.jobs.copy_jobs import metrics_settings
+        from airflow_provider_kafka_migration.provider.metrics import MetricsWriter
 
         show = self.progress_sink(context)
         metrics = MetricsWriter(metrics_settings(spec))
@@ -290,7 +309,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         """Return the arguments of the phase; none by default."""
         return {}
 
-    def _goes_on(self, _migration: Migration) -> bool:
+    def _goes_on(self, _context: Context, _migration: Migration) -> bool:
         """Return whether the phase has to run again although it has ended; it never has by default."""
         return False
 
@@ -305,6 +324,8 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
         The connections that were written for the job are removed.
         """
+        from airflow_provider_kafka_migration.provider.job_references import remove_directory
+
         with ExitStack() as stack:
             # In reverse order; a failure of one keeps none of the others from running.
             if self._private_directory is not None:
@@ -375,7 +396,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         if spec.spark.engine != DEFAULT:
             return make_engine(spec.spark.engine, spec.spark.engine_args)
         given = spec.spark.engine_args
-        facts = BoundSparkSubmitHook.adopt(self.plain_hook(spec.spark.conn_id, given.get("deploy_mode"))).facts
+        facts = self.spark_facts(spec.spark.conn_id, given.get("deploy_mode"))
         # The connection says which cluster it is; a master in the spec is for the command line.
         arguments = {**given, **{key: value for key, value in facts.items() if value}}
 
@@ -388,28 +409,30 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self, context: Context, spec: MigrationSpec, job: SparkJob, more_conf: Mapping[str, str]
     ) -> HookProcess:
         """Start ``spark-submit`` through the hook of the Spark provider, which has this operator's arguments."""
-        given = self.conf, self.env_vars, self.py_files
-        self.application = str(job.main)
-        self.application_args = list(job.arguments)
-        self.conf = {**job.conf, **more_conf}
-        self.env_vars = dict(job.environment) or None
-        self.name = application_name(job.migration_id, job.name)
-        if job.py_files is not None:
-            self.py_files = str(job.py_files)
-        try:
-            hook = self.hook_for_submission(spec.spark.conn_id, context, is_cluster_mode=bool(more_conf))
-        finally:
-            # A second job of this task begins with the caller's arguments again.
-            self.conf, self.env_vars, self.py_files = given
-        assert isinstance(hook, BoundSparkSubmitHook)
-        process = HookProcess(hook, self.application, job.secret_environment, is_bound=not more_conf)
+        from airflow_provider_kafka_migration.provider.spark_submit import HookProcess, hook_for_job
+
+        arguments = {
+            **self.submit_arguments,
+            "application": str(job.main),
+            "application_args": list(job.arguments),
+            "conf": {**job.conf, **more_conf},
+            "env_vars": dict(job.environment) or None,
+            "name": application_name(job.migration_id, job.name),
+            "py_files": self.py_files if job.py_files is None else str(job.py_files),
+        }
+        hook = hook_for_job(spec.spark.conn_id, arguments, context, is_cluster_mode=bool(more_conf))
+        process = HookProcess(hook, str(job.main), job.secret_environment, is_bound=not more_conf)
         self._started.append(process)
         return process
 
-    def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
-        """Return the hook that binds the driver to this task."""
-        bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
-        return bound
+    def spark_facts(self, conn_id: str, deploy_mode: str | None = None) -> dict[str, Any]:
+        """Return what a connection of Spark says about its cluster, as arguments of the engine ``submit``.
+
+        :param deploy_mode: used if this task was given none.
+        """
+        from airflow_provider_kafka_migration.provider.spark_submit import facts_of
+
+        return facts_of(conn_id, self.submit_arguments, deploy_mode)
 
 
 def _renews_keys(spec: MigrationSpec) -> bool:

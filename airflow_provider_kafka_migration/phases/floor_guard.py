@@ -172,6 +172,7 @@ def run(context: PhaseContext) -> PhaseResult:
         # READY must not follow once the watch on the limit has given up the freeze, not even if another one has begun.
         ready, lifted = frozen_time.model_dump(mode="json"), (steps.FREEZE_LIFTED, attempt.key)
         context.journal.step(steps.READY, attempt.key, ready, only_in={State.CUTOVER}, unless_step=lifted)
+    context.announce(words.ready(attempt.number, is_mirror=False))
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
     fenced = fence.fence_copiers(record, context.target, attempt, document)
     # After the fence, so that no copier of the way back can write behind the first record of a client that returned.
@@ -204,6 +205,7 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
     else:
         # The task died between READY and its end: no client was told to switch, and someone may have freed the
         # producers.
+        context.announce(words.ready(attempt.number, is_mirror=False))
         _hold_behind_ready(context, attempt)
         bypasses = _check_still_frozen(record, context.source, attempt)
         fenced = fence.fence_copiers(record, context.target, attempt, document)
@@ -270,7 +272,7 @@ def _check_again(record: MigrationRecord, target: Cluster, document: OffsetMapDo
 def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> list[Bypass]:
     """Check that the source still ends at the cutover's boundary.
 
-    :returns: producers that wrote beyond it, with ``on_bypass: continue``.
+    :returns: producers that wrote beyond it, with ``on_bypass: note``.
     :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:
@@ -281,7 +283,7 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
             where=error.where,
             next_step=f"stop these producers again, or stay on the source: {words.WAY_OUT}. The records named here are "
             "on the source only: have them sent again to the target after the switch, then set cutover.on_bypass: "
-            "continue and clear cutover.floor_guard, which then names them and "
+            "note and clear cutover.floor_guard, which then names them and "
             f"continues; {words.IF_PARAMS}",
             details=error.details,
         ) from error

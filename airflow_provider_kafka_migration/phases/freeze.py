@@ -40,7 +40,7 @@ def run(
     """Freeze and verify; the freeze's clock starts here.
 
     :raises ApprovalRefused: no valid approval of the cutover is in the journal.
-    :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: fail``); the freeze is
+    :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: stop``); the freeze is
         lifted again.
     """
     attempt = context.record.freeze()
@@ -105,6 +105,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     # Last, because this may change access on the target: a cutover that is refused for anything else changes nothing.
     take_over.check_before_freeze(context)
     write_grants.remember(context.record, context.source, context.target)
+    seen = stops.wait_for_frees(context, former)
     now = context.now()
     number = former.number + 1 if former else 1
     stopped_at = _stopped_at(context, answers, now)
@@ -117,6 +118,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         "deadline": iso(deadline),
     }
     context.journal.step(steps.FREEZE_REQUESTED, key=attempt.key, details={**details, "lag": status.total})
+    stops.wait_for_frees(context, former, behind=seen)
     return attempt
 
 

@@ -9,6 +9,7 @@ import uuid
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.checks import spark
+from airflow_provider_kafka_migration.checks.spark_probe import SparkSide, basis_of, outdated, read_probe
 from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.documents.spark_probe import ClockSpan, MachineLook, ProbeJob, SparkProbe
 from airflow_provider_kafka_migration.errors import ClaimLost, Interrupted, MigrationError, Terminal, Transient
@@ -18,7 +19,6 @@ from airflow_provider_kafka_migration.lanes.reach import clock_of, text_of
 from airflow_provider_kafka_migration.lanes.spark_conf import is_local, unsafe_settings
 from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.spark_probe import SparkSide, basis_of, outdated, read_probe
 from airflow_provider_kafka_migration.record.times import iso
 
 log = logging.getLogger(__name__)

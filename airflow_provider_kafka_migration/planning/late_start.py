@@ -15,8 +15,8 @@ from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.planning import mirror_starts
 from airflow_provider_kafka_migration.planning.source_snapshot import SourceSnapshot
-from airflow_provider_kafka_migration.record import mirror_starts
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 

@@ -1,26 +1,170 @@
-"""The only module that uses Airflow and its providers beyond their public API.
+"""What differs between the supported releases of Airflow, and what is used beyond its public API.
 
-Each entry explains why the public API is not enough. The tests of this module pin the used behavior for each supported
-version, so that a new release fails there and not in the middle of a migration.
+Everything else in this package imports these names from here. Each part explains what an older Airflow does instead, or
+why the public API is not enough; its tests pin the used behavior, so that a new release fails there and not in the
+middle of a migration. :mod:`~.provider.spark_provider` does the same for the Spark provider.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.providers.apache.spark.operators import spark_submit
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException, conf
+from airflow.sdk import BaseOperator, Variable
 
-#: Release series that the tests of this module cover, by distribution.
-SEEN = {
-    "apache-airflow-core": ("3.3",),
-    "apache-airflow-providers-apache-kafka": ("2.1",),
-    "apache-airflow-providers-apache-spark": ("6.3",),
-    "apache-airflow-providers-standard": ("1.21",),
+from airflow_provider_kafka_migration.errors import Terminal
+
+if TYPE_CHECKING:
+    from airflow.sdk import ExceptionRetryPolicy
+    from airflow.sdk.definitions.callback import AsyncCallback
+    from airflow.sdk.definitions.deadline import DeadlineAlert
+
+__all__ = ["AirflowNotFoundException", "conf"]
+
+log = logging.getLogger(__name__)
+
+#: Release series with which the tests of this package ran, by distribution.
+TRIED = {
+    "apache-airflow-core": ("3.1", "3.2", "3.3"),
+    "apache-airflow-providers-apache-spark": ("5.5", "6.0", "6.3"),
+    "apache-airflow-providers-standard": ("1.12", "1.13", "1.19", "1.21"),
 }
+
+
+# -- versions ---------------------------------------------------------------------------------------------------------
+
+
+def untried() -> list[str]:
+    """Return a sentence for each installed distribution whose series is newer than all that was tried."""
+    found = []
+    for name, series in TRIED.items():
+        installed = metadata.version(name)
+        if _series(installed) > max(map(_series, series)):
+            found.append(f"{name} {installed} is newer than what this package was tried with ({', '.join(series)})")
+    return found
+
+
+def _series(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+@functools.cache
+def warn_of_untried() -> None:
+    """Log once in this process what was never tried.
+
+    It is no error: a mirror runs for years, and an upgrade of Airflow must not keep a task from freeing producers. What
+    is really missing is an error where it is used.
+    """
+    for sentence in untried():
+        log.warning("%s: if a task behaves unexpectedly, install a tried series", sentence)
+
+
+# -- retries ----------------------------------------------------------------------------------------------------------
+#
+# Airflow 3.3 has retry policies. Before, only an exception of Airflow's own keeps a task from being tried again.
+
+try:
+    from airflow.sdk import ExceptionRetryPolicy as _Policy  # noqa: F401
+
+    HAS_RETRY_POLICIES = True
+except ImportError:
+    HAS_RETRY_POLICIES = False
+
+
+#: ``retry_exponential_backoff`` that doubles the pause each time: a factor since Airflow 3.2, a switch before.
+DOUBLING: Any = True if BaseOperator.retry_exponential_backoff is False else 2
+
+
+def migration_retry_policy() -> ExceptionRetryPolicy:
+    """Return a policy: terminal errors fail immediately despite ``retries``; others follow the task's settings."""
+    from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(
+                exception=f"{Terminal.__module__}.{Terminal.__qualname__}",
+                action=RetryAction.FAIL,
+                reason="a person has to change something first; see the error",
+            )
+        ]
+    )
+
+
+def set_retry_policy(arguments: dict[str, Any]) -> None:
+    """Add the policy to an operator's arguments; without policies :class:`TerminalFails` does the same."""
+    if HAS_RETRY_POLICIES:
+        arguments.setdefault("retry_policy", migration_retry_policy())
+
+
+class TerminalFails:
+    """Base of all tasks: terminal errors fail immediately, also on an Airflow without retry policies."""
+
+    if not HAS_RETRY_POLICIES:
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            own = cls.__dict__.get("execute")
+            if own is not None:
+                cls.execute = failing_at_once(own)  # type: ignore[attr-defined]
+
+        def resume_execution(self, *given: Any, **named: Any) -> Any:
+            """Continue after a deferral."""
+            with _at_once():
+                return super().resume_execution(*given, **named)  # type: ignore[misc]
+
+
+def failing_at_once(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose terminal errors Airflow does not try again."""
+
+    @functools.wraps(execute)
+    def run(*given: Any, **named: Any) -> Any:
+        with _at_once():
+            return execute(*given, **named)
+
+    return run
+
+
+_is_inside: ContextVar[bool] = ContextVar("kafka_migration_task_runs", default=False)
+
+
+@contextmanager
+def _at_once() -> Iterator[None]:
+    """Let a terminal error leave the outermost function as what it is, and as the exception that Airflow looks for."""
+    if _is_inside.get():
+        yield
+        return
+    token = _is_inside.set(True)
+    try:
+        yield
+    except Terminal as error:
+        error.__class__ = _FINAL.get(type(error)) or _final(type(error))
+        raise
+    finally:
+        _is_inside.reset(token)
+
+
+#: By class of ours.
+_FINAL: dict[type[Terminal], type[Terminal]] = {}
+
+
+def _final(kind: type[Terminal]) -> type[Terminal]:
+    if issubclass(kind, AirflowFailException):
+        return kind
+    made: Any = type(kind.__name__, (kind, AirflowFailException), {"__module__": kind.__module__})
+    return _FINAL.setdefault(kind, made)
+
+
+# -- approvals --------------------------------------------------------------------------------------------------------
 
 
 def put_question(
@@ -56,134 +200,88 @@ def put_question(
     return answer.body if isinstance(answer, HITLDetailRequestResult) else None
 
 
+def await_answer(task: Any, ti_id: Any, *, method_name: str, kwargs: dict[str, Any]) -> NoReturn:
+    """Give the slot away until a person has answered, and continue with a method of the task.
+
+    Airflow 3.3 parks the task. Before, the trigger of the standard provider looks for the answer, as it does for the
+    provider's own operators, so a triggerer has to run.
+
+    :param task: an ``HITLOperator``, with ``options`` and ``response_timeout``.
+    """
+    timeout: timedelta | None = task.response_timeout
+    try:
+        from airflow.sdk.exceptions import TaskAwaitingInput
+    except ImportError:
+        from airflow.providers.standard.triggers.hitl import HITLTrigger
+
+        trigger = HITLTrigger(
+            ti_id=ti_id,
+            options=task.options,
+            defaults=None,
+            params=task.serialized_params,
+            multiple=False,
+            timeout_datetime=None if timeout is None else datetime.now(UTC) + timeout,
+        )
+        task.defer(trigger=trigger, method_name=method_name, kwargs=kwargs)
+        raise AssertionError("defer never returns") from None
+    raise TaskAwaitingInput(method_name=method_name, kwargs=kwargs, timeout=timeout)
+
+
+# -- deadline alerts --------------------------------------------------------------------------------------------------
+
+
+def async_callback(function: Callable[..., Any], kwargs: dict[str, Any]) -> AsyncCallback:
+    """Return a callback of a deadline that runs in the triggerer. Its class has moved in Airflow 3.2."""
+    try:
+        from airflow.sdk.definitions.callback import AsyncCallback
+    except ImportError:
+        from airflow.sdk.definitions.deadline import AsyncCallback  # type: ignore[attr-defined]
+    return AsyncCallback(function, kwargs=kwargs)
+
+
+def deadline_alert(name: str, **arguments: Any) -> DeadlineAlert:
+    """Return a deadline alert; it has a name since Airflow 3.3."""
+    from airflow.sdk.definitions.deadline import DeadlineAlert
+
+    if "name" in inspect.signature(DeadlineAlert.__init__).parameters:
+        arguments["name"] = name
+    return DeadlineAlert(**arguments)
+
+
+# -- runs of other DAGs -----------------------------------------------------------------------------------------------
+
+
+def refuses_paused_dags() -> bool:
+    """Return whether ``TriggerDagRunOperator`` can fail for a paused DAG: since Airflow 3.2 and provider 1.14.
+
+    Elsewhere the argument itself is an error, and the run of a paused DAG waits until somebody unpauses it.
+    """
+    from airflow.providers.standard.operators import trigger_dagrun
+
+    known = getattr(trigger_dagrun, "AIRFLOW_V_3_2_PLUS", None)
+    return _series(metadata.version("apache-airflow-providers-standard")) >= (1, 19) if known is None else bool(known)
+
+
+# -- Variables, metrics and commands -----------------------------------------------------------------------------------
+
+
+def variables(prefix: str) -> list[str] | None:
+    """Return the names of Variables; None where Airflow cannot list them, which it can since 3.3."""
+    keys = getattr(Variable, "keys", None)
+    return None if keys is None else list(keys(prefix=prefix))
+
+
+def write_airflow_gauge(name: str, value: float, tags: Mapping[str, str]) -> None:
+    """Write a metric to Airflow's backend. The function belongs to the SDK since Airflow 3.3."""
+    try:
+        from airflow.sdk.observability.stats import gauge
+    except ImportError:
+        from airflow.providers.common.compat.sdk import Stats
+
+        gauge = Stats.gauge
+    gauge(name, value, tags=dict(tags))
+
+
 def find_connections_of_the_database() -> None:
     """Let this process read connections from the metadata database, as Airflow's own commands do."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-
-
-def spark_master(conn_id: str) -> str:
-    """Return Spark's master as the provider's hook reads it from a connection; without one it is ``yarn``."""
-    return str(SparkSubmitHook(conn_id=conn_id)._connection["master"])
-
-
-class OpenSparkSubmitHook(SparkSubmitHook):
-    """The Spark provider's hook, with public names for what its subclasses need."""
-
-    @classmethod
-    def adopt(cls, hook: SparkSubmitHook) -> Any:
-        """Return the same hook as an instance of this class. (Its constructor takes thirty arguments.)"""
-        bound = cls.__new__(cls)
-        bound.__dict__.update(hook.__dict__)
-        return bound
-
-    #: Environment variables of ``spark-submit`` alone; the provider would put its own into Spark's conf.
-    secret_environment: Mapping[str, str] = {}
-
-    def binary_command(self, binary: str) -> list[str]:
-        """Return the command that starts ``spark-submit``."""
-        return [binary]
-
-    def _build_spark_submit_command(self, application: str) -> list[str]:
-        command: list[str] = super()._build_spark_submit_command(application)
-        if self.secret_environment:
-            self._env = {**(self._env or {}), **self.secret_environment}
-        return command
-
-    def _get_spark_binary_path(self) -> list[str]:
-        return self.binary_command(super()._get_spark_binary_path()[0])
-
-    @property
-    def running_pid(self) -> int | None:
-        """Process id of ``spark-submit`` while it runs."""
-        process = self._submit_sp
-        return process.pid if process is not None and process.poll() is None else None
-
-    @property
-    def exit_status(self) -> int | None:
-        """Exit status of ``spark-submit``; None while it runs."""
-        process = self._submit_sp
-        return None if process is None else process.poll()
-
-    @property
-    def last_lines(self) -> Iterable[str]:
-        """The last lines of its output, oldest first."""
-        return tuple(self._last_submit_log_lines)
-
-    @property
-    def master(self) -> str:
-        """Spark's master."""
-        return str(self._connection["master"])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts of the connection as arguments of the engine ``submit``; none of them is a secret."""
-        extra_key = self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY
-        return {
-            "master": self.master,
-            "deploy_mode": str(self._connection["deploy_mode"] or "client"),
-            "namespace": str(self._connection["namespace"] or ""),
-            "resource_manager": self._rm_address(extra_key) if self._is_yarn_cluster_mode else "",
-            "kerberos": bool(self._connection["keytab"] and self._connection["principal"]),
-        }
-
-    def _rm_address(self, extra_key: str) -> str:
-        from airflow.sdk.exceptions import AirflowException
-
-        try:
-            extra = self.get_connection(self._conn_id).extra_dejson
-        except AirflowException:
-            return ""
-        return str(extra.get(extra_key) or "").strip()
-
-    @property
-    def py_files(self) -> str | None:
-        """Files for the executors' Python path."""
-        return self._py_files
-
-    @py_files.setter
-    def py_files(self, value: str) -> None:
-        self._py_files = value
-
-
-class OpenSparkSubmitOperator(SparkSubmitOperator):
-    """The Spark provider's operator, with public names for what its subclasses need."""
-
-    @property
-    def hook(self) -> SparkSubmitHook | None:
-        """The hook of the current submission, or of the last one."""
-        return self._hook
-
-    def plain_hook(self, conn_id: str, deploy_mode: str | None = None) -> SparkSubmitHook:
-        """Return a hook of the provider, made from the operator's fields.
-
-        :param deploy_mode: used if the operator was given none; None: the connection's.
-        """
-        self._conn_id = conn_id
-        self._deploy_mode = self._deploy_mode or deploy_mode
-        return super()._get_hook()
-
-    def hook_for_submission(self, conn_id: str, context: Any, *, is_cluster_mode: bool) -> SparkSubmitHook:
-        """Return a new hook of the provider, made from the operator's fields as :meth:`execute` does it: with the
-        settings of OpenLineage in the conf.
-
-        :param is_cluster_mode: ``spark-submit`` must not wait for the job.
-        """
-
-        def inject(name: str) -> Any:
-            return getattr(spark_submit, name)
-
-        if self._openlineage_inject_parent_job_info:
-            self.conf = inject("inject_parent_job_information_into_spark_properties")(self.conf or {}, context)
-        if self._openlineage_inject_transport_info:
-            self.conf = inject("inject_transport_information_into_spark_properties")(self.conf or {}, context)
-        # Only with this does the hook not look for the driver's exit code in the output of spark-submit.
-        self._track_driver_via_k8s_api = is_cluster_mode
-        self._hook = self.make_hook(self.plain_hook(conn_id))
-        return self._hook
-
-    def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
-        """Return the hook to use instead of the provider's."""
-        return hook
-
-    def _get_hook(self) -> SparkSubmitHook:
-        return self.make_hook(super()._get_hook())

@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 import threading
 import time
@@ -23,20 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
-from airflow_provider_kafka_migration.provider.job_references import SparkPlace, travel
+from airflow_provider_kafka_migration.provider.compat import AirflowNotFoundException, conf
 from airflow_provider_kafka_migration.references import Handler, Resolver, aws_secrets, secret_stores, split_reference
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.storage import s3_credentials
-from airflow_provider_kafka_migration.storage.s3 import S3Config
-from airflow_provider_kafka_migration.storage.s3_credentials import S3Keys
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_provider_kafka_migration.spec import MigrationSpec
+    from airflow_provider_kafka_migration.provider.job_references import SparkPlace
+    from airflow_provider_kafka_migration.storage.s3_credentials import S3Keys
 
 
 log = logging.getLogger(__name__)
@@ -46,6 +44,11 @@ _WARNINGS_ONLY.setLevel(logging.WARNING)
 ConnectionGetter = Callable[[str], "Connection"]
 
 SCHEME = "airflow"
+
+#: Names of MSK brokers, as the Apache Kafka provider knows them since its version 2.
+_MSK_BROKERS = re.compile(
+    r"\.kafka(?:-serverless)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?(?::\d+)?(?=$|[,\s])", re.IGNORECASE
+)
 
 #: The Apache Kafka provider's connection type, and ours, whose *Test* button queries the cluster as a migration does.
 KAFKA_TYPES = ("kafka", "kafka_migration")
@@ -76,8 +79,6 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
 
 def _secrets_conn_id() -> str:
     """Return the connection with which secrets of AWS are read; empty: the machine's own identity."""
-    from airflow.sdk.configuration import conf
-
     return str(conf.get("kafka_migration", "secrets_aws_conn_id", fallback="") or "")
 
 
@@ -263,9 +264,7 @@ def _registry_login(connection: Connection, extra: Mapping[str, Any]) -> dict[st
 
 def msk_region(bootstrap_servers: str) -> str | None:
     """Return the AWS region in the names of MSK brokers; None for other names (private DNS: set ``msk`` yourself)."""
-    from airflow.providers.apache.kafka.hooks.base import MSK_BOOTSTRAP_SERVERS_REGEX
-
-    match = MSK_BOOTSTRAP_SERVERS_REGEX.search(bootstrap_servers)
+    match = _MSK_BROKERS.search(bootstrap_servers)
     return match.group("region").lower() if match else None
 
 
@@ -315,6 +314,8 @@ class _TokenOfConnection:
         self._read_at = time.monotonic()
 
     def __call__(self) -> S3Keys:
+        from airflow_provider_kafka_migration.storage import s3_credentials
+
         if time.monotonic() - self._read_at < s3_credentials.RENEW_SECONDS / 2 or not self._lock.acquire(
             blocking=False
         ):
@@ -336,6 +337,8 @@ def _keys_of(wrapper: Any) -> S3Keys:
     """
     if not (wrapper.aws_access_key_id and wrapper.aws_secret_access_key):
         raise ValueError("the connection has no keys")
+    from airflow_provider_kafka_migration.storage.s3_credentials import S3Keys
+
     return S3Keys(wrapper.aws_access_key_id, wrapper.aws_secret_access_key, wrapper.aws_session_token or None)
 
 
@@ -375,6 +378,8 @@ def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, An
         settings.update(
             aws_access_key_id=keys.access_key, aws_secret_access_key=keys.secret_key, aws_session_token=keys.token
         )
+    from airflow_provider_kafka_migration.storage.s3 import S3Config
+
     return S3Config.from_dict(settings).to_dict()
 
 
@@ -435,8 +440,6 @@ def _now(ask: Callable[[], Any], conn_id: str) -> Any:
 
 def private_directory(owner: str, task_id: str) -> Path:
     """Return the folder for one task of one run. It is always the same: a new attempt removes a killed one's files."""
-    from airflow.sdk.configuration import conf
-
     base = conf.get("kafka_migration", "secrets_directory", fallback="") or tempfile.gettempdir()
     name = hashlib.sha256(f"{owner}\n{task_id}".encode()).hexdigest()[:24]
     return Path(base) / f"kafka-migration-{os.getuid()}-{name}"
@@ -444,14 +447,13 @@ def private_directory(owner: str, task_id: str) -> Path:
 
 def public_sealing_key() -> str:
     """Return the public key for sealed references in Airflow's configuration; empty: there is none."""
-    from airflow.sdk.configuration import conf
-
     return str(conf.get("kafka_migration", "sealing_key", fallback="") or "")
 
 
 def spark_place(spec: MigrationSpec) -> SparkPlace:
     """Return where the spec's Spark jobs run, as far as it matters for connections."""
-    from airflow_provider_kafka_migration.provider.compat import spark_master
+    from airflow_provider_kafka_migration.provider.job_references import SparkPlace
+    from airflow_provider_kafka_migration.provider.spark_provider import spark_master
 
     public_key = public_sealing_key()
     if spec.spark.engine != "submit":
@@ -464,6 +466,8 @@ def check_references(spec: MigrationSpec) -> None:
 
     :raises ReferencesUnfit: they cannot. :raises SealingKeyMissing: the public sealing key is missing or malformed.
     """
+    from airflow_provider_kafka_migration.provider.job_references import travel
+
     if spec.spark.engine == "submit":
         try:
             BaseHook.get_connection(spec.spark.conn_id)

@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.jobs.independent_jobs import connector_conf
 from airflow_provider_kafka_migration.provider.job_references import SparkPlace, job_references
 from airflow_provider_kafka_migration.record.context import JobRef
+from airflow_provider_kafka_migration.record.keys import is_independent_comparison
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spark import launch
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -94,7 +95,8 @@ class JobMaker:
 
     def _conf_of(self, name: str) -> dict[str, str]:
         conf = {**DEFAULT_CONF, **self._spec.spark.conf, **self._conf, **launch.FORCED_CONF}
-        more = connector_conf(self._spec.spark.kafka_connector) if name == INDEPENDENT else {}
+        needs_connector = name == INDEPENDENT or is_independent_comparison(name)
+        more = connector_conf(self._spec.spark.kafka_connector) if needs_connector else {}
         for key, value in more.items():
             conf[key] = f"{conf[key]},{value}" if conf.get(key) else value
         return conf

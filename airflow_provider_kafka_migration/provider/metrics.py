@@ -13,6 +13,7 @@ from typing import Any
 from airflow_provider_kafka_migration.copy.latency import LatencyHistogram
 from airflow_provider_kafka_migration.documents.copy import MetricsSettings
 from airflow_provider_kafka_migration.metrics.snapshot import LatencyWindow, Sample, Snapshot
+from airflow_provider_kafka_migration.provider.compat import conf, write_airflow_gauge
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +25,7 @@ _Series = tuple[str, tuple[tuple[str, str], ...]]
 def write_gauge(name: str, value: float, tags: dict[str, str]) -> None:
     """Write a metric through Airflow; without a metrics backend nothing happens."""
     try:
-        from airflow.sdk.observability.stats import gauge
-
-        gauge(name, value, tags=tags)
+        write_airflow_gauge(name, value, tags)
     except Exception as error:  # an unreachable metrics server must not stop a migration
         log.debug("The metric %s could not be written: %s", name, error)
 
@@ -36,7 +35,6 @@ def keeps_tags() -> bool:
 
     Plain StatsD has none, so the values of all partitions would overwrite each other under one name.
     """
-    from airflow.sdk.configuration import conf
 
     def is_on(key: str) -> bool:
         return bool(conf.getboolean("metrics", key, fallback=False))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.metrics.table import BY_NAME
+from airflow_provider_kafka_migration.provider.compat import conf
 from airflow_provider_kafka_migration.provider.metrics import Gauge, write_gauge
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ UNCHANGED_SECONDS = 60.0
 
 def interval_seconds() -> float:
     """Return how often progress is shown: ``[kafka_migration] progress_interval``."""
-    from airflow.sdk.configuration import conf
-
     return float(conf.get("kafka_migration", "progress_interval", fallback="5"))
 
 
@@ -155,7 +154,7 @@ class ProgressWatcher:
 #: Long enough that a broker restart does not wake anybody up.
 STUCK_NOTICE_SECONDS = 120.0
 
-#: Key in the context of callbacks: the line about the partitions that are not copied.
+#: Key in the context of callbacks: the line about the partitions that are not copied, or about a freeze.
 TROUBLE = "migration_trouble"
 
 #: Long enough that a driver that restarts, or waits for its first executor, does not wake anybody up.
@@ -170,13 +169,13 @@ def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
 
 
 def call_all(callbacks: Sequence[Callback], context: Context, text: str) -> None:
-    """Call the callbacks for trouble; if one fails, the error is only logged."""
+    """Call the callbacks for trouble, or for a freeze; if one fails, the error is only logged."""
     extended: dict[str, Any] = {**context, TROUBLE: text}
     for callback in callbacks:
         try:
             callback(extended)
         except Exception:
-            log.exception("A callback for partitions that are not copied failed; the migration continues")
+            log.exception("A callback failed; the migration continues. It was to tell: %s", text)
 
 
 class TroubleNotices:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.engines.bound_process import bound_command, find_binary, kill_tree
-from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitHook
+from airflow_provider_kafka_migration.provider.spark_provider import (
+    HAS_TRACKING,
+    OpenSparkSubmitHook,
+    OpenSparkSubmitOperator,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BoundSparkSubmitHook", "HookProcess", "find_binary", "kill_tree"]
+__all__ = ["BoundSparkSubmitHook", "HookProcess", "facts_of", "find_binary", "hook_for_job", "kill_tree"]
 
 _POLL_SECONDS = 0.05
 #: How long a kill waits for a process that is just being started, and for the thread that reads its output.
@@ -42,6 +46,33 @@ class BoundSparkSubmitHook(OpenSparkSubmitHook):
         pid = self.running_pid
         if pid is not None:
             kill_tree(pid)
+
+
+def facts_of(conn_id: str, arguments: Mapping[str, Any], deploy_mode: str | None) -> dict[str, Any]:
+    """Return what a connection says about its cluster, as arguments of the engine ``submit``; none is a secret.
+
+    :param arguments: those of a task for ``SparkSubmitOperator``.
+    :param deploy_mode: used if they name none.
+    """
+    plain = OpenSparkSubmitOperator.made_from(arguments).plain_hook(conn_id, deploy_mode)
+    facts: dict[str, Any] = BoundSparkSubmitHook.adopt(plain).facts
+    return facts
+
+
+def hook_for_job(
+    conn_id: str, arguments: Mapping[str, Any], context: Any, *, is_cluster_mode: bool
+) -> BoundSparkSubmitHook:
+    """Return the hook that submits one job, bound to this process.
+
+    :param arguments: those of ``SparkSubmitOperator``.
+    :param is_cluster_mode: ``spark-submit`` must not wait for the job.
+    """
+    operator = OpenSparkSubmitOperator.made_from(arguments)
+    plain = operator.hook_for_submission(conn_id, context, is_cluster_mode=is_cluster_mode)
+    bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(plain)
+    if is_cluster_mode and not HAS_TRACKING:
+        bound.wait_for_nothing()
+    return bound
 
 
 class HookProcess:

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
-
-from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.links.storage import JournalLink, is_on_aws
+from airflow_provider_kafka_migration.provider.compat import TerminalFails, warn_of_untried
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.installation import installation_id
 from airflow_provider_kafka_migration.provider.params import (
@@ -20,8 +18,14 @@ from airflow_provider_kafka_migration.provider.params import (
     spec_data,
     way_back_run_spec,
 )
-from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
+from airflow_provider_kafka_migration.provider.progress import (
+    ProgressSink,
+    as_callbacks,
+    call_all,
+    interval_seconds,
+)
 from airflow_provider_kafka_migration.provider.run_chain import first_run
+from airflow_provider_kafka_migration.record.announcements import Announcements
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec, with_mirror_defaults
 
 if TYPE_CHECKING:
@@ -87,12 +91,13 @@ def run_owner(context: Context) -> str:
 _COPIES = ("seed", "tail", "mirror")
 
 
-class MigrationTask:
+class MigrationTask(TerminalFails):
     """Mixin for all operators and sensors of a migration. It makes no decisions: :class:`Migration` does.
 
     :param spec: the migration; None takes it from the run's Params (the generic DAG).
     :param takeover: take the migration over from another owner, once per run; True in the run's Params has the same
         effect.
+    :param on_freeze: called with the task's context when producers are stopped, or a freeze has ended.
     """
 
     #: Id of the phase in the table of phases.
@@ -124,6 +129,7 @@ class MigrationTask:
         # A copy or a wait may take weeks. Said here, it beats ``[core] default_task_execution_timeout`` and a site's
         # ``default_args``; whoever wants a limit for one task gives it one.
         kwargs.setdefault("execution_timeout", None)
+        self.on_freeze = as_callbacks(kwargs.pop("on_freeze", None))
         super().__init__(**kwargs)
 
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
@@ -155,6 +161,7 @@ class MigrationTask:
     def pre_execute(self, context: Context) -> None:
         """Show the links. Airflow calls this before each part of an attempt, also after a deferral."""
         super().pre_execute(context)  # type: ignore[misc]
+        warn_of_untried()
         self.show_links(context)
 
     def show_links(self, context: Context) -> None:
@@ -193,6 +200,7 @@ class MigrationTask:
             takeover="once" if self.takeover or (context.get("params") or {}).get(TAKEOVER) else False,
             installation=installation_id(),
             progress=self.progress_sink(context),
+            announcements=Announcements(lambda text: call_all(self.on_freeze, context, text)),
             **options,
         ) as migration:
             yield migration
@@ -213,21 +221,3 @@ class MigrationTask:
         }
         pointers.update({key: result.details[key] for key in ("digest", "uri") if key in result.details})
         return pointers
-
-
-# -- retry ------------------------------------------------------------------------------------------------------------
-#
-# Which failures are worth another attempt.
-
-
-def migration_retry_policy() -> ExceptionRetryPolicy:
-    """Return a policy: terminal errors fail immediately despite ``retries``; others follow the task's settings."""
-    return ExceptionRetryPolicy(
-        rules=[
-            RetryRule(
-                exception=f"{Terminal.__module__}.{Terminal.__qualname__}",
-                action=RetryAction.FAIL,
-                reason="a person has to change something first; see the error",
-            )
-        ]
-    )

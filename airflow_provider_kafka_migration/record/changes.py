@@ -173,14 +173,19 @@ def open_changes(journal: Journal, key: str) -> list[JournalEntry]:
     return [entry for entry in journal.steps(steps.CHANGE_BEGUN, key) if entry.seq not in ended]
 
 
-def wait_for_open(journal: Journal, key: str, *, now: Callable[[], datetime], sleep: Callable[[float], None]) -> float:
+def wait_for_open(
+    journal: Journal, key: str, *, now: Callable[[], datetime], sleep: Callable[[float], None], behind: int = -1
+) -> float:
     """Wait until no request of another process can be under way; return how many seconds that took.
 
     Call it once the journal accepts no further intent. The wait is counted here, not by the clocks of two machines.
+
+    :param behind: number of a journal entry: only intents behind it count.
     """
     waited = 0.0
     while True:
-        left = max((_left(entry, waited, now) for entry in open_changes(journal, key)), default=0.0)
+        found = [entry for entry in open_changes(journal, key) if entry.seq > behind]
+        left = max((_left(entry, waited, now) for entry in found), default=0.0)
         if left <= 0:
             return waited
         pause = min(left, _POLL_SECONDS)

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from airflow_provider_kafka_migration.documents.proof import ContentVerifier
 from airflow_provider_kafka_migration.errors import FingerprintChanged, SpecInvalid, Where
-from airflow_provider_kafka_migration.kafka.admin.client import Admin
-from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import ClusterSection, MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
+# The clients are imported where they are opened: DAG files use the results of phases, too.
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.kafka.admin.client import Admin
+    from airflow_provider_kafka_migration.kafka.config import ClientConfig
+    from airflow_provider_kafka_migration.kafka.wire import Wire
     from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
+    from airflow_provider_kafka_migration.record.record import MigrationRecord
     from airflow_provider_kafka_migration.record.registry_settings import Role
     from airflow_provider_kafka_migration.registry.client import Registry
 
@@ -55,16 +56,22 @@ class Cluster:
 
         :raises ConnectionInvalid: its connection has mistakes.
         """
+        from airflow_provider_kafka_migration.kafka.config import ClientConfig
+
         return cls(role, ClientConfig.from_librdkafka(resolver.mapping(section.conn_id), role))
 
     @cached_property
     def wire(self) -> Wire:
         """Raw protocol client."""
+        from airflow_provider_kafka_migration.kafka.wire import Wire
+
         return Wire(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
     def admin(self) -> Admin:
         """Client for typed admin calls."""
+        from airflow_provider_kafka_migration.kafka.admin.client import Admin
+
         return Admin(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
@@ -180,6 +187,10 @@ def _ignore(_progress: Progress) -> None:
     return None
 
 
+def _tell_nobody(_text: str) -> None:
+    return None
+
+
 @dataclass
 class PhaseContext:
     """A migration as its phases see it. Phases depend on neither Airflow nor Spark."""
@@ -199,10 +210,14 @@ class PhaseContext:
     sleep: Callable[[float], None] = time.sleep
     #: Opens a client of a schema registry; None: as the spec's connections say.
     open_registry: Callable[[Role], Registry] | None = None
+    #: Tells people that producers are stopped, or how a freeze has ended; it returns before they are told.
+    announce: Callable[[str], None] = _tell_nobody
 
     @property
     def record(self) -> MigrationRecord:
         """What the migration has recorded so far."""
+        from airflow_provider_kafka_migration.record.record import MigrationRecord
+
         stores = (self.journal_store, self.archive_store, self.evidence_store)
         return MigrationRecord(self.spec, self.journal, *stores, now=self.now)
 
@@ -292,6 +307,8 @@ class KnownCluster(Cluster):
 
         :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
         """
+        from airflow_provider_kafka_migration.kafka.wire import Wire
+
         wire = Wire(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
         if self._expected_id:
             try:
@@ -308,6 +325,8 @@ class KnownCluster(Cluster):
 
         :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
         """
+        from airflow_provider_kafka_migration.kafka.admin.client import Admin
+
         _ = self.wire
         return Admin(self.config)
 

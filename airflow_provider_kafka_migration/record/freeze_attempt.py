@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import FreezeFailed
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.times import parse_iso
@@ -17,6 +16,7 @@ from airflow_provider_kafka_migration.state import Resume, ResumeAction, State
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.kafka.wire import TopicPartition
     from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 

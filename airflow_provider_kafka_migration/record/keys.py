@@ -77,6 +77,16 @@ def comparison_job(digest: str) -> str:
     return f"compare-{digest[:7]}"
 
 
+def independent_comparison_job(digest: str) -> str:
+    """The name of such a job whose reader is Spark's own Kafka source; "i" is in no digest."""
+    return f"{comparison_job('')}i{digest[:6]}"
+
+
+def is_independent_comparison(name: str) -> bool:
+    """Whether Spark's own Kafka source reads both sides for a job of this name."""
+    return name.startswith(independent_comparison_job(""))
+
+
 def is_comparison_job(name: str) -> bool:
     """Whether a job of this name compares a mirror."""
     return name.startswith(comparison_job(""))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
 
 def partition_name(key: TopicPartition) -> str:

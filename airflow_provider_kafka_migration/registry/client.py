@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-
 from airflow_provider_kafka_migration.errors import (
     ImportModeRefused,
     MigrationError,
@@ -37,7 +35,7 @@ from airflow_provider_kafka_migration.registry.apicurio import Apicurio
 from airflow_provider_kafka_migration.registry.detection import Kind
 from airflow_provider_kafka_migration.registry.listing import list_versions
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
-from airflow_provider_kafka_migration.registry.rest import BoundedRestClient
+from airflow_provider_kafka_migration.registry.rest import BoundedRestClient, SchemaRegistryError
 
 T = TypeVar("T")
 
@@ -155,7 +153,7 @@ class Registry:
 
         :param deleted: also soft-deleted ones.
         """
-        path = f"subjects/{_encoded(subject)}/versions"
+        path = f"subjects/{self._encoded(subject)}/versions"
         try:
             found = self._pages(path, {"deleted": "true"} if deleted else {}, answers.numbers)
         except SchemaRegistryError as error:
@@ -178,7 +176,7 @@ class Registry:
         :param deleted: also if it is soft-deleted.
         :raises SchemaNotFound: the registry has no such subject or version.
         """
-        path = f"subjects/{_encoded(subject)}/versions/{version}"
+        path = f"subjects/{self._encoded(subject)}/versions/{version}"
         try:
             answer = self._rest.get(path, query={"deleted": "true"} if deleted else None)
         except SchemaRegistryError as error:
@@ -210,7 +208,7 @@ class Registry:
         """Return the version of a subject that holds a schema; None if the registry says that there is none."""
         query = _flags(normalize=normalize, deleted=deleted)
         try:
-            answer = self._post(f"subjects/{_encoded(subject)}", answers.body(schema), query)
+            answer = self._post(f"subjects/{self._encoded(subject)}", answers.body(schema), query)
         except SchemaRegistryError as error:
             if error.http_status_code == 404 and error.error_code in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
@@ -248,7 +246,7 @@ class Registry:
         if version is not None:
             body["version"] = version
         with self._refused(what):
-            answer = self._post(f"subjects/{_encoded(subject)}/versions", body, _flags(normalize=normalize))
+            answer = self._post(f"subjects/{self._encoded(subject)}/versions", body, _flags(normalize=normalize))
         found = self._as_registered(
             self._parsed(answers.mapping, answer), subject, schema, version, normalize=normalize
         )
@@ -271,7 +269,7 @@ class Registry:
         :raises SchemaNotFound: there is no such version (any more).
         :raises SchemaReferenced: other schemas refer to it.
         """
-        path = f"subjects/{_encoded(subject)}/versions/{version}"
+        path = f"subjects/{self._encoded(subject)}/versions/{version}"
         try:
             self._rest.delete(path, query=_flags(permanent=permanent))
         except SchemaRegistryError as error:
@@ -287,7 +285,7 @@ class Registry:
         :raises SchemaReferenced: other schemas refer to one of its versions.
         """
         try:
-            answer = self._rest.delete(f"subjects/{_encoded(subject)}", query=_flags(permanent=permanent))
+            answer = self._rest.delete(f"subjects/{self._encoded(subject)}", query=_flags(permanent=permanent))
         except SchemaRegistryError as error:
             if error.error_code == SUBJECT_SOFT_DELETED and not permanent:
                 return []
@@ -327,7 +325,7 @@ class Registry:
             return
         body = {("compatibility" if key == "compatibilityLevel" else key): value for key, value in config.items()}
         with self._refused(f"set the config of {_level_name(subject)}"):
-            self._rest.put(_level_path("config", subject), body=body)
+            self._rest.put(self._level_path("config", subject), body=body)
 
     def delete_config(self, subject: str | None) -> None:
         """Remove the config of a level; do nothing if it has none."""
@@ -353,7 +351,7 @@ class Registry:
         :param force: set IMPORT even though there are subjects.
         :raises ImportModeRefused: there are subjects, and ``force`` is not given.
         """
-        path = _level_path("mode", subject) + ("?force=true" if force else "")
+        path = self._level_path("mode", subject) + ("?force=true" if force else "")
         with self._refused(f"set the mode of {_level_name(subject)} to {mode}"):
             self._rest.put(path, body={"mode": mode})
 
@@ -370,7 +368,7 @@ class Registry:
     ) -> dict[str, Any] | None:
         """Return the answer for a level, or None for one of the codes that mean "not set"."""
         try:
-            answer = self._rest.get(_level_path(resource, subject), query=query)
+            answer = self._rest.get(self._level_path(resource, subject), query=query)
         except SchemaRegistryError as error:
             if error.http_status_code == 404 and error.error_code in unset:
                 return None
@@ -379,12 +377,24 @@ class Registry:
 
     def _delete_level(self, resource: str, subject: str | None, unset: tuple[int, ...]) -> None:
         try:
-            self._rest.delete(_level_path(resource, subject))
+            self._rest.delete(self._level_path(resource, subject))
         except SchemaRegistryError as error:
             if not (error.http_status_code == 404 and error.error_code in unset):
                 raise self._error(error, f"remove the {resource} of {_level_name(subject)}") from None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
+
+    def _encoded(self, subject: str) -> str:
+        """Encode a subject for a path. A name of dots only would be taken for a relative path.
+
+        Confluent's server refuses such a segment even if it is encoded, and takes a name with its context.
+        """
+        if subject.strip("."):
+            return quote(subject, safe="")
+        return quote(f":.:{subject}", safe="") if self.kind() == "confluent" else subject.replace(".", "%2E")
+
+    def _level_path(self, resource: str, subject: str | None) -> str:
+        return resource if subject is None else f"{resource}/{self._encoded(subject)}"
 
     def _post(self, path: str, body: dict[str, Any], query: dict[str, str] | None) -> Any:
         return self._rest.send_request(path, method="POST", body=body, query=query)
@@ -499,18 +509,9 @@ def _not_permitted(message: str) -> tuple[type[MigrationError], str]:
     return RegistryRefused, "see the registry's own log for the reason"
 
 
-def _encoded(subject: str) -> str:
-    """Encode a subject for a path. A name of dots only would be taken for a relative path."""
-    return quote(subject, safe="") if subject.strip(".") else subject.replace(".", "%2E")
-
-
 def _flags(**flags: bool) -> dict[str, str] | None:
     """Return those query parameters that are true; None for none."""
     return {name: "true" for name, is_set in flags.items() if is_set} or None
-
-
-def _level_path(resource: str, subject: str | None) -> str:
-    return resource if subject is None else f"{resource}/{_encoded(subject)}"
 
 
 def _level_name(subject: str | None) -> str:

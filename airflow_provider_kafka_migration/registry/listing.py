@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-
 from airflow_provider_kafka_migration.errors import RegistryAnswerInvalid, RegistryForbidden
 from airflow_provider_kafka_migration.registry import answers
 from airflow_provider_kafka_migration.registry.answers import AnswerMalformed
 from airflow_provider_kafka_migration.registry.model import RegisteredSchema
-from airflow_provider_kafka_migration.registry.rest import BoundedRestClient
+from airflow_provider_kafka_migration.registry.rest import BoundedRestClient, SchemaRegistryError
 
 #: Confluent's registry returns at most 1,000 by default, whatever it is asked for.
 PAGE = 500

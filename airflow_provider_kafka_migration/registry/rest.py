@@ -1,12 +1,8 @@
-"""HTTP with bounds: the REST client of confluent-kafka, with everything limited that a hostile or ill server decides.
+"""HTTP with bounds: everything is limited that a hostile or ill server decides.
 
-:class:`BoundedRestClient` inherits addresses, TLS, basic credentials, proxies and the session from
-``confluent_kafka.schema_registry``. It replaces how a request is sent, because the inherited way
-
-* has a timeout per read only, so a server that sends one byte at a time is read for ever;
-* reads answers of any size into memory, and quotes whole answers in its errors;
-* retries by number, without a bound of time, and ignores ``Retry-After``;
-* fetches OAuth tokens without a lock, without those bounds, and not from behind a private certificate authority.
+The HTTP client alone has a timeout per read, so a server that sends one byte at a time is read for ever, and reads
+answers of any size into memory. Here a request has a deadline and a limit of its answer's size, is tried again within a
+bound of time that ``Retry-After`` may use up, and errors quote no whole answers.
 """
 
 from __future__ import annotations
@@ -28,9 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from confluent_kafka.schema_registry._sync.schema_registry_client import _RestClient
-from confluent_kafka.schema_registry.common._httpx_compat import httpx
-from confluent_kafka.schema_registry.error import SchemaRegistryError
+import httpx2
 
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
@@ -45,8 +39,8 @@ from airflow_provider_kafka_migration.registry.access import Pem, RegistryAccess
 log = logging.getLogger(__name__)
 
 #: The HTTP client logs each request at level INFO: thousands of lines per synchronization.
-if logging.getLogger(httpx.__name__).level == logging.NOTSET:
-    logging.getLogger(httpx.__name__).setLevel(logging.WARNING)
+if logging.getLogger(httpx2.__name__).level == logging.NOTSET:
+    logging.getLogger(httpx2.__name__).setLevel(logging.WARNING)
 
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 #: A server that answers 500 three times does so for a reason; it is not busy.
@@ -79,7 +73,23 @@ class Answer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-class BoundedRestClient(_RestClient):  # type: ignore[misc]
+class SchemaRegistryError(Exception):
+    """A registry's own refusal.
+
+    :param error_code: the registry's code; None: it gave none, so whatever lies before it may have answered.
+    """
+
+    def __init__(self, http_status_code: int, error_code: int | None, error_message: str) -> None:
+        super().__init__(http_status_code, error_code, error_message)
+        self.http_status_code = http_status_code
+        self.error_code = error_code
+        self.error_message = error_message
+
+    def __str__(self) -> str:
+        return f"{self.error_message} (HTTP {self.http_status_code}, code {self.error_code})"
+
+
+class BoundedRestClient:
     """Sends requests to one registry. Thread-safe.
 
     :param role: ``source`` or ``target``, for errors.
@@ -96,9 +106,14 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         self._token, self._token_expires_at = "", 0.0
         with _pem_files(access) as files:
             try:
-                super().__init__(_settings(access, files))
+                self.session = httpx2.Client(
+                    verify=_tls(access, files),
+                    auth=(access.username, access.password) if access.auth == "basic" else None,
+                    proxy=access.proxy or None,
+                    timeout=access.timeout_seconds,
+                )
                 if access.oauth is not None:
-                    self._token_session = httpx.Client(verify=_token_tls(files), timeout=access.timeout_seconds)
+                    self._token_session = httpx2.Client(verify=_token_tls(files), timeout=access.timeout_seconds)
             except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
                 raise ConnectionInvalid(
                     f"the certificates of the {role} registry cannot be used: {_tls_reason(error)}",
@@ -108,6 +123,11 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         _bound_streams(self.session)
         if access.oauth is not None:
             _bound_streams(self._token_session)
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """The equal addresses of the registry, without a slash at their ends."""
+        return self._access.urls
 
     @property
     def where(self) -> Where:
@@ -128,6 +148,18 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         return line if len(line) <= _MESSAGE_CHARACTERS else line[:_MESSAGE_CHARACTERS] + "..."
 
     # -- requests -----------------------------------------------------------------------------------------------------
+
+    def get(self, url: str, query: dict[str, Any] | None = None) -> Any:
+        """Send a request as :meth:`send_request`."""
+        return self.send_request(url, "GET", query=query)
+
+    def put(self, url: str, body: dict[str, Any] | None = None) -> Any:
+        """Send a request as :meth:`send_request`."""
+        return self.send_request(url, "PUT", body=body)
+
+    def delete(self, url: str, query: dict[str, Any] | None = None) -> Any:
+        """Send a request as :meth:`send_request`."""
+        return self.send_request(url, "DELETE", query=query)
 
     def send_request(
         self,
@@ -254,7 +286,7 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
             if answer.status == 401 and self._access.oauth is not None:
                 self._forget_token()
                 answer = self._send(self.session, address, request.with_headers(self._credentials()))
-        except (httpx.TransportError, _DeadlinePassed, OSError) as error:
+        except (httpx2.TransportError, _DeadlinePassed, OSError) as error:
             return self._failure_of(error)
         if answer.status in _RETRIED:
             return _Failure(self._status_text(answer), answer.status, _retry_after(answer))
@@ -295,7 +327,7 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
         if answer.status < 200 or answer.status > 599:
             raise self.invalid(f"has the status {answer.status}")
 
-    def _send(self, session: Any, address: str, request: _Request) -> Answer:
+    def _send(self, session: httpx2.Client, address: str, request: _Request) -> Answer:
         """Send once and read the answer within the deadline and the limit."""
         if time.monotonic() > self.send_until:
             raise RegistryUnreachable(
@@ -318,7 +350,7 @@ class BoundedRestClient(_RestClient):  # type: ignore[misc]
                 return self._read(response, request.limits.answer_bytes)
             finally:
                 response.close()
-        except (httpx.InvalidURL, UnicodeEncodeError):
+        except (httpx2.InvalidURL, UnicodeEncodeError):
             raise RegistryRefused(
                 f"a name cannot be part of an address of the {self._role} registry",
                 where=self.where,
@@ -459,10 +491,10 @@ def _retry_after(answer: Answer) -> float:
 def _connection_reason(error: Exception) -> str:
     if isinstance(error, _TokenEndpointBusy):
         return str(error)
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpx2.ConnectError):
         system = next((each for each in _chain(error) if isinstance(each, OSError) and each.strerror), None)
         return "no connection" + (f" ({system.strerror})" if system is not None else "")
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpx2.TimeoutException):
         return "no answer within the timeout"
     return f"the connection broke ({type(error).__name__})"
 
@@ -525,7 +557,7 @@ class _BoundedBackend:
 def _bound_streams(session: Any) -> None:
     """Bound all network streams of a session.
 
-    ``httpx`` offers no public way to give its transports another network backend. If an attribute has another name one
+    ``httpx2`` offers no public way to give its transports another network backend. If an attribute has another name one
     day, a test fails; until then the timeouts per read and the check between parts of an answer remain.
     """
     transports = [getattr(session, "_transport", None), *getattr(session, "_mounts", {}).values()]
@@ -556,22 +588,18 @@ def _path_of(pem: Pem, spare: Path) -> str:
     return str(spare)
 
 
-def _settings(access: RegistryAccess, files: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of confluent-kafka's client. Bearer tokens are not among them: see the module."""
-    settings: dict[str, Any] = {"url": ",".join(access.urls), "timeout": access.timeout_seconds}
-    if access.auth == "basic":
-        settings["basic.auth.user.info"] = f"{access.username}:{access.password}"
-    if "ca" in files:
-        settings["ssl.ca.location"] = files["ca"]
+def _tls(access: RegistryAccess, files: Mapping[str, str]) -> ssl.SSLContext:
+    """Trust the configured authorities or, without any, those of the machine; show the certificate."""
+    ca = files.get("ca")
+    if ca is None:
+        context = ssl.create_default_context()
+    else:
+        is_folder = Path(ca).is_dir()
+        context = ssl.create_default_context(capath=ca) if is_folder else ssl.create_default_context(cafile=ca)
     if "certificate" in files:
-        settings["ssl.certificate.location"] = files["certificate"]
         # Without any password, OpenSSL would ask for the one of an encrypted key on the terminal, and wait.
-        settings["ssl.key.password"] = access.tls.key_password
-        if "key" in files:
-            settings["ssl.key.location"] = files["key"]
-    if access.proxy:
-        settings["proxy"] = access.proxy
-    return settings
+        context.load_cert_chain(files["certificate"], files.get("key"), access.tls.key_password)
+    return context
 
 
 def _token_tls(files: Mapping[str, str]) -> ssl.SSLContext:

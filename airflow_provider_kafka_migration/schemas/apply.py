@@ -178,6 +178,7 @@ class Apply:
             target,
             plan.import_scope,
             occupied=self._occupied,
+            vacant=self._vacant,
             read_only={
                 item.target_subject for item in plan.subjects if item.mode and item.mode == self._present_mode(item)
             },
@@ -429,7 +430,7 @@ class Apply:
             f"another schema has been registered under id {planned.target_id} since the target registry was read, so "
             f"version {key[1]} of subject {key[0]} cannot keep it",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="remove the foreign schema from the target, or copy all others with schemas.on_conflict: report; "
+            next_step="remove the foreign schema from the target, or copy all others with schemas.on_conflict: note; "
             f"to keep both, {begin_again(self._record.spec)} and schemas.ids: translate",
             details={"id": planned.target_id, "context": context},
         )
@@ -511,7 +512,7 @@ class Apply:
             "stays live",
             where=self._record.where(PHASE, cluster="target"),
             next_step="delete that version on the target if nobody needs it, or copy all others with "
-            "schemas.on_conflict: report; then clear the task",
+            "schemas.on_conflict: note; then clear the task",
             details={"subject": place.subject, "version": place.version},
         )
 
@@ -538,11 +539,18 @@ class Apply:
     # ---- what the target had
 
     def _occupied(self, scope: str) -> bool:
-        """Whether a scope of the target has schemas, including soft-deleted ones.
+        """Whether a scope of the target has schemas, including soft-deleted ones."""
+        if Subject.parse(scope).name:
+            return scope in self._present.subjects
+        return bool(self._names_in(scope))
 
-        Only the subjects of the plan were read, so a context or the whole registry may have others.
-        """
-        return not Subject.parse(scope).name or scope in self._present.subjects
+    def _names_in(self, scope: str) -> frozenset[str]:
+        """The subjects that the target listed in a context, or in the whole registry."""
+        return self._present.names_in(Subject.parse(scope).context if scope else None)
+
+    def _vacant(self, scope: str) -> bool:
+        """Whether nobody else has subjects in a context, or in the whole registry."""
+        return self._names_in(scope) <= self._written.subjects
 
     def _present_mode(self, item: PlannedSubject) -> str | None:
         found = self._present.subjects.get(item.target_subject)

@@ -53,6 +53,8 @@ READONLY = "READONLY"
 #: In these modes a registry takes schemas without a fixed id.
 _WRITABLE = (None, READWRITE)
 _NO_LEVEL = {"compatibility": "NONE"}
+#: From so many subjects on, a context in which nobody else has any is set to IMPORT as a whole.
+VACANT_FROM = 20
 #: Scopes in which IMPORT is tried, the narrowest first.
 _LADDER = ("subject", "context", "registry")
 #: After these, this process cannot journal anything any more: it has lost the claim, or the migration has ended.
@@ -268,6 +270,7 @@ class TemporarySettings:
         wanted: Any,
         *,
         force: Callable[[str], bool] = lambda _scope: False,
+        insists: bool = True,
         known: Mapping[str, Any] | None = None,
     ) -> dict[str, MigrationError]:
         """Journal and set a value; return the scopes that the registry refused, with the reason.
@@ -275,6 +278,7 @@ class TemporarySettings:
         A scope that has the value already is journaled with it, and so keeps it afterwards.
 
         :param force: whether a mode must be forced on a scope, because it has schemas already.
+        :param insists: force a mode that is refused because somebody has registered a schema there meanwhile.
         :param known: values of scopes that were read a moment ago; None as a value: the scope has none of its own.
         :raises ClaimLost: another owner has taken over; nothing is set.
         """
@@ -294,7 +298,9 @@ class TemporarySettings:
         for scope, value in found.items():
             self._mine[kind].setdefault(scope, opened.get(scope) or OpenSetting(kind, scope, value, wanted))
         todo = {scope: scope for scope, value in found.items() if not has_values(kind, value, wanted)}
-        _, refused = collect(lambda scope: self._write(kind, scope, wanted, force(scope)), todo, self._parallel)
+        _, refused = collect(
+            lambda scope: self._write(kind, scope, wanted, force=force(scope), insists=insists), todo, self._parallel
+        )
         self._keep_open(kind, found, wanted)
         return {**failed, **refused}
 
@@ -325,14 +331,14 @@ class TemporarySettings:
     def _read(self, kind: Kind, scope: str) -> Any:
         return self._registry.mode(scope or None) if kind == "mode" else self._registry.config(scope or None)
 
-    def _write(self, kind: Kind, scope: str, wanted: Any, force: bool) -> None:
+    def _write(self, kind: Kind, scope: str, wanted: Any, *, force: bool, insists: bool) -> None:
         if kind == "config":
             self._registry.set_config(scope or None, wanted)
             return
         try:
             self._registry.set_mode(scope or None, wanted, force=force)
         except ImportModeRefused:
-            if force:
+            if force or not insists:
                 raise
             # Somebody has registered a schema there since the registry was read.
             self._registry.set_mode(scope or None, wanted, force=True)
@@ -344,7 +350,12 @@ class TemporarySettings:
 class ImportMode:
     """Gives subjects mode IMPORT, in the narrowest scope that the registry accepts.
 
+    Many subjects of a context in which nobody else has any get it at once, by their context: then no subject needs
+    requests of its own, each of which would be a change of the registry's topic. The default context has no scope of
+    its own, so that is possible if nobody has a subject in the whole registry.
+
     :param scope: the narrowest one to try: ``subject``, ``context`` or ``registry``.
+    :param vacant: whether nobody else has subjects in a context or the registry.
     :param occupied: whether a scope has schemas, including soft-deleted ones. Without force, IMPORT is refused there,
         or removes the soft-deleted ones for good.
     :param read_only: subjects that may be changed although they are read-only: the migration has made them so.
@@ -357,6 +368,7 @@ class ImportMode:
         scope: str,
         *,
         occupied: Callable[[str], bool],
+        vacant: Callable[[str], bool] = lambda _scope: False,
         read_only: Collection[str] = (),
         parallel: int = 8,
     ) -> None:
@@ -364,6 +376,7 @@ class ImportMode:
         self._registry = registry
         self._first = scope
         self._occupied = occupied
+        self._vacant = vacant
         self._read_only = frozenset(read_only)
         self._parallel = parallel
         self._own: dict[str, str | None] = {}
@@ -374,7 +387,9 @@ class ImportMode:
 
         :raises ClaimLost: another owner has taken over.
         """
-        names = sorted(set(subjects))
+        names = self._without_vacant(sorted(set(subjects)))
+        if not names:
+            return {}
         contexts = {scope_of_context(Subject.parse(name).context) for name in names}
         scopes = {name: name for name in (*names, *contexts, REGISTRY)}
         found, failed = collect(lambda scope: (self._registry.mode(scope or None),), scopes, self._parallel)
@@ -398,8 +413,35 @@ class ImportMode:
         self._settings.change("mode", already, IMPORT, known=self._own)
         return {**errors, **self._widen(todo)}
 
+    def _without_vacant(self, names: list[str]) -> list[str]:
+        """Set the mode of contexts in which nobody else has subjects; return the subjects that it does not cover."""
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(scope_of_context(Subject.parse(name).context), []).append(name)
+        many = {
+            scope: scope
+            for scope, members in groups.items()
+            if self._first == _LADDER[0] and len(members) >= VACANT_FROM and self._vacant(scope)
+        }
+        if not many:
+            return names
+        read, _ = collect(lambda scope: (self._registry.mode(scope or None),), {**many, REGISTRY: REGISTRY}, 4)
+        modes = {scope: mode for scope, (mode,) in read.items()}
+        open_ = [scope for scope in many if REGISTRY in modes and scope in modes and _is_writable(modes, scope)]
+        refused = self._settings.change("mode", open_, IMPORT, force=self._occupied, insists=False, known=modes)
+        covered = {name: scope for scope in open_ if scope not in refused for name in groups[scope]}
+        self._scope_of.update(covered)
+        return [name for name in names if name not in covered]
+
     def again(self, subjects: Iterable[str]) -> dict[str, MigrationError]:
-        """Set the mode again for subjects that are not in mode IMPORT any more; return those that cannot get it."""
+        """Set the mode again for subjects that are not in mode IMPORT any more; return those that cannot get it.
+
+        A subject may also have had a mode of its own before it had a version, which overrides that of its context.
+        """
+        subjects = list(subjects)
+        wide = {name: name for name in subjects if self._scope_of.get(name, name) != name}
+        own, _ = collect(lambda name: (self._registry.mode(name),), wide, self._parallel)
+        self._scope_of.update({name: name for name, (mode,) in own.items() if mode not in (None, IMPORT)})
         scopes = {name: self._scope_of.get(name, name) for name in subjects}
         refused = self._settings.change("mode", scopes.values(), IMPORT, force=lambda _scope: True)
         return {name: refused[scope] for name, scope in scopes.items() if scope in refused}
@@ -447,10 +489,16 @@ class ImportMode:
         return next((scope for scope in (subject, context) if self._own.get(scope) is not None), REGISTRY)
 
 
+def _is_writable(modes: Mapping[str, str | None], scope: str) -> bool:
+    """Whether the mode in force for a context or the registry lets schemas be written."""
+    mode = modes[scope] if modes[scope] is not None else modes[REGISTRY]
+    return mode in (*_WRITABLE, IMPORT) and modes[REGISTRY] in (*_WRITABLE, IMPORT)
+
+
 def _read_only_error(subject: str, mode: str) -> RegistryReadOnly:
     return RegistryReadOnly(
         f"the target registry is in mode {mode} for subject {subject}, so its schemas are not written",
-        next_step="set mode READWRITE there, or copy all others with schemas.on_conflict: report",
+        next_step="set mode READWRITE there, or copy all others with schemas.on_conflict: note",
         details={"subject": subject, "mode": mode},
     )
 

@@ -27,7 +27,6 @@ from airflow_provider_kafka_migration.errors import (
     SchemaNotFound,
     Terminal,
     Transient,
-    Where,
 )
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import qualified_reference
@@ -43,6 +42,9 @@ _PROGRESS_SECONDS = 1.0
 #: From so many subjects on, and if they are at least this share of the registry, all versions are listed at once.
 LIST_ALL_FROM = 20
 _LIST_ALL_SHARE = 0.25
+
+#: Kinds that refuse another schema under a used id by themselves, and list every subject.
+LISTS_IDS = ("confluent", "redpanda")
 
 Report = Callable[[str], None]
 #: Asks a registry which version of a subject holds a schema, as it is or normalized, deleted or not; None: none does.
@@ -97,6 +99,7 @@ class RegistrySnapshot:
     :param left_out: subjects of the registry that were not read because of the selection, and why.
     :param absent: (subject, version) that schemas refer to and the registry answered not to have.
     :param ids: schemas that were looked up by (context, id); None: the registry answered not to have the id.
+    :param listed_ids: the schemas of all ids, by (context, id), where the registry has listed all versions at once.
     :param unread: what could not be read, and why; see the functions ``unread_*`` for the keys.
     :param requests: calls of the registry for this snapshot.
     :param look_up: the registry's own comparison of schemas, for texts that it may have printed in another form than
@@ -113,6 +116,7 @@ class RegistrySnapshot:
     left_out: dict[str, str] = field(default_factory=dict)
     absent: set[tuple[str, int]] = field(default_factory=set)
     ids: dict[tuple[str, int], Schema | None] = field(default_factory=dict)
+    listed_ids: dict[tuple[str, int], Schema] | None = field(default=None, compare=False, repr=False)
     unread: dict[str, str] = field(default_factory=dict)
     requests: int = 0
     look_up: LookUp | None = field(default=None, compare=False, repr=False)
@@ -148,6 +152,33 @@ class RegistrySnapshot:
     def has_contexts(self) -> bool:
         """Whether the registry has contexts, each with ids of its own. Elsewhere a context is a part of the name."""
         return self.kind == "confluent" or len(self.contexts) > 1
+
+    def names_in(self, context: str | None = None) -> frozenset[str]:
+        """Return all subjects that the registry listed, soft-deleted ones, too, of a context or of all."""
+        with_versions = (name for name, item in self.subjects.items() if item.versions)
+        names = {*with_versions, *self.left_out, *self.unread_subjects()}
+        return frozenset(name for name in names if context is None or Subject.parse(name).context == context)
+
+    def answer_by_listing(self, wanted: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+        """Take up in ``ids`` what the lists of the registry say about ids; return those that they say nothing about.
+
+        A list of all versions shows all ids. Where it is missing, a context without any subject has no id. What is
+        registered after the list was made, these registries find by themselves: they refuse an id that is taken.
+        """
+        if self.kind not in LISTS_IDS:
+            return set(wanted)
+        rest = set()
+        used = {Subject.parse(name).context if self.has_contexts else DEFAULT_CONTEXT for name in self.names_in()}
+        for pair in wanted:
+            if pair in self.ids:
+                continue
+            if self.listed_ids is not None:
+                self.ids[pair] = self.listed_ids.get(pair)
+            elif pair[0] in used:
+                rest.add(pair)
+            else:
+                self.ids[pair] = None
+        return rest
 
     def unread_subjects(self) -> frozenset[str]:
         """Return the subjects whose versions, or the content of some of them, could not be read."""
@@ -372,6 +403,8 @@ class _Reader:
         #: versions to read by subject, with whether each is soft-deleted
         self._wanted: dict[str, dict[int, bool]] = {}
         self._levels: dict[str, tuple[dict[str, Any] | None, str | None]] = {}
+        #: what the registry returned for a version that is another one
+        self._answered_by: dict[tuple[str, int], str] = {}
         #: versions by subject, where the registry listed all at once
         self._listed: dict[str, list[RegisteredSchema]] = {}
         self._lock = threading.Lock()
@@ -390,24 +423,35 @@ class _Reader:
             gone = [name for name in chosen if name not in live]
             found.left_out |= dict.fromkeys(gone, "soft-deleted, and schemas.include_deleted is false")
             chosen = [name for name in chosen if name in live]
-        if len(chosen) >= max(LIST_ALL_FROM, _LIST_ALL_SHARE * len(listed)):
-            self._list_all()
+        # Of the target, names are asked for that it may not have yet; whose ids are free shows in the list, too.
+        asked = len(chosen) if self._selection.names is None else len(self._selection.names)
+        if listed and asked >= max(LIST_ALL_FROM, _LIST_ALL_SHARE * len(listed)):
+            self._list_all(listed)
         failed = self._calls.each(chosen, lambda name: self._list(name, name in live), "subjects listed")
         found.unread |= {unread_subject(name): error.what for name, error in failed.items()}
         self._read_versions()
         if self._selection.names is None:
             self._pull_in_references(live)
-        self._read_levels(sorted(self._wanted))
+        unlisted = sorted(name for name in self._selection.asked - listed if not self._selection.why_left_out(name))
+        self._read_levels(sorted({*self._wanted, *unlisted}))
+        self._read_behind_aliases(chosen, listed, live)
         self._finish(chosen)
+        self._add_unlisted(unlisted)
         return found
 
     # -- versions
 
-    def _list_all(self) -> None:
+    def _list_all(self, subjects: set[str]) -> None:
         """List all versions at once, if the registry can."""
         self._calls.count()
         for item in self._registry.all_versions() or ():
             self._listed.setdefault(item.subject, []).append(item)
+        if subjects <= self._listed.keys():
+            self._found.listed_ids = {
+                (Subject.parse(item.subject).context, item.id): item.schema
+                for items in self._listed.values()
+                for item in items
+            }
 
     def _list(self, subject: str, live: bool) -> None:
         """List the versions of a selected subject."""
@@ -473,13 +517,28 @@ class _Reader:
                     del self._wanted[subject][number]
                 return
         if item.subject != subject or item.version != number:
-            raise RegistryAnswerInvalid(
-                f"the registry was asked for version {number} of subject {subject} and returned version "
-                f"{item.version} of {item.subject}",
-                where=Where(),
-                next_step="check whether the subject is an alias of another one, and exclude it",
-            )
+            with self._lock:
+                self._answered_by[(subject, number)] = f"version {item.version} of {item.subject}"
+            return
         self._cache.versions[(subject, number)] = item
+
+    def _read_behind_aliases(self, chosen: list[str], listed: set[str], live: set[str]) -> None:
+        """Read subjects that are aliases of others, and have versions of their own.
+
+        Asked for such a name, the registry answers for the other subject. Only the list of all schemas shows them.
+        """
+        aliases = [name for name in chosen if (self._levels.get(name, (None, None))[0] or {}).get("alias")]
+        if aliases and not self._listed:
+            self._list_all(listed)
+            for name in aliases:
+                if name in self._listed:
+                    self._list(name, name in live)
+                    self._answered_by = {key: what for key, what in self._answered_by.items() if key[0] != name}
+            self._read_versions()
+        for (subject, number), what in sorted(self._answered_by.items()):
+            self._found.unread[unread_version(subject, number)] = (
+                f"the registry was asked for version {number} of subject {subject} and returned {what}"
+            )
 
     # -- references
 
@@ -568,9 +627,9 @@ class _Reader:
         self._calls.count()
         try:
             return read()
-        except Transient:
+        except Transient as error:
             with self._lock:
-                self._found.unread[key] = "the registry did not answer"
+                self._found.unread[key] = error.what
             raise
         except MigrationError as error:
             with self._lock:
@@ -595,5 +654,13 @@ class _Reader:
             self._found.subjects[subject] = SubjectSnapshot(
                 subject, versions, config, mode, as_reference=subject not in selected
             )
-        self._found.unread = dict(sorted(self._found.unread.items()))
         self._found.requests = self._calls.requests
+
+    def _add_unlisted(self, names: list[str]) -> None:
+        """Add names without versions that have a level or a mode."""
+        for name in names:
+            config, mode = self._levels[name]
+            if name not in self._found.subjects and (config is not None or mode is not None):
+                self._found.subjects[name] = SubjectSnapshot(name, (), config, mode)
+        self._found.subjects = dict(sorted(self._found.subjects.items()))
+        self._found.unread = dict(sorted(self._found.unread.items()))

@@ -6,6 +6,10 @@ where the texts of two schemas differ (see ``schemas.equality``). Compared are s
 references, soft-deletions, explicit levels and modes, and, with equal ids, that each id and version number is the same.
 What could not be read is in ``unread`` of the result and never counts as equal.
 
+A schema that was copied, and that the source registry has deleted permanently since, stays on the target. That is
+proven, and then a warning, if the source registry was read completely and lists it no more, not even among its deleted
+schemas. A registry that has none of the subjects that were copied is another one, and proves nothing.
+
 Not compared, because the target may have them for good reasons: subjects that no source subject moves to, and further
 keys of a target's config.
 """
@@ -97,7 +101,8 @@ def compare_registries(
     ask_ids(source, here, [key for key in found.ids if key not in shown], parallel=parallel, progress=progress)
     names = target_selection(here, selection, (item.target_subject for item in plan.subjects))
     there = read_snapshot(target, names, parallel=parallel, progress=progress)
-    known = [key for key in found.ids if key in shown or here.ids.get(key) is not None]
+    copied = frozenset() if id_map is None else frozenset((context, number) for context, number, _ in id_map.ids)
+    known = [key for key in found.ids if key in shown or here.ids.get(key) is not None or key in copied]
     wanted = target_ids(known, plan.id_mode, id_map, selection)
     wanted |= absent_ids(here, found.ids, id_map, selection)
     ask_ids(target, there, wanted, parallel=parallel, progress=progress)
@@ -216,6 +221,10 @@ class _Mapped:
         """Whether the map has an id: its schema was copied, and the source may have lost it since."""
         return key in self._ids
 
+    def copied_guid(self, guid: str) -> str | None:
+        """Return the GUID on the target of a schema that was copied; None: the map does not have it."""
+        return self._guids.get(guid)
+
     def guid_in_records(self, guid: str) -> str | None:
         """Return the GUID that copied records have for one of the source; None: it is not known.
 
@@ -253,6 +262,7 @@ class _Comparison:
         self._unread_here, self._unread_there = source.unread_subjects(), target.unread_subjects()
         self._source_ids = source.by_id()
         self._source_guids = {item.guid.lower(): item for item in source.all_versions() if item.guid}
+        self._is_same_registry = any(item.subject in source.subjects for item in plan.subjects)
         self._unknown: list[int] = []
         self._not_asked = 0
 
@@ -401,10 +411,26 @@ class _Comparison:
             else:
                 self._unread[f"subject {name}"] = f"left out of the plan: {self._plan.left_out[name]}"
         for name in planned - self._source.subjects.keys():
-            if unread_subject(name) not in self._source.unread:
-                self._differences.append(
-                    SchemaDifference(subject=name, what="it was copied, and the source registry no longer has it")
-                )
+            if unread_subject(name) in self._source.unread:
+                continue
+            what, is_gone = "it was copied, and the source registry no longer has it", self._is_gone(name)
+            if is_gone:
+                what = f"it was copied, and then permanently deleted on the source; {self._what_stays(name)}"
+            self._differences.append(SchemaDifference(subject=name, what=what, only_on_target=is_gone))
+
+    def _is_gone(self, subject: str) -> bool:
+        """Whether the source has surely deleted a subject that was copied."""
+        return subject not in self._source.left_out and self._is_same_registry
+
+    def _what_stays(self, subject: str) -> str:
+        """Say what the target has of a subject that the source has deleted permanently."""
+        target = self._selection.target_subject(subject)
+        there = self._target.subjects.get(target)
+        live = [str(item.version) for item in there.versions if not item.deleted] if there is not None else []
+        if not live:
+            return f"{target} has no live version on the target"
+        numbers = f"version{'s' if len(live) > 1 else ''} {', '.join(live)}"
+        return f"{numbers} of {target} stay{'' if len(live) > 1 else 's'} live on the target; delete it there if wanted"
 
     # -- levels and modes
 
@@ -504,8 +530,7 @@ class _Comparison:
         """Note an id that the source does not have. Records keep it, so it must not be a schema of the target."""
         wanted = (self._selection.target_context(key[0]), key[1])
         if self._mapped.was_copied(key):
-            name = f"id {key[1]} of context {key[0]} in records"
-            self._unread[name] = "the source registry no longer has its schema, which was copied before"
+            self._stays_copied(key, where)
         elif unread_id(*wanted) in self._target.unread:
             self._unread[f"target: {unread_id(*wanted)}"] = self._target.unread[unread_id(*wanted)]
         elif self._target.ids.get(wanted) is not None:
@@ -516,6 +541,22 @@ class _Comparison:
         else:
             self._not_asked += wanted not in self._target.ids
             self._unknown.append(key[1])
+
+    def _stays_copied(self, key: IdKey, where: str) -> None:
+        """Note an id that the source no longer has, and whose schema was copied: the target must still have it."""
+        name = f"id {key[1]} of context {key[0]} ({where})"
+        wanted = self._mapped.id(key)
+        if wanted is not None and wanted in self._target.ids and self._target.ids[wanted] is None:
+            self._unresolved(f"{name} is no longer on the source, and the target has no schema under id {wanted[1]}")
+            return
+        named = [
+            f"version {version.version} of {subject.subject}"
+            for subject in self._plan.subjects
+            for version in subject.versions
+            if (Subject.parse(subject.subject).context, version.id) == key
+        ]
+        what = f" ({named[0]})" if named else ""
+        self._unread[name] = f"the source registry no longer has its schema{what}, which was copied before"
 
     def _expected(self, key: IdKey) -> list[tuple[str, Schema]] | None:
         """Return the schemas of an id as the target should have them, each with a target subject; None: no such id."""
@@ -540,8 +581,7 @@ class _Comparison:
         name = f"GUID {guid} occurs in records ({where})"
         here = self._source_guids.get(guid)
         if here is None:
-            self._unread[f"source: schema GUID {guid}"] = f"no version that was read has it; it occurs in {where}"
-            return False
+            return self._was_guid_copied(guid, name)
         wanted = self._mapped.guid_in_records(guid)
         if wanted is None:
             return self._unresolved(f"{name}, but the id map does not have it")
@@ -551,6 +591,23 @@ class _Comparison:
             has = "" if there is None else f"; {_place(there)} has {there.guid or 'none'}"
             return self._unresolved(f"{name}, but no copied version has the GUID {wanted} on the target{has}")
         return True
+
+    def _was_guid_copied(self, guid: str, name: str) -> bool:
+        """Judge a GUID that no version of the source has: it was deleted there for good, or is unread."""
+        wanted = self._mapped.copied_guid(guid)
+        if wanted is None or self._unread_here or not self._is_same_registry:
+            self._unread[f"source: schema GUID {guid}"] = f"no version that was read has it; {name}"
+            return False
+        there = next((item for item in self._target.all_versions() if item.guid.lower() == wanted), None)
+        if there is None and self._unread_there:
+            self._unread[f"target: schema GUID {wanted}"] = f"no version that was read has it; {name}"
+        elif there is None:
+            self._unresolved(f"{name}, its schema was copied, and neither registry has it any more")
+        else:
+            self._unread[name] = (
+                f"the source registry no longer has its schema, which was copied; {_place(there)} on the target has it"
+            )
+        return False
 
     def _unresolved(self, what: str) -> bool:
         self._differences.append(SchemaDifference(subject="", what=what))

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator
 
+from airflow_provider_kafka_migration.provider.compat import set_retry_policy
 from airflow_provider_kafka_migration.provider.progress import Callback, as_callbacks, call_all
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
-from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.triggers.drain import TROUBLE_EVENT, DrainTrigger, event_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.record.record import MigrationRecord
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
@@ -53,7 +54,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         on_trouble: Callback | Sequence[Callback] | None = (),
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retry_policy", migration_retry_policy())
+        set_retry_policy(kwargs)
         super().__init__(**kwargs)
         self.spec = plain_spec(spec)
         self.takeover = takeover

@@ -7,18 +7,38 @@ found equal. Differences are data; the phase that started the job judges them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from airflow_provider_kafka_migration.compare.mirrored import MirrorChecker, MirrorResults
+from airflow_provider_kafka_migration.compare.connections import OwnConnections
+from airflow_provider_kafka_migration.compare.independent import IndependentResults
+from airflow_provider_kafka_migration.compare.mirrored import (
+    CORRECTED,
+    SLICES,
+    MirrorChecker,
+    MirrorMaps,
+    MirrorResults,
+    judged_independently,
+    results_prefix,
+    still_covers,
+    unchecked,
+    why_not_compared,
+)
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.mirror import MirrorComparison
-from airflow_provider_kafka_migration.errors import ResultMissing, Where, error_from_dict
+from airflow_provider_kafka_migration.documents.independent import IndependentResult
+from airflow_provider_kafka_migration.documents.mirror import MirrorComparison, MirroredRange
+from airflow_provider_kafka_migration.errors import MigrationError, ResultMissing, Where, error_from_dict
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.spark.compare import ComparedRow, grouped, make_compare, run_groups, worst
+from airflow_provider_kafka_migration.spark.frames.groups import Item
+from airflow_provider_kafka_migration.spark.independent import Proof, Work, session_of
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
 from airflow_provider_kafka_migration.spark.session import job_and_runner
 from airflow_provider_kafka_migration.spark.tasks import TaskRunner
 from airflow_provider_kafka_migration.spark.worker import JobPointer, ParentWatch, die_with_parent
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def compare_group(pointer: JobPointer, keys: Sequence[TopicPartition]) -> Iterator[ComparedRow]:
@@ -57,6 +77,65 @@ def verify(runner: TaskRunner, job: MirrorComparison, pointer: JobPointer) -> No
         )
 
 
+def verify_independently(
+    job: MirrorComparison, store: ObjectStore, clients: Clients, spark: SparkSession, *, slots: int = 2
+) -> None:
+    """Compare all partitions of a job with Spark's own Kafka source, and store the results.
+
+    :param store: of the journal.
+    :raises SparkConnectorMissing: Spark has no Kafka source.
+    :raises ConnectionInvalid: a connection has something that the Java client cannot do.
+    :raises SparkJobFailed: Spark could not read a cluster.
+    """
+    results = MirrorResults(job, store)
+    with OwnConnections(clients) as connections:
+        maps = MirrorMaps(job.migration_id, store, connections.wire)
+        pieces = {piece.key: piece for piece in job.ranges if not _is_known(results, piece)}
+        items = _items(list(pieces.values()), maps, results)
+        of_items = {item.range.key: item.map for item in items}
+
+        def judge(found: IndependentResult) -> None:
+            piece = pieces[found.key]
+            outcome = judged_independently(piece, found)
+            if outcome.outcome == "different" and maps.again(piece, of_items[found.key]) is not None:
+                outcome = unchecked(piece, CORRECTED)
+            results.write(piece, outcome, None, reader=found.reader)
+
+        work = Work(
+            migration_id=job.migration_id,
+            journal_location=job.journal_location,
+            items=items,
+            without_timestamps=job.without_timestamps,
+            schema_ids=job.schema_ids,
+            slice_offsets=job.slice_offsets,
+            marks=job.provenance,
+        )
+        prefix = f"{results_prefix(job.migration_id, job.name)}{SLICES}"
+        slices = IndependentResults(job.migration_id, job.digest(), store, prefix)
+        Proof(work, slices, store, clients, spark, slots, on_result=judge).run()
+
+
+def _is_known(results: MirrorResults, piece: MirroredRange) -> bool:
+    found = results.read(piece)
+    return found is not None and found.found.outcome != "unchecked"
+
+
+def _items(pieces: Sequence[MirroredRange], maps: MirrorMaps, results: MirrorResults) -> list[Item]:
+    """Return what can be compared; store the outcome of the others."""
+    items = []
+    for piece in pieces:
+        try:
+            offset_map = maps.load(piece)
+        except MigrationError as error:
+            results.write(piece, unchecked(piece, why_not_compared(error)), error)
+            continue
+        if still_covers(piece, offset_map):
+            items.append(Item(piece.range, offset_map, piece.source_rules, piece.target_rules))
+        else:
+            results.write(piece, unchecked(piece, CORRECTED), None)
+    return items
+
+
 def run_job(arguments: JobArguments) -> None:
     """Run the comparison: the function of its Spark main.
 
@@ -65,7 +144,11 @@ def run_job(arguments: JobArguments) -> None:
     :raises MigrationError: no partition could be compared, for instance because executors cannot reach a cluster.
     """
     with job_and_runner(MirrorComparison, arguments) as (job, store, runner):
-        verify(runner, job, arguments.pointer)
+        if job.independent:
+            with Clients(arguments.secrets) as clients:
+                verify_independently(job, store, clients, session_of(runner), slots=runner.slots())
+        else:
+            verify(runner, job, arguments.pointer)
     _check_any(job, store)
 
 

@@ -3,30 +3,41 @@
 Nothing here, and nothing below it, reads records through the code that has copied them. What it takes from the product
 is where to read (ranges, offset map, id map), and, from the brokers, where logs begin.
 
-Results are stored partition by partition: a job that was killed continues with the partitions that are left.
+Partitions are read in slices, and results stored after each: a job that was killed continues with what is left.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.compare.independent import IndependentResults
 from airflow_provider_kafka_migration.compare.runner import stored_map
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult
+from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
+from airflow_provider_kafka_migration.documents.independent import (
+    SLICE_OFFSETS,
+    IndependentJob,
+    IndependentResult,
+)
 from airflow_provider_kafka_migration.documents.proof import ContentRange
-from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, SparkConnectorMissing, SparkJobFailed, Where
-from airflow_provider_kafka_migration.spark.independent_compare import Found, Item, Kind, Side, compare_group
-from airflow_provider_kafka_migration.spark.kafka_reader import java_settings
+from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, SchemaIdSettings, TopicIdSettings
+from airflow_provider_kafka_migration.errors import (
+    DocumentUnreadable,
+    SparkConnectorMissing,
+    SparkJobFailed,
+    SparkReaderUnfit,
+    Where,
+)
+from airflow_provider_kafka_migration.jobs.independent_jobs import note_begun
+from airflow_provider_kafka_migration.spark.frames.groups import Found, Item, Kind, Side, compare_group
+from airflow_provider_kafka_migration.spark.frames.java_client import java_settings
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.session import job_and_runner
 from airflow_provider_kafka_migration.spark.tasks import ConnectRunner, ContextRunner, TaskRunner
@@ -37,10 +48,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Source offsets of one group: what a killed job may have to read again, if it is no single large partition.
-GROUP_OFFSETS = 20_000_000
 #: How many Spark partitions a slot works through, of what is read and of what is joined.
 _PARTITIONS_PER_SLOT = 4
+#: A compacted partition has no more slices: each may have to look for its keys in all of the log.
+_COMPACTED_SLICES = 8
 #: What Spark says if it cannot hold a record's timestamp: it counts microseconds.
 _TIME_OVERFLOW = "long overflow"
 
@@ -54,139 +65,252 @@ def prove(job: IndependentJob, store: ObjectStore, clients: Clients, spark: Spar
     :raises ConnectionInvalid: a connection has something that the Java client cannot do.
     :raises SparkJobFailed: Spark could not read a cluster.
     """
-    source, target = _side(clients, "source"), _side(clients, "target")
-    _Proof(job, store, spark, source, target, reader_of(spark), slots).run()
+    work = Work(
+        migration_id=job.migration_id,
+        journal_location=job.journal_location,
+        items=[Item(item, stored_map(store, job.migration_id, item), job.rules(item.topic)) for item in job.ranges],
+        without_timestamps=job.without_timestamps,
+        schema_ids=job.schema_ids,
+        slice_offsets=job.slice_offsets,
+    )
+    Proof(work, IndependentResults.of(job, store), store, clients, spark, slots).run()
 
 
 @dataclass(frozen=True)
-class _Proof:
-    """A job and what it needs."""
+class Work:
+    """What is compared, and how: as an :class:`IndependentJob` has it, but for the maps and rules.
 
-    job: IndependentJob
-    store: ObjectStore
-    spark: SparkSession
-    source: Side
-    target: Side
-    reader: str
-    slots: int
+    :param items: whole partitions, ascending.
+    :param marks: how the copy has marked its records, if it has.
+    """
 
-    @cached_property
-    def _results(self) -> IndependentResults:
-        return IndependentResults(self.job, self.store)
+    migration_id: str
+    journal_location: str
+    items: Sequence[Item]
+    without_timestamps: Sequence[str] = ()
+    schema_ids: SchemaIdSettings | None = None
+    slice_offsets: Mapping[str, int] = field(default_factory=dict)
+    marks: ProvenanceSettings | None = None
+
+    def kind(self, item: Item) -> Kind:
+        """Return how a partition is read."""
+        topic = item.range.topic
+        return Kind(item.has_one_run, topic not in self.without_timestamps, self._ids(topic), self.marks)
+
+    def _ids(self, topic: str) -> TopicIdSettings | None:
+        found = None if self.schema_ids is None else self.schema_ids.topics.get(topic)
+        return found if found is not None and found.rewrite else None
+
+    def slice_of(self, item: Item) -> int:
+        """Return how many offsets of a partition are read at a time."""
+        wanted = min(self.slice_offsets.get(item.range.topic, SLICE_OFFSETS), SLICE_OFFSETS)
+        is_compacted = item.rules.compacted or item.target_rules.compacted
+        return max(wanted, -(-_offsets(item.range) // _COMPACTED_SLICES)) if is_compacted else wanted
+
+
+class _Slice(NamedTuple):
+    """A piece of a partition, of the whole partition and how far it is compared before.
+
+    :param weight: 1: as much as is read at a time.
+    """
+
+    item: Item
+    piece: Item
+    weight: float
+
+
+class Proof:
+    """Compares partitions, slice by slice.
+
+    :param results: where they are stored.
+    :param store: of the journal.
+    :param on_result: called with each partition that is compared to its end, by this process or by an earlier one.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        results: IndependentResults,
+        store: ObjectStore,
+        clients: Clients,
+        spark: SparkSession,
+        slots: int,
+        *,
+        on_result: Callable[[IndependentResult], None] = lambda _result: None,
+    ) -> None:
+        self._work = work
+        self._results = results
+        self._store = store
+        self._spark = spark
+        self._source, self._target = _side(clients, "source"), _side(clients, "target")
+        self._reader = reader_of(spark)
+        self._slots = slots
+        self._on_result = on_result
+        self._has_read = False
 
     def run(self) -> None:
-        """Compare all partitions that have no result yet, and store their results."""
-        left = [item for item in self.job.ranges if self._results.read(item) is None]
-        log.info("%d of %d partitions are to be read by %s", len(left), len(self.job.ranges), self.reader)
+        """Compare all partitions that have no result yet, and store their results.
+
+        :raises SparkJobFailed: Spark could not read a cluster.
+        """
+        left = []
+        for item in self._work.items:
+            known = self._results.read(item.range)
+            if known is None:
+                left.append(item)
+            else:
+                self._on_result(known)
+        log.info("%d of %d partitions are to be read by %s", len(left), len(self._work.items), self._reader)
         for kind, group in self._groups(left):
             self._compare(kind, group)
 
-    def _groups(self, ranges: Sequence[ContentRange]) -> Iterator[tuple[Kind, list[Item]]]:
-        items = [
-            Item(item, stored_map(self.store, self.job.migration_id, item), self.job.rules(item.topic))
-            for item in ranges
-        ]
-        pairs = sorted(
-            ((self._kind(item), item) for item in items), key=lambda pair: (repr(pair[0]), pair[1].range.key)
-        )
+    def _groups(self, items: Iterable[Item]) -> Iterator[tuple[Kind, list[_Slice]]]:
+        """Yield what is read at a time; the slices of one partition follow each other, each in a group of its own."""
+        pairs = [(self._work.kind(item), item) for item in items]
+        pairs.sort(key=lambda pair: (repr(pair[0]), pair[1].range.key))
         for kind, same in groupby(pairs, key=lambda pair: pair[0]):
-            group: list[Item] = []
+            group: list[_Slice] = []
             for _, item in same:
-                if group and _offsets([*group, item]) > GROUP_OFFSETS:
-                    yield kind, group
-                    group = []
-                group.append(item)
-            yield kind, group
+                for piece in self._slices(item):
+                    if group and (sum(other.weight for other in group) + piece.weight > 1 or group[-1].item is item):
+                        yield kind, group
+                        group = []
+                    group.append(piece)
+            if group:
+                yield kind, group
 
-    def _kind(self, item: Item) -> Kind:
-        topic = item.range.topic
-        return Kind(item.has_one_run, topic not in self.job.without_timestamps, self._ids(topic))
-
-    def _ids(self, topic: str) -> TopicIdSettings | None:
-        found = None if self.job.schema_ids is None else self.job.schema_ids.topics.get(topic)
-        return found if found is not None and found.rewrite else None
+    def _slices(self, item: Item) -> Iterator[_Slice]:
+        """Yield the slices of a partition from where a former run has stopped."""
+        known = self._results.read_so_far(item.range)
+        at = item.range.source_start_offset
+        if known is not None and known.reached_offset is not None:
+            at = known.reached_offset
+            log.info("%s-%d is compared up to source offset %d", *item.range.key, at)
+        size, end = self._work.slice_of(item), item.range.source_end_offset
+        while True:
+            until = min(at + size, end)
+            yield _Slice(item, item.slice(at, until), (until - at) / size)
+            if until >= end:
+                return
+            at = until
 
     def _id_map(self, kind: Kind) -> SchemaIdMap | None:
         """Return the id map for topics whose ids are rewritten.
 
         :raises DocumentUnreadable: it is missing, or cannot be read.
         """
-        if kind.ids is None or self.job.schema_ids is None:
+        settings = self._work.schema_ids
+        if kind.ids is None or settings is None:
             return None
-        key = self.job.schema_ids.id_map_key
+        key = settings.id_map_key
         try:
-            return SchemaIdMap.parse(self.store.get(key) or b"")
+            return SchemaIdMap.parse(self._store.get(key) or b"")
         except ValidationError:
             raise DocumentUnreadable(
                 "the map of schema ids is missing or cannot be read, so rewritten ids cannot be compared",
-                where=Where(migration_id=self.job.migration_id, path=f"{self.job.journal_location}/{key}"),
-                next_step="restore the object from a version of the bucket; then clear validate",
+                where=Where(migration_id=self._work.migration_id, path=f"{self._work.journal_location}/{key}"),
+                next_step="restore the object from a version of the bucket; then compare again",
             ) from None
 
-    def _compare(self, kind: Kind, group: Sequence[Item]) -> None:
+    def _compare(self, kind: Kind, group: Sequence[_Slice]) -> None:
         id_map = self._id_map(kind)
-        names = ", ".join(f"{item.range.topic}-{item.range.partition}" for item in group[:3])
-        with _advised(), spark_errors(f"independent proof of {len(group)} partitions, the first: {names}"):
+        names = ", ".join(f"{item.range.topic}-{item.range.partition}" for item, _, _ in group[:3])
+        with (
+            _advised(may_be_unfit=not self._has_read),
+            spark_errors(f"independent proof of {len(group)} partitions, the first: {names}"),
+        ):
             try:
                 found = compare_group(
-                    self.spark,
-                    self.source,
-                    self.target,
+                    self._spark,
+                    self._source,
+                    self._target,
                     kind,
-                    group,
+                    [piece for _, piece, _ in group],
                     id_map=id_map,
-                    splits=_PARTITIONS_PER_SLOT * self.slots,
+                    splits=_PARTITIONS_PER_SLOT * self._slots,
                 )
             except Exception as error:
                 if _TIME_OVERFLOW not in str(error):
                     raise
                 self._alone(kind, group)
                 return
-        for item, result in zip(group, found, strict=True):
-            self._store(item.range, result)
+        self._has_read = True
+        for compared, result in zip(group, found, strict=True):
+            self._add(compared, result)
         log.info("%s: %s records are equal", names, f"{sum(result.compared for result in found):,}")
 
-    def _alone(self, kind: Kind, group: Sequence[Item]) -> None:
+    def _alone(self, kind: Kind, group: Sequence[_Slice]) -> None:
         """Find the partitions with timestamps that Spark cannot hold: they end the query of their whole group."""
         if len(group) > 1:
             for item in group:
                 self._compare(kind, [item])
             return
-        reason = "it has timestamps that Spark cannot hold (beyond the year 294247)"
-        self._store(group[0].range, Found(), reason)
+        self._add(group[0], Found(), "it has timestamps that Spark cannot hold (beyond the year 294247)")
 
-    def _store(self, compared: ContentRange, found: Found, reason: str = "") -> None:
+    def _add(self, compared: _Slice, found: Found, reason: str = "") -> None:
+        """Store what is known of a partition with one more slice."""
+        whole, until = compared.item.range, compared.piece.range.source_end_offset
+        if (so_far := self._results.read_so_far(whole)) is not None:
+            names = [each.name for each in fields(Found)]
+            found = Found(**{name: getattr(so_far, name) for name in names}).followed_by(found)
+            reason = so_far.not_compared or reason
         result = IndependentResult(
-            migration_id=self.job.migration_id,
-            job_digest=self.job.digest(),
-            range=compared,
-            reader=self.reader,
+            migration_id=self._work.migration_id,
+            job_digest=self._results.digest,
+            range=whole,
+            reader=self._reader,
             not_compared=reason,
+            reached_offset=until if until < whole.source_end_offset else None,
             **vars(found),
         )
-        if result.difference_count:
-            log.warning("%s-%d has %d differences", *compared.key, result.difference_count)
         self._results.write(result)
+        if result.reached_offset is not None:
+            log.info("%s-%d is compared up to source offset %d", *whole.key, until)
+            return
+        if result.difference_count:
+            log.warning("%s-%d has %d differences", *result.key, result.difference_count)
+        self._on_result(result)
+
+
+#: What Java's client says where it cannot begin to read. The brokers have just answered this process's own client.
+_UNFIT = (
+    *("SslAuthenticationException", "SaslAuthenticationException", "LoginException", "UnsupportedVersionException"),
+    *("Timed out waiting for a node assignment", "Timeout expired while fetching topic metadata"),
+    *("No resolvable bootstrap urls", "UnknownHostException", "ConfigException"),
+    *("Failed to create new KafkaAdminClient", "Failed to construct kafka consumer", "Failed to construct Kafka"),
+)
 
 
 @contextmanager
-def _advised() -> Iterator[None]:
-    """Say how to go on where Spark cannot read a cluster: nothing of the migration itself has failed."""
+def _advised(*, may_be_unfit: bool = False) -> Iterator[None]:
+    """Say how to go on where Spark cannot read a cluster: nothing of the migration itself has failed.
+
+    :param may_be_unfit: nothing was read yet.
+    """
     try:
         yield
     except SparkJobFailed as error:
+        said = str(error.__cause__ or error.what)
+        if may_be_unfit and any(mark in said for mark in _UNFIT):
+            causes = [line.strip() for line in said.splitlines() if line.strip().startswith("Caused by:")]
+            raise SparkReaderUnfit(
+                f"Spark's Kafka source cannot read a cluster from where it runs: {(causes or [error.what])[-1][:500]}",
+                where=error.where,
+                next_step="see docs/spark.md: the network of Spark's machines, the authorities that Java trusts, jars "
+                "for the login (aws-msk-iam-auth), krb5.conf and keytabs there; then compare again",
+            ) from error
         raise SparkJobFailed(
             error.what,
             where=error.where,
             next_step="see the failed stage in the Spark UI or its log (can its machines reach both clusters, and does "
-            "Java trust their certificates?), then clear validate: partitions that were compared are not compared "
-            "again. To go on without the independent proof, set validation.independent: off",
+            "Java trust their certificates?), then clear the task: what was compared is not compared again. To go on "
+            "without this reader, set validation.independent: off, or leave --independent out",
             details=error.details,
         ) from error
 
 
-def _offsets(items: Iterable[Item]) -> int:
-    return sum(item.range.source_end_offset - item.range.source_start_offset for item in items)
+def _offsets(compared: ContentRange) -> int:
+    return compared.source_end_offset - compared.source_start_offset
 
 
 # -- session ----------------------------------------------------------------------------------------------------------
@@ -256,6 +380,7 @@ def run_job(arguments: JobArguments) -> None:
     :raises SparkJobFailed: Spark could not read a cluster.
     """
     with job_and_runner(IndependentJob, arguments) as (job, store, runner), Clients(arguments.secrets) as clients:
+        note_begun(store, job)
         prove(job, store, clients, session_of(runner), slots=runner.slots())
 
 

@@ -86,10 +86,14 @@ _THROTTLED = (
 )
 
 _RIGHTS = (
-    "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject, s3:DeleteObject on its objects (with a KMS key "
+    "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject on its objects (with a KMS key "
     "also kms:GenerateDataKey and kms:Decrypt); if the bucket's policy demands headers, such as those of encryption, "
     "give them in extra_args of the storage connection"
 )
+#: Only mirrors need it, for some objects of theirs.
+_DELETION = "allow s3:DeleteObject on this object; docs/security.md lists the prefixes that need it"
+#: An answer to HEAD has no body, so its code is the status.
+_DENIED = frozenset({"AccessDenied", "Forbidden", "403"})
 
 _NEXT_STEPS = {
     "SlowDown": _THROTTLED,
@@ -99,8 +103,7 @@ _NEXT_STEPS = {
     "TooManyRequests": _THROTTLED,
     "NoSuchBucket": "create the bucket, or correct its name in the spec's storage section",
     "InvalidBucketName": "correct the bucket's name in the spec's storage section",
-    "AccessDenied": _RIGHTS,
-    "Forbidden": _RIGHTS,
+    **dict.fromkeys(_DENIED, _RIGHTS),
     "AllAccessDisabled": "ask the owner of the bucket",
     "InvalidAccessKeyId": _CREDENTIALS,
     "SignatureDoesNotMatch": _CREDENTIALS,
@@ -168,6 +171,13 @@ def is_lock_refused(error: BaseException) -> bool:
     return code in ("ObjectLockConfigurationNotFoundError", "NotImplemented", "AccessDenied", "MethodNotAllowed")
 
 
+def _next_step(error: BaseException, otherwise: str) -> str:
+    code = code_of(error)
+    if code in _DENIED and isinstance(error, ClientError) and error.operation_name == "DeleteObject":
+        return _DELETION
+    return _NEXT_STEPS.get(code, otherwise)
+
+
 def as_ours(
     error: BotoCoreError | ClientError | HTTPError, *, bucket: str, endpoint: str | None, path: str
 ) -> MigrationError:
@@ -179,14 +189,14 @@ def as_ours(
         return StorageUnavailable(
             f"a request to S3{service} for bucket {bucket} failed, also when retried: {code}",
             where=where,
-            next_step=_NEXT_STEPS.get(code, "check the network and the object store's health, then clear the task"),
+            next_step=_next_step(error, "check the network and the object store's health, then clear the task"),
             details={"code": code, "bucket": bucket},
         )
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         what, next_step = f"no usable AWS credentials for bucket {bucket}", _CREDENTIALS
     else:
         what = f"S3{service} refused a request for bucket {bucket}: {code}"
-        next_step = _NEXT_STEPS.get(code, "check the storage connection and the bucket")
+        next_step = _next_step(error, "check the storage connection and the bucket")
     return StorageRefused(what, where=where, next_step=next_step, details={"code": code, "bucket": bucket})
 
 

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers.drain import DrainTrigger
@@ -14,6 +13,7 @@ from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.migration import Watch
+    from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
     from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -29,6 +29,8 @@ class MirrorPausedTrigger(DrainTrigger):
 
     def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
         """Open the watch that performs the checks."""
+        from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
+
         return MirrorWatch(spec, resolver, None)
 
 
@@ -56,6 +58,8 @@ class MirrorJobTrigger(SparkJobTrigger):
     async def _look_for_requests(self) -> str:
         if self.known_request is None:
             return ""
+        from airflow_provider_kafka_migration.mirrors.watch import MirrorWatch
+
         try:
             if self._watch_requests is None:
                 assert self.spec is not None

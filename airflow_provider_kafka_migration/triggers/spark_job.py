@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_kafka_migration.engines.base import JobState, JobStatus, SparkEngine
 from airflow_provider_kafka_migration.engines.find import make_engine
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
-from airflow_provider_kafka_migration.job_news import JobNews
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers.settled import SettledTrigger
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.job_news import JobNews
 
 #: Statuses of events. ``ended``: the job does not run any more; how it ended, its task finds out.
 ENDED, WAKE, FAILED = "ended", "wake", "failed"
@@ -119,6 +121,8 @@ class SparkJobTrigger(SettledTrigger):
         """Return why the task has something to do before it is woken up anyway; empty: it has not."""
         if self.spec is None:
             return ""
+        from airflow_provider_kafka_migration.job_news import JobNews
+
         try:
             if self._news is None:
                 spec = parse_spec(self.spec, recorded=True)

@@ -312,6 +312,10 @@ def _handler(registry: FakeRegistry) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+def _is_ambiguous(segment: str) -> bool:
+    return "%" in segment and unquote(segment) in (".", "..")
+
+
 # -- paths ---
 
 _ROUTES: list[tuple[re.Pattern[str], dict[str, str]]] = [
@@ -355,6 +359,9 @@ class _Answers:
 
     def reply(self) -> Reply:
         path, context = self.path, None
+        if self.habits.name == "confluent" and any(_is_ambiguous(segment) for segment in path.split("/")):
+            # What Jetty 12 answers; a segment that is not encoded is taken as it is.
+            return Reply(400, b"Ambiguous URI path segment", {"Content-Type": "text/plain"})
         if self.habits.contexts == "confluent" and (match := _IN_CONTEXT.fullmatch(path)):
             context, path = unquote(match[1]), match[2]
         for pattern, methods in _ROUTES:

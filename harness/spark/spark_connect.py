@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -19,15 +20,23 @@ class ConnectServer:
     :param master: where it runs its tasks; ``local[N]`` would never retry one.
     :param python: interpreter of the tasks, whose folder has ``spark-submit``.
     :param pythonpath: of the tasks; without this project's folder they have only what clients send.
+    :param conf: more of Spark's settings.
     """
 
     def __init__(
-        self, folder: Path, *, master: str = "local[2,4]", python: str = sys.executable, pythonpath: str = ""
+        self,
+        folder: Path,
+        *,
+        master: str = "local[2,4]",
+        python: str = sys.executable,
+        pythonpath: str = "",
+        conf: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self._master = master
         self._python = python
         self._pythonpath = pythonpath
+        self._conf = dict(conf or {})
         self._process: Process | None = None
         self._port = 0
 
@@ -40,6 +49,7 @@ class ConnectServer:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.ui.enabled": "false",
+            **self._conf,
         }
         command = [str(Path(self._python).with_name("spark-submit")), "--master", self._master, "--class", _MAIN]
         for key, value in conf.items():

@@ -42,7 +42,11 @@ WAIT_SECONDS = 900.0
 LAUNCHER = "org.apache.spark.launcher.Main"
 
 _CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
-_ABORT_CODE = re.compile(r"type this other code instead: `([0-9a-f]{8})`")
+#: Of the answers that end a migration.
+_CODES = {
+    "Abort": re.compile(r"type this other code instead: `([0-9a-f]{8})`"),
+    "Back out": re.compile(r"\*Back out\* with this other code: `([0-9a-f]{8})`"),
+}
 
 
 @dataclass
@@ -166,7 +170,7 @@ class DagRun:
     def approve(self, task_id: str, option: str = "Approve") -> str:
         """Read the present code from the task's log, which holds also after a clear, and answer."""
         self.wait(task_id, "awaiting_input")
-        codes = (_ABORT_CODE if option == "Abort" else _CODE).findall(self.log(task_id))
+        codes = _CODES.get(option, _CODE).findall(self.log(task_id))
         assert codes, self.log(task_id)
         self.lab.airflow.answer(self.dag_id, self.run_id, task_id, [option], {"code": codes[-1]}, WAIT_SECONDS)
         return str(codes[-1])

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
 from harness.compare import bounds, compare
 from harness.load import Kind, TopicLoad, load
@@ -37,7 +38,10 @@ SERIES = {
     "groups": ["cutover.snapshot_groups", "cutover.commit_groups", "cutover.floor_guard", "cutover.freeze_limit"],
     "proof": ["sync_groups", "approve_client_switch", "validate", "evidence"],
     "abort": ["rollback"],
+    "back-out": ["abandon"],
 }
+#: The answers of a series that ends otherwise, by approval.
+ANSWERS = {"abort": {"approve_cutover": "Abort"}, "back-out": {"approve_client_switch": "Back out"}}
 MOMENTS = ("before", "middle", "after")
 #: Tasks that change a cluster (or call the webhook), in the series in which they die so.
 CHANGES = {
@@ -48,6 +52,7 @@ CHANGES = {
     "cutover.floor_guard",
     "validate",
     "rollback",
+    "abandon",
 }
 SPARK = {"seed", "tail", "validate"}
 #: Nothing has changed for so long: it will not any more.
@@ -95,11 +100,14 @@ def _scene(lab: Lab, prefix: str) -> Iterator[Scene]:
 
 
 def cleared_to_the_end(
-    run: DagRun, option: str = "Approve", answer: Callable[[DagRun, str], object] | None = None
+    run: DagRun,
+    options: Mapping[str, str] | None = None,
+    answer: Callable[[DagRun, str], object] | None = None,
 ) -> dict[str, int]:
     """Clear what is red as the runbook says, answer what asks, until the run is green; how often each was cleared.
 
-    :param answer: answers an approval, by its task id; by default with the option, or "Approve".
+    :param options: answers by approval; "Approve" without.
+    :param answer: answers an approval, by its task id, instead.
     """
     cleared: dict[str, int] = {}
     states: dict[str, str | None] = {}
@@ -117,7 +125,7 @@ def cleared_to_the_end(
                 if state == "awaiting_input" and answer is not None:
                     answer(run, task_id)
                 elif state == "awaiting_input":
-                    run.approve(task_id, option if task_id == "approve_cutover" else "Approve")
+                    run.approve(task_id, (options or {}).get(task_id, "Approve"))
         time.sleep(1)
     return cleared
 
@@ -172,7 +180,7 @@ def test_killed_three_times_each(killing_lab: Lab, kills: Path, name: str) -> No
     with _scene(lab, f"k{name}.") as scene:
         spec = lab.spec(f"killed-{name}", scene.prefix, cutover=scene.cutover(), **(SLOW if name == "copy" else {}))
         run = lab.trigger(spec, "killed_migration")
-        cleared = cleared_to_the_end(run, "Abort" if name == "abort" else "Approve")
+        cleared = cleared_to_the_end(run, ANSWERS.get(name))
         seconds = round(time.monotonic() - begun)
 
         named = {path.name for path in kills.parent.iterdir()}
@@ -181,6 +189,8 @@ def test_killed_three_times_each(killing_lab: Lab, kills: Path, name: str) -> No
         assert {moment for task_id in tasks for moment in moments(task_id)} <= set(deaths)
         if name == "abort":
             _check_rolled_back(lab, run, scene)
+        elif name == "back-out":
+            _check_backed_out(run, scene)
         else:
             _check_good_end(lab, run, scene)
             assert set(scene.calls) == {"freeze"}
@@ -198,6 +208,17 @@ def _check_rolled_back(lab: Lab, run: DagRun, scene: Scene) -> None:
     assert set(scene.names) <= set(bounds(lab.target.client_config(), scene.names))
     assert not scene.producer.frozen
     assert run.states()["tail"] == "success", "the rollback ends the tail"
+
+
+def _check_backed_out(run: DagRun, scene: Scene) -> None:
+    """Producers write to the source again, and the end is signed, once."""
+    assert not scene.producer.frozen
+    assert scene.calls[-1] == "unfreeze"
+    assert [entry["to"] for entry in entries(run)].count("rolled_back") == 1
+    assert (len(steps(run, "abandoned")), len(steps(run, "freeze_lifted"))) == (1, 1)
+    [data] = [body for key, body in run.objects(EVIDENCE_BUCKET).items() if key.endswith("/evidence.json")]
+    assert verify_evidence(data).bundle.outcome == "ABANDONED"
+    assert run.states()["validate"] == "skipped"
 
 
 @pytest.mark.parametrize(("death", "limit"), [("cutover.freeze.changed", "30s"), ("cutover.final_drain.after", "90s")])

@@ -13,8 +13,9 @@ import pytest
 import yaml
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, BaseOperator
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_releases import DagSerialization
 
+from airflow_provider_kafka_migration import dag as dag_module
 from airflow_provider_kafka_migration.dag import (
     TASK_DOCS,
     build_migration_dag,
@@ -23,6 +24,8 @@ from airflow_provider_kafka_migration.dag import (
     load_migration_dags,
 )
 from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+from airflow_provider_kafka_migration.provider import compat
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
@@ -132,7 +135,7 @@ def test_two_people_are_asked_one_after_the_other() -> None:
 def test_approvals_have_no_retries_and_all_others_do() -> None:
     for task in build_migration_dag().tasks:
         assert (task.retries == 0) == task.task_id.startswith("approve_"), task.task_id
-        assert task.has_retry_policy, task.task_id
+        assert getattr(task, "has_retry_policy", False) == compat.HAS_RETRY_POLICIES, task.task_id
 
 
 def test_what_lasts_for_weeks_never_runs_out_of_attempts(minimal_spec: dict[str, Any]) -> None:
@@ -142,7 +145,7 @@ def test_what_lasts_for_weeks_never_runs_out_of_attempts(minimal_spec: dict[str,
         assert {task.task_id for task in dag.tasks if task.retries > 1_000} == endless
         for task_id in ("seed", "tail", "sync_groups"):
             task = dag.get_task(task_id)
-            assert (task.retry_exponential_backoff, task.max_retry_delay) == (2, timedelta(minutes=5))
+            assert (task.retry_exponential_backoff, task.max_retry_delay) == (compat.DOUBLING, timedelta(minutes=5))
             assert [item.thins_out for item in task.on_retry_callback] == [True]
 
 
@@ -165,17 +168,18 @@ def test_no_limit_of_a_site_ends_a_task(minimal_spec: dict[str, Any], monkeypatc
 
 def test_a_cleared_task_runs_with_the_spec_and_the_package_of_now(minimal_spec: dict[str, Any]) -> None:
     """In a bundle with versions (git) Airflow would take those that the run began with."""
+    if not hasattr(build_migration_dag(minimal_spec), "rerun_with_latest_version"):
+        pytest.skip("an Airflow before 3.2")
     assert build_migration_dag(minimal_spec).rerun_with_latest_version is True
     assert build_migration_dag(minimal_spec, rerun_with_latest_version=False).rerun_with_latest_version is False
 
 
 def test_spark_and_deferrable_and_approval_classes() -> None:
-    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
     dag = build_migration_dag()
     for task_id in ("seed", "tail", "validate"):
-        assert isinstance(dag.get_task(task_id), SparkSubmitOperator)
+        assert isinstance(dag.get_task(task_id), SparkMigrationOperator)
     for task_id in ("approve_cutover", "approve_client_switch"):
         assert isinstance(dag.get_task(task_id), ApprovalOperator)
     assert dag.get_task("drain_ready").deferrable
@@ -208,7 +212,8 @@ def test_arguments_reach_the_tasks(minimal_spec: dict[str, Any]) -> None:
     assert dag.dag_id == "mine"
     assert dag.get_task("seed").pool == "source"
     assert dag.get_task("tail").pool == "default_pool"
-    assert set(dag.tags) == {"team-a"}
+    assert dag.get_task("seed").submit_arguments == {"num_executors": 3}
+    assert set(dag.tags) == {"team-a", "kafka", "kafka-migration", minimal_spec["migration_id"]}
 
 
 def test_arguments_for_unknown_tasks_are_refused() -> None:
@@ -439,10 +444,55 @@ def test_worker_builds_only_the_dag_it_needs(
 
     for name in ("a", "b"):
         _write(tmp_path, f"{name}.yaml", {**minimal_spec, "migration_id": name})
-    _write(tmp_path, "broken.yaml", "{")
     monkeypatch.setenv(variable, "kafka_migration_b")
     found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert sorted(found) == ["kafka_migration_b"]
+
+
+def test_worker_reads_only_the_file_it_needs(
+    tmp_path: Path, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task starts a process, and a folder may have hundreds of files."""
+    from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as variable
+
+    for number in range(20):
+        _write(tmp_path, f"{number:02}.yaml", {**minimal_spec, "migration_id": f"m{number:02}"})
+    read: list[str] = []
+    migrations_in = dag_module.migrations_in
+
+    def counting(file: Path) -> Any:
+        read.append(file.name)
+        return migrations_in(file)
+
+    monkeypatch.setattr(dag_module, "migrations_in", counting)
+    monkeypatch.setenv(variable, "kafka_migration_m13")
+    found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert (sorted(found), read) == (["kafka_migration_m13"], ["13.yaml"])
+    # That of another DAG file.
+    read.clear()
+    monkeypatch.setenv(variable, "kafka_mirror_m13")
+    load_migration_dags(found, tmp_path)
+    assert read == []
+
+
+def test_worker_finds_an_id_that_no_file_spells_out(
+    tmp_path: Path, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as variable
+
+    _write(
+        tmp_path,
+        "a.yaml",
+        yaml.safe_dump({**minimal_spec, "migration_id": "REPLACED"}).replace("REPLACED", '"ord\\x65rs-2"'),
+    )
+    _write(tmp_path, "broken.yaml", "{")
+    monkeypatch.setenv(variable, "kafka_migration_orders-2")
+    found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert sorted(found) == ["kafka_migration_orders-2"]
+    monkeypatch.setenv(variable, "kafka_migration_gone")
     with pytest.warns(UserWarning, match="broken.yaml") as told:
         load_migration_dags(found, tmp_path)
     assert {item.filename for item in told} == {__file__}, "a warning names the DAG file"
-    assert sorted(found) == ["kafka_migration_b"]

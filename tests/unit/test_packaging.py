@@ -69,6 +69,30 @@ def test_the_wheel_has_every_module_the_spark_mains_and_the_dags(wheel: zipfile.
         assert f"{PACKAGE}/example_dags/{path.name}" in names
 
 
+def test_the_wheel_says_that_it_has_types_and_where_its_documentation_is(wheel: zipfile.ZipFile) -> None:
+    assert f"{PACKAGE}/py.typed" in wheel.namelist()
+    metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    assert "Project-URL: Documentation, https://" in metadata
+
+
+def test_links_of_the_readme_work_on_an_index_and_lead_to_pages() -> None:
+    site = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+    targets = re.findall(r"\]\(([^)\s]+)", (ROOT / "README.md").read_text())
+    assert len(targets) > 10
+    for target in targets:
+        assert target.startswith("https://"), target
+        if target.startswith(site):
+            path = target.removeprefix(site).partition("#")[0]
+            assert (ROOT / "docs" / (f"{path[:-1]}.md" if path.endswith("/") else path)).is_file(), target
+
+
+def test_airflow_has_no_upper_bound() -> None:
+    """An installer would refuse a newer Airflow to somebody whose mirror runs for years."""
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (airflow,) = [line for line in lines if re.match(r"apache-airflow\W", line) and "providers" not in line]
+    assert "<" not in airflow
+
+
 def test_the_wheel_has_the_data_files_of_the_package(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     data = {
@@ -146,9 +170,9 @@ DISTRIBUTIONS = {
 }
 #: Used as what Airflow brings: without an import of our own, or by the Spark mains alone.
 _USED_BY_SPARK = {"pandas", "pyspark-client"}
-#: What confluent-kafka's client of schema registries imports.
-_USED_BY_CONFLUENT_KAFKA = {"attrs", "authlib", "cachetools"}
-NOT_IMPORTED = _USED_BY_SPARK | _USED_BY_CONFLUENT_KAFKA
+#: Its connection type ``kafka`` and that one's form.
+_CONNECTION_TYPES = {"apache-airflow-providers-apache-kafka"}
+NOT_IMPORTED = _USED_BY_SPARK | _CONNECTION_TYPES
 
 
 def _declared(*extras: str) -> set[str]:
@@ -184,8 +208,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         *("spark", "msk", "kerberos", "openlineage", "prometheus", "gcp-secrets", "vault"),
         *("kubernetes", "databricks", "google"),
     )
-    # Of Airflow's compatibility layer only the facets of OpenLineage are used, which guard themselves.
-    assert imported - declared == {"apache-airflow-providers-common-compat", "boto3-stubs"}
+    assert imported - declared == {"boto3-stubs"}
     assert declared - imported == NOT_IMPORTED
 
 

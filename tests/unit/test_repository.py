@@ -58,6 +58,14 @@ def test_no_large_or_generated_files_are_committed() -> None:
         assert not {"__pycache__", ".venv", "build", "dist"} & set(path.relative_to(ROOT).parts), path
 
 
+def test_a_folder_of_the_package_has_at_most_twenty_modules() -> None:
+    """One that grows beyond holds a second subject, or a file that belongs elsewhere."""
+    package = ROOT / "airflow_provider_kafka_migration"
+    folders = {path.parent for path in package.rglob("*.py")}
+    sizes = {folder: sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
+    assert {str(folder.relative_to(ROOT)): size for folder, size in sizes.items() if size > 20} == {}
+
+
 def test_the_lock_pins_everything_with_hashes_and_names_no_index() -> None:
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     entries = re.split(r"\n(?=[a-z])", text.strip())

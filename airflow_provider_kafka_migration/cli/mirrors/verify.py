@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, ExitCode, JsonOption, Stop, answering_or
-from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, make_view
+from airflow_provider_kafka_migration.cli.migrate import DataPlane, MasterOption, MigrationOpener, RunnerKind, make_view
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_spec
+from airflow_provider_kafka_migration.errors import ContentsDiffer, ContentsUnchecked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.mirrors.verification import Scope
 
 _SHOWN = 20
+#: Another command of this kind continues what a killed one has begun.
+_RUN = "kafka-migration mirror verify --independent"
 _COLORS: dict[Verified, str] = {"different": "bold red", "unchecked": "yellow", "nothing": "dim", "equal": "green"}
 _WORDS: dict[Verified, str] = {"unchecked": "NOT CHECKED", "different": "DIFFERENT", "nothing": "nothing to compare"}
 
@@ -48,6 +51,15 @@ def verify(
         ),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Partitions that are compared at a time.")] = 4,
+    independent: Annotated[
+        bool,
+        typer.Option(
+            "--independent",
+            help="Read both sides with Spark's own Kafka source instead of the code that copies; needs Spark and its "
+            "Kafka connector (spark.kafka_connector). Killed, the same command goes on.",
+        ),
+    ] = False,
+    master: MasterOption = None,
     *,
     json_output: JsonOption = False,
 ) -> Answer:
@@ -64,7 +76,11 @@ def verify(
             re.compile(pattern)
         except re.error as error:
             raise typer.BadParameter(f"--topic {pattern}: {error}") from None
-    found = _verify(file, Scope(tuple(topic or ()), last), threads, quiet=json_output)
+    scope = Scope(tuple(topic or ()), last)
+    if independent:
+        found = _verify_independently(file, scope, master, quiet=json_output)
+    else:
+        found = _verify(file, scope, threads, quiet=json_output)
     code = ExitCode.OK if found.is_equal else ExitCode.FAILED if found.count("different") else ExitCode.UNCHECKED
     return Answer({"equal": found.is_equal, **found.model_dump(mode="json")}, _lines(found), code=code)
 
@@ -76,6 +92,31 @@ def _verify(file: Path, scope: Scope, threads: int, *, quiet: bool) -> MirrorVer
     view, stop = make_view(quiet=quiet), Stop()
     with view, MigrationOpener(spec, view).open(stop) as migration, migration.reading() as context:
         return verification.verify(context, scope, threads=threads, stop=stop.is_set)
+
+
+def _verify_independently(file: Path, scope: Scope, master: str | None, *, quiet: bool) -> MirrorVerification:
+    """Compare as a Spark job, and return what it has found.
+
+    :raises ContentsUnchecked: it could not run, or there was nothing to compare.
+    """
+    from airflow_provider_kafka_migration.mirrors.verification import last_verification
+    from airflow_provider_kafka_migration.phases.mirrors import verify as phase
+
+    spec = read_spec(file).check_kind("mirror", path=str(file))
+    view, stop, plane = make_view(quiet=quiet), Stop(), DataPlane(RunnerKind.spark, master)
+    plane.check(spec)
+    with view, MigrationOpener(spec, view, plane=plane).open(stop) as migration, migration.reading() as context:
+        former = last_verification(context.record)
+        try:
+            phase.run(context, run=_RUN, topics=scope.topics, last=scope.last, independent=True)
+        except (ContentsDiffer, ContentsUnchecked):
+            found = last_verification(context.record)
+            if found is None or found == former:
+                raise
+            return found
+        found = last_verification(context.record)
+    assert found is not None
+    return found
 
 
 def _lines(found: MirrorVerification) -> list[str | Table]:
@@ -100,6 +141,7 @@ def _lines(found: MirrorVerification) -> list[str | Table]:
 def _summary(found: MirrorVerification) -> str:
     records = sum(item.compared for item in found.partitions)
     counts = f"{found.count('equal')} of {len(found.partitions)} partitions are equal, {records} records compared"
+    counts += f" by the {escape(found.reader)}" if found.reader else ""
     name = f"[bold]{escape(found.migration_id)}[/]"
     if found.count("different"):
         return f"{name}: [bold red]{found.count('different')} partitions DIFFER[/]; {counts}"

@@ -26,22 +26,27 @@ PHASE: Final = "verify"
 _LOGGED, _NAMED = 50, 3
 
 
-def run(context: PhaseContext, *, run: str, topics: Sequence[str] = (), last: int | None = None) -> PhaseResult:
+def run(
+    context: PhaseContext, *, run: str, topics: Sequence[str] = (), last: int | None = None, independent: bool = False
+) -> PhaseResult:
     """Compare, and store the result as ``results/verification.json``.
 
     :param context: a context that only reads.
     :param run: who compares; another call with the same text continues what was not completed.
     :param topics: regular expressions for whole topic names, on either side; empty: all.
     :param last: only the last offsets of each partition; None: all that both sides still have.
+    :param independent: Spark's own Kafka source reads both sides, and nothing of the code that copies.
     :raises ContentsDiffer: something differs.
     :raises ContentsUnchecked: not everything could be compared, or there was nothing to compare.
     """
-    return JOB_PHASE.run(context, run=run, topics=topics, last=last)
+    return JOB_PHASE.run(context, run=run, topics=topics, last=last, independent=independent)
 
 
-def prepare(context: PhaseContext, *, run: str, topics: Sequence[str] = (), last: int | None = None) -> Step:
+def prepare(
+    context: PhaseContext, *, run: str, topics: Sequence[str] = (), last: int | None = None, independent: bool = False
+) -> Step:
     """Write the job, or find the one of an earlier attempt; judge without one if nothing is to be compared."""
-    job = comparison_job.write(context, Scope(tuple(topics), last), run)
+    job = comparison_job.write(context, Scope(tuple(topics), last), run, independent=independent)
     ref = job_ref(context.record, job.name)
     return ref if job.ranges else finish(context, ref)
 
@@ -54,7 +59,16 @@ def finish(context: PhaseContext, ended: JobRef) -> PhaseResult:
     :raises ContentsUnchecked: not everything could be compared, or there was nothing to compare.
     """
     record = context.record
-    found, errors = comparison_job.collect(context, comparison_job.load(record, ended.name))
+    job = comparison_job.load(record, ended.name)
+    if why := comparison_job.read_not_run(record, job):
+        # No result: an earlier one says more than this one would.
+        comparison_job.remove(record, ended.name)
+        raise ContentsUnchecked(
+            f"the independent comparison was NOT RUN: {why}",
+            where=context.where(PHASE),
+            next_step="correct that and compare again, or compare without it; nothing was read",
+        )
+    found, errors = comparison_job.collect(context, job)
     key = record.put_result(keys.VERIFICATION, found)
     _log(found)
     again = comparison_job.retriable(errors)

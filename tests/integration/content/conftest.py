@@ -97,6 +97,6 @@ def prove(spark: SparkSession) -> Prove:
         wanted = job or job_of(copy)
         store = copy.clients.store(copy.journal)
         independent.prove(wanted, store, clients or copy.clients, spark)
-        return IndependentResults(wanted, store).read_all()
+        return IndependentResults.of(wanted, store).read_all(wanted.ranges)
 
     return run

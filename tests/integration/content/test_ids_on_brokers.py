@@ -31,14 +31,17 @@ def prefixed(number: int, payload: bytes) -> bytes:
 
 
 def record(number: int, shift: int = 0) -> Record:
-    """Keys with the id 1; values with the ids 2 to 6, every seventh of them in a header."""
+    """Keys with the id 1; values with the ids 2 to 6, two of seven in a header, and one of seven beside one without."""
     now = 1_700_000_000_000 + number
     value_id, payload = number % 5 + 2 + shift, b"value %d " % number * 10
     key = prefixed(1 + shift, b"key %d" % number)
-    if number % 7:
+    if number % 7 > 2:
         return Record(-1, now, key, prefixed(value_id, payload))
-    headers = (("trace", b"1"), ("__value_schema_id", prefixed(value_id, b"")))
-    return Record(-1, now, key, payload, headers)
+    if number % 7 == 2:
+        # Neither a number nor a GUID: the id is where deserializers look for it then.
+        return Record(-1, now, key, prefixed(value_id, payload), (("__value_schema_id", b"\2none"),))
+    more = b"more" if number % 7 else b""
+    return Record(-1, now, key, payload, (("trace", b"1"), ("__value_schema_id", prefixed(value_id, more))))
 
 
 @pytest.fixture

@@ -216,9 +216,13 @@ def _a_batch_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "read_batches", lossy, raising=False)
 
 
-@pytest.mark.parametrize("bug", [_aborted_records_stay, _transactional_records_are_lost, _a_batch_is_lost])
+Bug = Callable[[pytest.MonkeyPatch], None]
+BUGS: list[Bug] = [_aborted_records_stay, _transactional_records_are_lost, _a_batch_is_lost]
+
+
+@pytest.mark.parametrize("bug", BUGS)
 def test_bugs_in_code_that_the_other_proof_shares_are_found(
-    bug: Callable[[pytest.MonkeyPatch], None],
+    bug: Bug,
     copying: Callable[..., Copying],
     source_cluster: KafkaCluster,
     unique_name: Callable[[str], str],
@@ -228,7 +232,7 @@ def test_bugs_in_code_that_the_other_proof_shares_are_found(
     name = unique_name("i")
     source_cluster.create_topic(name, 1)
     config = {"bootstrap.servers": source_cluster.bootstrap}
-    _write_batches(config, name)
+    write_batches(config, name)
     copy = copying([name])
     with monkeypatch.context() as patched:
         bug(patched)
@@ -239,7 +243,7 @@ def test_bugs_in_code_that_the_other_proof_shares_are_found(
     assert found[0].difference_count > 0
 
 
-def _write_batches(config: dict[str, str], topic: str) -> None:
+def write_batches(config: dict[str, str], topic: str) -> None:
     """Write batches of five records each: plain, aborted, plain, committed."""
     transactional = Producer({**config, "transactional.id": topic})
     transactional.init_transactions()

@@ -3,7 +3,8 @@
 A *fault point* is a side effect: an object written to a store (each journal entry is one), a request to a broker that
 changes something, a call of the freeze webhook. Points are found by running, not listed by hand: a life dies at the
 first point that no former life has died at, before the effect is done, or after it (a request: when its answer is
-here and nobody has seen it). So the lives together die at every point once, and the last one reaches the end.
+here and nobody has seen it); ``never`` lets it live. So the lives together die at every point once, and the last one
+reaches the end.
 
 ``python kill_server.py`` reads lines of JSON ``{"arguments", "when", "state", "done", "output"}`` and answers with
 ``{"status"}``; it forks, because importing the package costs more than most lives.
@@ -64,7 +65,7 @@ class Points:
     def takes(self, name: str) -> bool:
         """Whether this life is to end at this point; then it does, and no other thread takes another one."""
         with self._lock:
-            if self._taken or name in self._done:
+            if self._taken or self._when == "never" or name in self._done:
                 return False
             self._taken = True
             with self._file.open("a", encoding="utf-8") as file:

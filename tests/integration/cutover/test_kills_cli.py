@@ -19,7 +19,14 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.journal.view import verify_journal
@@ -100,6 +107,15 @@ class Lives:
         self.statuses.append(json.loads(line)["status"])
         return self.statuses[-1], output.read_text(encoding="utf-8", errors="replace")
 
+    def to_the_switch(self) -> None:
+        """Bring the migration to where clients are told to switch, unharmed."""
+        when, self.when = self.when, "never"
+        status, text = self.live("run", str(self.spec))
+        assert status == 10, text
+        status, text = self.live("run", str(self.spec), "--approve", _json(text)["waiting"]["code"])
+        assert (status, _json(text)["waiting"]["approval"]) == (10, "client_switch"), text
+        self.when = when
+
     def to_the_end(self, most: int = 1000) -> None:
         """Live until the migration is finalized; approvals are given with the code that was shown."""
         code: str | None = None
@@ -118,7 +134,9 @@ class Lives:
 
 
 def _json(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    """The answer; lines of the log before it may have braces, too."""
+    lines = text.splitlines()
+    found: dict[str, Any] = json.loads("\n".join(lines[lines.index("{") : len(lines) - lines[::-1].index("}")]))
     return found
 
 
@@ -233,6 +251,71 @@ def test_killed_at_every_side_effect(
         assert not missing, missing
         assert ("webhook: freeze" in told.points) is (freeze == "webhook")
         assert any("create_acls" in name for name in told.points)
+
+
+@pytest.mark.parametrize("freeze", ["webhook", "acl"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_abandon_killed_at_every_side_effect(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    when: str,
+    freeze: str,
+) -> None:
+    """Clients were told to switch, and none has: the same command ends it, however often it dies."""
+    prefix = f"abandons{unique_name('k').rpartition('.')[2]}{when}{freeze}."
+    load(source_cluster, [TopicLoad(f"{prefix}orders", Kind.KEYED, 2, 300, 60, "lz4")])
+    allow_alice(source_cluster, f"{prefix}orders")
+    environment = {
+        "CLI_SOURCE": json.dumps(source_cluster.client_config("admin")),
+        "CLI_TARGET": json.dumps(target_cluster.client_config("admin")),
+        "CLI_KEY": bytes(range(32)).hex(),
+    }
+    begun = time.monotonic()
+    with FreezeWebhook() as webhook:
+        cutover = {"freeze": freeze, **({"producer_freeze_webhook": webhook.url} if freeze == "webhook" else {})}
+        spec = write_spec(tmp_path, prefix, cutover)
+        with lives(spec, when, tmp_path, environment) as told:
+            told.to_the_switch()
+            status, text = told.live("abandon", str(spec))
+            assert status == 10, text
+            code = _json(text)["waiting"]["code"]
+            told.statuses.clear()
+            try:
+                for _ in range(200):
+                    status, text = told.live("abandon", str(spec), "--approve", code)
+                    if status != -9:
+                        break
+            finally:
+                write_summary(told, f"cli-abandon-{freeze}-{when}", time.monotonic() - begun)
+        data = _json(text)
+        assert (status, data["ok"], data["details"]["problems"]) == (0, True, []), text
+        report = verify_journal(LocalStore(tmp_path / "journal"), prefix.strip("."))
+        assert report.is_good, report
+        evidence = (tmp_path / "evidence" / prefix.strip(".") / "evidence.json").read_bytes()
+        assert verify_evidence(evidence).bundle.outcome == "ABANDONED"
+        assert denials(source_cluster, f"{prefix}orders") == []
+        if freeze == "webhook":
+            assert webhook.calls[-1].action == "unfreeze"
+        wanted = {"abandoned", "freeze_lifted 1", "rolled_back", "write_grants_taken_back", "transition"}
+        missing = [name for name in wanted if not any(point.endswith(f" {name}") for point in told.points)]
+        assert not missing, told.points
+        assert any("delete_acls" in point for point in told.points)
+
+
+def denials(cluster: KafkaCluster, topic: str) -> list[str]:
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.DENY,
+    )
+    admin = cluster.admin()  # must outlive the call
+    return [str(item.principal) for item in admin.describe_acls(wanted).result(20)]
 
 
 def write_summary(told: Lives, name: str, seconds: float) -> None:

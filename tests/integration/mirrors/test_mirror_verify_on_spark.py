@@ -25,7 +25,8 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec.load import load_spec
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
-from harness.load import load, tiny_topics
+from harness.jars.spark_kafka_jars import jars
+from harness.load import Kind, load, tiny_topics
 from tests.integration.mirrors.mirror_support import SECONDS, Flow, eventually, flow_name
 from tests.integration.spark.spark_runs import command_of
 
@@ -209,3 +210,37 @@ def test_a_mirror_is_compared_on_spark(flow: Flow, monkeypatch: pytest.MonkeyPat
 
 def _places(found: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
     return {(item["topic"], item["partition"]): item for item in found["partitions"]}
+
+
+def test_the_command_compares_with_sparks_own_reader(
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    prefix = f"{unique_name('sparkreader')}."
+    sections: dict[str, Any] = {"spark": {"kafka_connector": ",".join(str(jar) for jar in jars())}}
+    flow = Flow(source_cluster, target_cluster, tmp_path, flow_name(prefix), prefix, ("A", "B"), sections)
+    loads = tiny_topics(flow.prefix)
+    load(flow.source, loads)
+    process = flow.start()
+    atexit.register(process.kill)
+    eventually(lambda: flow("verify")["equal"] is True, "everything is copied and confirmed")
+    known, found = flow("verify"), flow("verify", "--independent")
+    assert found["reader"].startswith("Kafka source of Spark 4.")
+    assert _outcomes(found) == _outcomes(known), "the other reader finds the same"
+    assert process.poll() is None, "the mirror has not noticed"
+
+    # Without the connector nothing is compared, and the last result stays.
+    spec = flow.spec.read_text(encoding="utf-8")
+    flow.spec.write_text(spec.replace(sections["spark"]["kafka_connector"], "provided"), encoding="utf-8")
+    refused = flow.command.start("mirror", "verify", flow.spec, "--independent", "--json")
+    out, err = refused.communicate(timeout=SECONDS)
+    assert refused.returncode == ExitCode.UNCHECKED, out + err
+    assert "the independent comparison was NOT RUN: Spark has no Kafka source here" in out + err
+    stored = json.loads((tmp_path / flow.name / flow.name / "results" / "verification.json").read_bytes())
+    assert stored["reader"] == found["reader"]
+
+    flow.spec.write_text(spec, encoding="utf-8")
+    flow("promote")
+    assert process.wait(SECONDS) == ExitCode.OK
+    topic = next(item.name for item in loads if item.kind is Kind.PLAIN)
+    _write(flow.target, flow.remote([topic])[topic], 0, [Record(-1, 1_700_000_000_000, b"k", b"theirs")])
+    assert _outcomes(flow("verify", "--independent")) == _outcomes(found), "what clients write since is not compared"

@@ -67,6 +67,17 @@ def test_the_page_shows_every_row_also_failed_and_cut_off_ones() -> None:
     assert "not to be quoted" in render({"json_1mb": document(rows, quick=True)}, "chart.png")
 
 
+def test_the_proofs_are_beside_a_plain_consumer_of_the_same_run() -> None:
+    row = {"peer": "independent_proof", "title": "proof", "seconds": [2.0, 1.0], "records_per_second": 1_234_567}
+    found = document(
+        [{**row, "data_mb_per_second": 800.4, "of_consumer": 0.5}], scenario="proofs", load_after=7.5, title="JSON"
+    )
+    page = render({"proofs": found}, "chart.png")
+    assert "| proof | 1,234,567 | 800 | 0.50 | 2.0, 1.0 |" in page
+    assert "medians of 2 rounds" in page
+    assert "load before the run 0.1, after it 7.5" in page
+
+
 def test_without_results_the_page_says_so_and_shows_no_chart() -> None:
     page = render({}, "chart.png")
     assert "No results yet" in page

@@ -283,7 +283,7 @@ def test_conflicts_stop_the_migration_or_are_reported(make: Callable[..., PhaseC
 
 def test_reported_conflicts_are_one_warning(make: Callable[..., PhaseContext]) -> None:
     schemas = schema_plan(conflicts=[conflict("id"), conflict("mode"), conflict("compatibility")])
-    assert codes(planned(make(schemas, schemas={**BOTH, "on_conflict": "report"}))) == ["W105", "W106"]
+    assert codes(planned(make(schemas, schemas={**BOTH, "on_conflict": "note"}))) == ["W105", "W106"]
 
 
 def test_what_could_not_be_read_stops_the_migration(make: Callable[..., PhaseContext]) -> None:
@@ -357,6 +357,14 @@ def test_a_topic_without_records_is_a_warning_if_ids_are_translated(
     assert codes(found) == expected
     assert [item.details["topics"] for item in found] == [["empty"]] * len(expected)
     assert all("schemas.by_topic" in item.fix for item in found)
+
+
+@pytest.mark.parametrize(("id_mode", "code"), [("keep", "B114"), ("translate", "B114"), ("topic", "W114")])
+def test_what_cannot_be_read_stops_no_registry_that_moves_with_its_topic(
+    make: Callable[..., PhaseContext], id_mode: str, code: str
+) -> None:
+    unread = {"source: compatibility level of ..": "HTTP 400"}
+    assert codes(planned(make(schema_plan(id_mode=id_mode, unread=unread)))) == [code]
 
 
 UNCLEAR = TopicIds(topic="eu", parts="value", unclear="its ids may be those of any of the contexts ., .eu")

@@ -127,7 +127,7 @@ def test_what_did_not_come_to_its_end_is_the_next_thing_to_do(
     journal.step(steps.ABANDONED, None, {})
     found = json.loads(invoke("status", spec_file, "--json").stdout)
     assert found["freeze"]["standing"] == "abandoned"
-    assert "kafka-migration abandon FILE" in found["resume"]["why"]
+    assert f"kafka-migration abandon {spec_file}" in found["resume"]["why"]
 
 
 def test_before_ready_it_names_the_rollback(invoke: Invoke, spec_file: Path, journal: Journal) -> None:

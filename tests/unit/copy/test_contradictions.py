@@ -14,8 +14,10 @@ from simulated.worlds import Worlds
 
 from airflow_provider_kafka_migration.copy import append
 from airflow_provider_kafka_migration.copy.transform import BatchTransformer
+from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka import produce
+from airflow_provider_kafka_migration.kafka import produce, transactions
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, Record, encode_batch, read_batches
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
@@ -120,6 +122,33 @@ def test_a_target_that_replaces_timestamps_is_named_with_the_first_answer(
     result = copy.slice()["t"]
     assert error_code(result) == "TIMESTAMPS_REPLACED"
     assert result.records == 0
+
+
+@pytest.mark.parametrize("marks", [None, ProvenanceSettings(header="h", source_cluster_id="A", target_cluster_id="B")])
+def test_replaced_timestamps_are_not_committed_in_transactions(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, marks: ProvenanceSettings | None
+) -> None:
+    """In topics with the records of both clusters, the target's configs are its own."""
+    copy = worlds.copy(
+        lambda source: plain(source, 30, 5),
+        verdicts={"t": Verdict.TRANSACTIONAL},
+        job_fields={"provenance": marks} if marks else {},
+    )
+    answered = transactions.append_answer
+    monkeypatch.setattr(
+        transactions,
+        "append_answer",
+        lambda frame, version: answered(frame, version)._replace(log_append_time=1_800_000_000_000),
+    )
+    result = copy.slice()["t"]
+    if marks:
+        assert (result.error, result.records) == (None, 30)
+        return
+    assert error_code(result) == "TIMESTAMPS_REPLACED"
+    assert result.records == 0
+    monkeypatch.setattr(transactions, "append_answer", answered)
+    assert copy.slice()["t"].error is None
+    assert len(copy.target.log(KEY).content()) == 30
 
 
 def test_a_batch_that_the_target_already_has_is_no_replaced_timestamp(

@@ -12,15 +12,28 @@ from airflow_provider_kafka_migration.documents.independent import (
     IndependentRefusal,
     IndependentResult,
 )
+from airflow_provider_kafka_migration.documents.mirror import MirrorComparison, MirrorVerification
 
-CASES = Path(__file__).resolve().parents[2] / "cases" / "independent" / "v1"
+ALL_CASES = Path(__file__).resolve().parents[2] / "cases"
+CASES = ALL_CASES / "independent" / "v1"
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("job", IndependentJob), ("result", IndependentResult), ("not-run", IndependentRefusal)]
+    ("name", "kind"),
+    [
+        ("independent/v1/job", IndependentJob),
+        ("independent/v1/job-with-slices", IndependentJob),
+        ("independent/v1/result", IndependentResult),
+        ("independent/v1/result-under-way", IndependentResult),
+        ("independent/v1/not-run", IndependentRefusal),
+        ("independent/v1/not-run-never-started", IndependentRefusal),
+        ("mirror/v1/comparison-job-independent", MirrorComparison),
+        ("mirror/v1/verification-independent", MirrorVerification),
+    ],
 )
 def test_the_first_version_is_read_and_written_alike(name: str, kind: type[Document]) -> None:
-    data = (CASES / f"{name}.json").read_bytes().strip()
+    """With the fields that came later, and without them."""
+    data = (ALL_CASES / f"{name}.json").read_bytes().strip()
     assert kind.parse(data).canonical() == data
 
 

@@ -197,7 +197,7 @@ def _loses_the_lift(lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseExcept
     """From the first unfreeze on the journal's store fails so many times to write; the actions on producers."""
     actions: list[str] = []
     left = [times]
-    step = lab.context.journal.step
+    step = lab.context.journal.step_once
 
     def unfreeze(*_: Any) -> dict[str, Any]:
         actions.append("unfreeze")
@@ -210,7 +210,7 @@ def _loses_the_lift(lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseExcept
         return step(name, *args, **more)
 
     monkeypatch.setattr("airflow_provider_kafka_migration.freeze.stops.unfreeze", unfreeze)
-    monkeypatch.setattr(lab.context.journal, "step", failing_step)
+    monkeypatch.setattr(lab.context.journal, "step_once", failing_step)
     return actions
 
 

@@ -58,6 +58,33 @@ def test_the_journal_has_each_of_them_once(tmp_path: Path) -> None:
     assert "orders-1: the target lost offsets 20..59" in entries[0].reason
 
 
+def test_a_loss_that_killed_copiers_meet_again_is_told_once(tmp_path: Path) -> None:
+    """The copy goes on towards 60 from 20, is killed at 35 and at 50; later it loses what is below 80."""
+    context = ready(tmp_path)
+    for number, fields in enumerate(
+        ({}, {"to_target_offset": 35}, {"to_target_offset": 50}, {"from_target_offset": 80, "to_target_offset": 70})
+    ):
+        target_losses.note(context)
+        write_loss(context.journal_store, LOSS.model_copy(update={"seen_at": f"2026-11-0{number + 1}", **fields}))
+    target_losses.note(context)
+    first, second = target_losses.found(context.record)
+    assert [(item["to_target_offset"], item["seen_at"]) for item in first["seen_again"]] == [
+        (35, "2026-11-02"),
+        (50, "2026-11-03"),
+    ]
+    assert "the target lost offsets 20..59" in first["what"]
+    assert "went on from 35 at 2026-11-02, from 50 at 2026-11-03" in first["what"]
+    assert (second["from_target_offset"], "seen_again" in second) == (80, False)
+    assert len(context.journal.steps(steps.TARGET_LOST_RECORDS)) == 2
+
+
+def test_the_same_place_lost_twice_is_two_losses(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    write_loss(context.journal_store, LOSS.model_copy(update={"seen_at": "2026-11-01", "to_target_offset": 35}))
+    write_loss(context.journal_store, LOSS.model_copy(update={"seen_at": "2026-11-02", "to_target_offset": 20}))
+    assert [item["to_target_offset"] for item in target_losses.found(context.record)] == [35, 20]
+
+
 def test_progress_and_status_say_so(tmp_path: Path) -> None:
     context = ready(tmp_path)
     job = make_job("tail", "file:///unused", 1, 1, None).model_copy(update={"migration_id": context.migration_id})

@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.freeze import fence, open_freeze, stops
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.mirrors import ending
 from airflow_provider_kafka_migration.mirrors import hand_over as hand_over_module
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.phases.mirrors.abandon import GOES_ON
@@ -243,6 +244,8 @@ def test_nobody_completes_a_promotion_that_is_abandoned(
         assert "kafka-migration mirror abandon FILE`, without a code" in refused.value.next_step
     watched = world.migration().run("freeze_limit")
     assert "the mirror is abandoned" in watched.summary
+    with pytest.raises(IllegalTransition, match="the mirror is abandoned since"):
+        ending.complete_promotion(world.context())  # a task whose job ends just now does not ask the gate
     assert not world.steps(steps.COPIERS_FENCED)
     run(world)
     check_ended(world)
@@ -299,6 +302,16 @@ def test_a_dead_target_needs_a_word_more(world: World) -> None:
     answer(world, unread=True)
     run(world)
     check_ended(world)
+
+
+def test_a_marker_that_retention_has_deleted_is_no_record_of_a_client(world: World) -> None:
+    """A mirror may have been promoted for weeks when somebody abandons it."""
+    for key in (ORDERS, ("orders", 1), ("state", 0)):
+        log = world.target.log(*key)
+        log.batches.clear()
+        log.start = log.end
+    found = abandon.read_target(world.context().record, world.context().target)
+    assert (found.late, found.unchecked) == ({}, {})
 
 
 # -- codes and people -------------------------------------------------------------------------------------------------
@@ -409,6 +422,32 @@ def test_a_request_to_keep_them_stopped_that_comes_late_is_taken_back(
         assert receiver.calls[-1].action == "unfreeze"
 
 
+def test_grants_that_are_given_late_are_taken_back(
+    worlds: Worlds, timed: Callable[[World], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever completes the promotion is slow at the target's ACLs; meanwhile people abandon the mirror."""
+    world = timed(worlds.at("tail", **FREEZE, acls={"write_grants": "at_cutover"}))
+    ask(world, "promoted")
+    create, left = SimAdmin.create_acls, [True]
+
+    def slow(self: SimAdmin, bindings: Any) -> Any:
+        if PRODUCER_ACL in list(bindings) and left:
+            left.pop()
+            late = world.context()
+            world.use(None)
+            answer(world)
+            run(world)
+            world.use(late)
+        return create(self, bindings)
+
+    monkeypatch.setattr(SimAdmin, "create_acls", slow)
+    with pytest.raises((ClaimLost, IllegalTransition, Terminal)):
+        go(world, nothing)
+    assert not left
+    assert PRODUCER_ACL not in (world.target.acls or ())
+    assert (world.state, world.denied) == (State.ENDED, set())
+
+
 def outcome(world: World) -> dict[str, Any]:
     journal = world.context().journal
     return {
@@ -472,6 +511,24 @@ def test_the_line_about_producers_stays(world: World) -> None:
     )
     summary = freeze_limit.check_limit(world.context().record)["summary"]
     assert "kafka-migration mirror abandon FILE" in summary
+
+
+def test_people_are_told_of_each_turn(worlds: Worlds, timed: Callable[[World], World]) -> None:
+    world = timed(worlds.at("tail", **FREEZE))
+    told: list[str] = []
+    world.context().announce = told.append
+    ask(world, "promoted")
+    go(world, nothing)
+    world.restart()
+    answer(world)
+    world.context().announce = told.append
+    run(world)
+    assert [text.partition(" (")[0] for text in told[:1]] == ["Producers are stopped"]
+    assert "freeze 1, by DENY WRITE ACLs on the source" in told[0]
+    assert told[1].startswith("Freeze 1 has ended with promoted: producers stay stopped")
+    assert "kafka-migration mirror abandon FILE" in told[1]
+    assert told[2].startswith("Freeze 1 is lifted after ")
+    assert len(told) == 3
 
 
 def test_without_the_source_there_is_no_way_out_to_name(worlds: Worlds, timed: Callable[[World], World]) -> None:

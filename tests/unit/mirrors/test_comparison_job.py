@@ -17,7 +17,7 @@ from phase_world.world import World, Worlds, without_probes
 from test_mirror_phase import ask
 from test_verification import ORDERS, STATE, outcomes, rewrite, running, target_log
 
-from airflow_provider_kafka_migration.compare.mirrored import MirrorResults
+from airflow_provider_kafka_migration.compare.mirrored import SLICES, MirrorResults, results_prefix
 from airflow_provider_kafka_migration.documents.mirror import MirrorComparison, MirrorVerification
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
@@ -27,6 +27,8 @@ from airflow_provider_kafka_migration.errors import (
     NotInMigration,
     PermissionMissing,
     ResultMissing,
+    SparkConnectorMissing,
+    SparkJobFailed,
     StorageRefused,
     Terminal,
     Transient,
@@ -413,3 +415,65 @@ def test_without_the_right_to_delete_the_result_counts(world: World, caplog: pyt
     _break(world, STATE)
     with pytest.raises(ContentsDiffer):
         compare(world, run="another/run")
+
+
+# -- with Spark's own Kafka source -------------------------------------------------------------------------------------
+
+
+class OtherReader(Engine):
+    """Stores what Spark's own Kafka source would find: the same, under its name."""
+
+    def run(self, record: Any, job: JobRef, _read_progress: Any) -> None:
+        super().run(record, job, _read_progress)
+        found = self.ran[-1]
+        assert found.independent
+        results = MirrorResults(found, record.journal_store)
+        for piece in found.ranges:
+            known = results.read(piece)
+            assert known is not None
+            results.write(piece, known.found, None, reader="another reader")
+        record.journal_store.put(f"{results_prefix(found.migration_id, found.name)}{SLICES}orders-0.json", b"{}")
+        assert results.count() == len(found.ranges), "what is under way is no result"
+
+
+def test_the_other_reader_is_named_and_leaves_nothing_behind(world: World) -> None:
+    found = compare(world, OtherReader(world), independent=True)
+    assert found.is_equal
+    assert found.reader == "another reader"
+    assert stored(world) == set()
+    assert compare(world).reader == ""
+
+
+def test_both_readers_have_jobs_of_their_own_in_the_same_run(world: World) -> None:
+    context = reading(world)
+    mine = comparison_job.write(context, Scope(), RUN)
+    other = comparison_job.write(context, Scope(), RUN, independent=True)
+    assert (mine.independent, other.independent) == (False, True)
+    assert mine.name != other.name
+    assert comparison_job.write(context, Scope(), RUN, independent=True) == other, "the next attempt continues it"
+
+
+def test_where_spark_cannot_read_it_is_not_run_by_name_and_the_last_result_stays(world: World) -> None:
+    known = compare(world, OtherReader(world), independent=True)
+    without = Engine(world, before=_raises(SparkConnectorMissing("Spark has no Kafka source here", next_step="-")))
+    with pytest.raises(ContentsUnchecked, match="was NOT RUN: Spark has no Kafka source here"):
+        compare(world, without, independent=True)
+    assert last_verification(world.context().record) == known
+    assert stored(world) == set()
+
+
+def test_any_other_failure_is_one(world: World) -> None:
+    lost = Engine(world, before=_raises(SparkJobFailed("an executor was lost", next_step="-")))
+    with pytest.raises(SparkJobFailed):
+        compare(world, lost, independent=True)
+    # Of the comparison by the code that copies, no error means that it did not run.
+    missing = Engine(world, before=_raises(SparkConnectorMissing("-", next_step="-")))
+    with pytest.raises(SparkConnectorMissing):
+        compare(world, missing)
+
+
+def _raises(error: Exception) -> Callable[[MirrorComparison], None]:
+    def fail(_job: MirrorComparison) -> None:
+        raise error
+
+    return fail

@@ -13,8 +13,8 @@ from test_mirror_phase import ask, mirror_until
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.mirrors import retention
-from airflow_provider_kafka_migration.planning import follow, make
-from airflow_provider_kafka_migration.record import mirror_starts, steps
+from airflow_provider_kafka_migration.planning import follow, make, mirror_starts
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.translate import Translator
 from airflow_provider_kafka_migration.way_back import fail_back
@@ -26,7 +26,7 @@ def sections(**more: Any) -> dict[str, Any]:
     return {
         "kind": "mirror",
         "mirror": {"source_alias": "A", "target_alias": "B", "start": "latest"},
-        "topology": {"follow_new": True, "on_source_drift": "ignore"},
+        "topology": {"follow_new": True, "on_source_drift": "note"},
         **more,
     }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseNotifier
 
+from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, make_view
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier, message
@@ -183,7 +185,7 @@ def test_other_fields_are_rendered_as_ever(minimal_spec: dict[str, Any]) -> None
     dag = build_migration_dag(minimal_spec, task_args={"seed": {"files": "{{ params.team }}.conf"}})
     seed = dag.get_task("seed")
     seed.render_template_fields(_context(dag=dag, params={"team": "orders"}), dag.get_template_env())
-    assert seed.files == "orders.conf"
+    assert seed.submit_arguments == {"files": "orders.conf"}
 
 
 def test_a_mirror_is_called_one(minimal_spec: dict[str, Any]) -> None:
@@ -221,3 +223,52 @@ def test_an_old_run_is_no_trouble_with_partitions() -> None:
     assert text == (
         "Kafka migration orders: its DAG run may be deleted while it runs. RUN_IS_OLD: this DAG run began long ago"
     )
+
+
+# -- freezes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_freeze_is_told_with_its_text(minimal_spec: dict[str, Any]) -> None:
+    MigrationNotifier(event="freeze", spec=_spec(minimal_spec))(_context(**{TROUBLE: "Producers are stopped: ..."}))
+    assert [item["message"] for item in SENT] == ["Kafka migration orders: producers. Producers are stopped: ..."]
+
+
+def test_whoever_wants_no_freezes_gets_none(minimal_spec: dict[str, Any]) -> None:
+    spec = _spec(minimal_spec, events=["failed"])
+    MigrationNotifier(event="freeze", spec=spec)(_context(**{TROUBLE: "Producers are stopped"}))
+    assert SENT == []
+
+
+def test_a_task_tells_of_freezes_beside_its_work(minimal_spec: dict[str, Any], tmp_path: Path) -> None:
+    spec = _spec(minimal_spec, kwargs={"text": "{{ ti.task_id }}"})
+    spec["storage"] = {"journal": f"file://{tmp_path}/journal"}
+    dag = build_migration_dag(spec)
+    task = dag.get_task("cutover.freeze")
+    with task.open_migration(_context(task=task)) as migration:
+        announce = migration._announcements
+        announce("Producers are stopped")
+        announce("Producers are stopped")
+    assert SENT == [{"text": "seed", "message": "Kafka migration orders: producers. Producers are stopped"}]
+
+
+def test_the_command_line_tells_of_freezes_without_a_task(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFIER_TOKEN", "secret")
+    spec = parse_spec(_spec(minimal_spec, kwargs={"text": "{{ ti.task_id }} {{ migration_event }}"}))
+    opener = MigrationOpener(spec, make_view(quiet=True))
+    with opener.open() as migration:
+        context = migration._announcements
+        assert context is not None
+        context("Freeze 1 is lifted")
+    assert SENT == [
+        {"text": "kafka-migration freeze", "message": "Kafka migration orders: producers. Freeze 1 is lifted"}
+    ]
+
+
+@pytest.mark.parametrize("notifications", [{"notifier": None}, {"events": ["failed"]}])
+def test_a_spec_without_such_a_notifier_imports_none(
+    minimal_spec: dict[str, Any], notifications: dict[str, Any]
+) -> None:
+    opener = MigrationOpener(parse_spec(_spec(minimal_spec, **notifications)), make_view(quiet=True))
+    assert opener.open()._announcements is None

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow_releases import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
 from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
@@ -177,7 +177,7 @@ def airflow(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Airflow:
         opened.reading = lambda: nullcontext(found.world.context())
         return JobNews(opened, "tail")
 
-    monkeypatch.setattr(spark_job.JobNews, "open", news)
+    monkeypatch.setattr(JobNews, "open", news)
     monkeypatch.setattr(triggers, "prefetch", no_connections)
     monkeypatch.setattr(spark_job, "prefetch", no_connections)
     monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
@@ -556,7 +556,7 @@ def test_a_request_that_cannot_be_read_keeps_the_task_close(airflow: Airflow, mo
     def away(*_: object) -> None:
         raise StorageUnavailable("away")
 
-    monkeypatch.setattr(mirror_module.requests, "read", away)
+    monkeypatch.setattr(requests, "read", away)
     event = {"status": "wake", "state": "running"}
     waiting = airflow.until_it_waits(lambda: airflow.task().resume(airflow.context, event, **waiting[1]))
     assert (waiting[0].wake_seconds, waiting[0].known_request) == (20.0, None)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow_releases import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine
 from phase_world.jobs import MIGRATION, compare_ranges
 from phase_world.outside import Killed
@@ -191,9 +191,11 @@ def test_a_bound_driver_is_waited_for(airflow: Airflow) -> None:
 
 def test_params_win_over_arguments(airflow: Airflow) -> None:
     task = airflow.task(topics=["a"], last=5)
-    assert task.phase_options(airflow.context) == {"run": "d/r/verify", "topics": ["a"], "last": 5}
+    same = {"run": "d/r/verify", "independent": False}
+    assert task.phase_options(airflow.context) == {**same, "topics": ["a"], "last": 5}
     airflow.context["params"] = {"compared_topics": ["b.*"], "compared_last": None}
-    assert task.phase_options(airflow.context) == {"run": "d/r/verify", "topics": ["b.*"], "last": None}
+    assert task.phase_options(airflow.context) == {**same, "topics": ["b.*"], "last": None}
+    assert airflow.task(independent=True).phase_options(airflow.context)["independent"] is True
 
 
 def test_instances_of_a_mapped_task_have_jobs_of_their_own(airflow: Airflow) -> None:

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     SparkConnectorMissing,
     SparkJobFailed,
+    SparkReaderUnfit,
     ValidationFailed,
 )
 from airflow_provider_kafka_migration.jobs import independent_jobs
@@ -40,6 +41,8 @@ class Spark:
         self._world = world
         self.ran: list[str] = []
         self.fails: MigrationError | None = None
+        #: whether the driver notes that it has started
+        self.begins = False
         self.judge: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
         self.omits: set[tuple[str, int]] = set()
 
@@ -55,12 +58,14 @@ class Spark:
             for item, found in zip(content.ranges, self._world.verifier.verify(content.ranges)[::-1], strict=True):
                 ContentResults(content, record.journal_store).write(item, found)
             return
+        if self.begins:
+            independent_jobs.note_begun(record.journal_store, IndependentJob.parse(data))
         if self.fails is not None:
             raise self.fails
         self._read_again(IndependentJob.parse(data), record)
 
     def _read_again(self, job: IndependentJob, record: MigrationRecord) -> None:
-        results = IndependentResults(job, record.journal_store)
+        results = IndependentResults.of(job, record.journal_store)
         for item in job.ranges:
             if item.key in self.omits or results.read(item) is not None:
                 continue
@@ -145,7 +150,10 @@ def test_a_difference_fails_and_keeps_what_is_on_the_target(spark: Spark) -> Non
     [
         SparkConnectorMissing("Spark has no Kafka source here", next_step="-"),
         ConnectionInvalid("Spark's Kafka source cannot use the source connection", next_step="-"),
+        SparkReaderUnfit("Spark's Kafka source cannot read a cluster from where it runs", next_step="-"),
         SparkJobFailed("ended", next_step="-", details={"log": ["unresolved dependency: org.apache.spark#spark-sql"]}),
+        SparkJobFailed("ended: basedir must be absolute: ?/.ivy2/local", next_step="-"),
+        SparkJobFailed('ended: No FileSystem for scheme "s3a"', next_step="-"),
     ],
 )
 def test_where_spark_cannot_it_is_not_run_by_name(spark: Spark, error: MigrationError) -> None:
@@ -160,6 +168,29 @@ def test_asked_for_by_name_it_is_a_warning_that_it_did_not_run(worlds: Worlds) -
     spark.fails = SparkConnectorMissing("Spark has no Kafka source here", next_step="-")
     found = run(spark)
     assert (found["outcome"], found["overall"]) == ("WARNING", "WARNING")
+
+
+def silent() -> SparkJobFailed:
+    """What an engine says of a driver that has said nothing."""
+    return SparkJobFailed("ended without saying why: it is FAILED", next_step="-", details={"log": [], "job_id": "7"})
+
+
+def test_a_driver_that_does_not_start_twice_means_not_run(spark: Spark) -> None:
+    spark.fails = silent()
+    with pytest.raises(SparkJobFailed):
+        run(spark)
+    found = run(spark)
+    assert (found["outcome"], found["overall"]) == ("NOT_RUN", "PASSED")
+    assert found["summary"] == "NOT RUN: its driver never started: ended without saying why: it is FAILED"
+
+
+def test_a_driver_that_began_and_died_is_a_failure_each_time(spark: Spark) -> None:
+    spark.fails, spark.begins = silent(), True
+    for _ in range(3):
+        with pytest.raises(SparkJobFailed):
+            run(spark)
+    spark.fails = None
+    assert run(spark)["outcome"] == "PASSED"
 
 
 def test_any_other_failure_is_one(spark: Spark) -> None:

@@ -13,6 +13,7 @@ from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.checks.spark import check_spark
+from airflow_provider_kafka_migration.checks.spark_probe import SparkSide
 from airflow_provider_kafka_migration.cli.runner import InProcessRunner
 from airflow_provider_kafka_migration.documents.spark_probe import MachineLook, ProbeJob, SparkProbe
 from airflow_provider_kafka_migration.engines.run import EngineRunner
@@ -20,7 +21,6 @@ from airflow_provider_kafka_migration.engines.submit import SubmitEngine
 from airflow_provider_kafka_migration.errors import PrecheckBlocked, SparkJobFailed, SparkSettingsRefused, Transient
 from airflow_provider_kafka_migration.phases import precheck, spark_check
 from airflow_provider_kafka_migration.record.context import JobRef
-from airflow_provider_kafka_migration.record.spark_probe import SparkSide
 
 CHECK = "spark_check"
 FAR = "spark://master:7077"

@@ -13,10 +13,9 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import Span
-from airflow_provider_kafka_migration.planning import late_start
+from airflow_provider_kafka_migration.planning import late_start, mirror_starts
 from airflow_provider_kafka_migration.planning.late_start import _Look, _TooMuchError, first_offsets
 from airflow_provider_kafka_migration.planning.source_snapshot import SourceSnapshot
-from airflow_provider_kafka_migration.record import mirror_starts
 
 KEY = ("orders", 0)
 

@@ -37,16 +37,17 @@ def test_a_job_that_runs_is_renewed_and_not_built_again(minimal_spec: dict[str, 
     assert not any(argument.startswith("sealed:") for argument in job.arguments)
 
 
-def test_only_the_independent_proof_gets_the_kafka_connector(minimal_spec: dict[str, Any], tmp_path: Path) -> None:
+def test_only_independent_jobs_get_the_kafka_connector(minimal_spec: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "store"
     minimal_spec |= {"storage": {"journal": store.as_uri()}}
     minimal_spec["spark"] = {"conf": {"spark.jars": "/own.jar"}, "kafka_connector": "/jars/a.jar,/jars/b.jar"}
     resolver = Resolver({"airflow": lambda _: json.dumps({"bootstrap.servers": "a:1"})})
     engine = make_engine("submit", {"master": "local[2,4]"})
     make = JobMaker(parse_spec(minimal_spec), resolver, engine, tmp_path / "private")
-    jars = {}
-    for name in ("verify", "independent"):
+    jars, mains = {}, {}
+    for name in ("verify", "independent", "compare-012345a", "compare-i012345"):
         with make(JobRef(name, store.as_uri(), f"orders/jobs/{name}.json"), f"{name}-1") as job:
-            jars[name] = job.conf["spark.jars"]
-            assert job.main.name == f"{name}.py"
-    assert jars == {"verify": "/own.jar", "independent": "/own.jar,/jars/a.jar,/jars/b.jar"}
+            jars[name], mains[name] = job.conf["spark.jars"], job.main.name
+    both = "/own.jar,/jars/a.jar,/jars/b.jar"
+    assert list(jars.values()) == ["/own.jar", both, "/own.jar", both]
+    assert list(mains.values()) == ["verify.py", "independent.py", "compare_mirror.py", "compare_mirror.py"]

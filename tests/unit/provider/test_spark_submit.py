@@ -25,7 +25,12 @@ from airflow_provider_kafka_migration.errors import SparkJobFailed, Terminal
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationSeedOperator
 from airflow_provider_kafka_migration.operators.spark_job import mains_folder
-from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook, find_binary, kill_tree
+from airflow_provider_kafka_migration.provider.spark_submit import (
+    BoundSparkSubmitHook,
+    find_binary,
+    hook_for_job,
+    kill_tree,
+)
 from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spark.launch import main_file, main_name
@@ -301,7 +306,8 @@ def test_killed_task_ends_its_driver_and_removes_the_secrets(
 
 def test_hook_keeps_everything_of_the_provider_s_hook(connection: Callable[..., None]) -> None:
     connection("spark_default", conn_type="spark", host="spark://master:7077", extra={"queue": "q"})
-    hook = KafkaMigrationSeedOperator(task_id="seed", num_executors=3)._get_hook()
+    operator = KafkaMigrationSeedOperator(task_id="seed", num_executors=3)
+    hook: Any = hook_for_job("spark_default", operator.submit_arguments, {}, is_cluster_mode=False)
     assert isinstance(hook, BoundSparkSubmitHook)
     assert hook._num_executors == 3
     assert hook.master == "spark://master:7077"

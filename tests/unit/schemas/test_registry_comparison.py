@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from schema_snapshots import avro, plan_of, registered, snapshot
 
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.documents.schemas import SchemaCheck, SchemaIdMap
 from airflow_provider_kafka_migration.registry.model import RegisteredSchema, Schema
+from airflow_provider_kafka_migration.schemas.check import judge
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, SubjectSnapshot
 from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, target_ids, verify
@@ -183,7 +185,8 @@ def test_a_subject_that_came_or_went_since_the_plan() -> None:
     del here.subjects["b"]
     whats = {(item.subject, item.what) for item in check("keep", target("keep"), here).differences}
     assert ("new", "it is not in the last schema plan") in whats
-    assert ("b", "it was copied, and the source registry no longer has it") in whats
+    gone = "it was copied, and then permanently deleted on the source; version 1 of x.b stays live on the target"
+    assert any(subject == "b" and what.startswith(gone) for subject, what in whats)
 
 
 @pytest.mark.parametrize(
@@ -275,3 +278,67 @@ def test_the_ids_that_the_target_has_to_resolve() -> None:
     assert target_ids(ids, "keep", None, selection) == {(".q", 7), (".", 7), (".", 99)}
     # 99 is absent in the map, so records have it unchanged.
     assert target_ids(ids, "translate", MAP, selection) == {(".", 107), (".", 99)}
+
+
+# -- schemas that the source has deleted permanently ------------------------------------------------------------------
+
+
+def without_b(**unread: str) -> RegistrySnapshot:
+    found = source()
+    del found.subjects["b"]
+    found.ids[(".", 8)] = None
+    found.unread |= unread
+    return found
+
+
+GONE_IDS = FoundInRecords({(".", 8): "the id map"}, {GUID: "the id map"})
+
+
+def gone(mode: str, there: RegistrySnapshot, here: RegistrySnapshot) -> SchemaCheck:
+    number = 108 if mode == "translate" else 8
+    there.ids.setdefault((".", number), Schema("AVRO", C))
+    planned = plan_of(source(), ids=mode, selection=SELECTION)
+    id_map = MAP if mode == "translate" else MAP.model_copy(update={"ids": [(".", 7, 7), (".", 8, 8), (".", 9, 9)]})
+    return verify(here, there, planned, id_map, GONE_IDS, selection=SELECTION, at="now")
+
+
+@pytest.mark.parametrize("mode", ["keep", "translate"])
+def test_a_permanent_deletion_on_the_source_is_named_and_no_failure(mode: str) -> None:
+    result = gone(mode, target(mode), without_b())
+    assert [(item.subject, item.only_on_target) for item in result.differences] == [("b", True)]
+    assert judge(result).outcome == Outcome.WARNING
+    assert result.unread == {
+        f"GUID {GUID} occurs in records (the id map)": "the source registry no longer has its schema, which was "
+        "copied; version 1 of x.b on the target has it",
+        "id 8 of context . (the id map)": "the source registry no longer has its schema (version 1 of b), which was "
+        "copied before",
+    }
+
+
+@pytest.mark.parametrize("mode", ["keep", "translate"])
+def test_what_both_registries_have_lost_is_a_failure(mode: str) -> None:
+    there = target(mode)
+    del there.subjects["x.b"]
+    there.ids[(".", 108 if mode == "translate" else 8)] = None
+    result = gone(mode, there, without_b())
+    assert judge(result).outcome == Outcome.FAILED
+    assert sum("neither registry has it" in item.what for item in result.differences) == 1
+    assert sum("has no schema under id" in item.what for item in result.differences) == 1
+
+
+def test_a_source_that_is_not_read_completely_proves_no_deletion() -> None:
+    result = gone("keep", target("keep"), without_b(**{"subject c": "HTTP 500"}))
+    assert f"source: schema GUID {GUID}" in result.unread
+    assert judge(result).outcome == Outcome.FAILED
+
+
+def test_a_subject_that_is_only_left_out_is_not_deleted() -> None:
+    here = without_b()
+    here.left_out["b"] = "schemas.exclude: b"
+    assert [item.only_on_target for item in gone("keep", target("keep"), here).differences] == [False]
+
+
+def test_a_registry_without_anything_that_was_copied_is_another_one() -> None:
+    here = without_b()
+    here.subjects.clear()
+    assert judge(gone("keep", target("keep"), here)).outcome == Outcome.FAILED

@@ -278,7 +278,7 @@ def test_a_foreign_schema_under_a_used_id_stops_before_anything_is_written(tmp_p
 
 
 def test_conflicts_that_are_only_reported(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", ORDER, id=1)
         at.source.seed("b-value", avro("B", "x"), id=2)
         at.target.seed("foreign", avro("F", "x"), id=1)
@@ -358,11 +358,11 @@ def test_a_target_that_becomes_read_only_after_the_plan(tmp_path: Path) -> None:
 
         def close(request: Request) -> None:
             planned.append(request.path)
-            if request.path == "/schemas/ids/1":
+            if planned.count("/mode") == 2:
                 at.target.store.mode = "READONLY"
 
         at.target.before = close
         result = at.synchronize()
         assert codes(result) == [("a-value", 1, "REGISTRY_READ_ONLY")]
         assert at.target.writes == []
-        assert "/schemas/ids/1" in planned
+        assert planned.count("/mode") >= 2, "the first one is the plan's"

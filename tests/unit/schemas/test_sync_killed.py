@@ -17,6 +17,7 @@ from registry_world import Gate, Killed, World, avro, client, reference, run_gat
 
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap
 from airflow_provider_kafka_migration.record.registry_settings import open_settings
+from airflow_provider_kafka_migration.schemas import modes
 from harness.fake_registry import FakeRegistry, Reply, Request
 
 pytestmark = pytest.mark.slow
@@ -66,21 +67,32 @@ def outcome(folder: Path, target: FakeRegistry) -> tuple[dict[str, Any], list[An
     return target.state(), document.ids
 
 
-@pytest.mark.parametrize("id_mode", ["keep", "translate"])
-def test_a_kill_before_each_write(tmp_path: Path, id_mode: str) -> None:
+@pytest.mark.parametrize(("id_mode", "is_vacant"), [("keep", False), ("keep", True), ("translate", False)])
+def test_a_kill_before_each_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id_mode: str, is_vacant: bool
+) -> None:
+    """In a vacant registry, all subjects get mode IMPORT at once by the mode of the registry."""
     schemas = section(id_mode)
-    with world(tmp_path / "whole", **schemas) as at:
+
+    def filled(at: World) -> None:
         fill(at.source, at.target)
+        if is_vacant:
+            monkeypatch.setattr(modes, "VACANT_FROM", 2)
+            del at.target.store.subjects["foreign"]
+
+    with world(tmp_path / "whole", **schemas) as at:
+        filled(at)
         whole = Gate(None)
         assert not attempt(tmp_path / "whole", at.source, at.target, whole, schemas)
         expected = outcome(tmp_path / "whole", at.target)
     assert expected[0]["modes"] == {"": "READWRITE", "a-order": "READONLY", "d-strict": "READWRITE"}
     assert expected[0]["configs"]["d-strict"] == {"compatibilityLevel": "FULL_TRANSITIVE"}
     assert whole.writes > 20
+    assert any("Registry.set_mode (None, 'IMPORT')" in line for line in whole.log) is is_vacant
     for number in range(whole.writes):
         folder = tmp_path / f"kill-{number}"
         with world(folder, **schemas) as at:
-            fill(at.source, at.target)
+            filled(at)
             assert attempt(folder, at.source, at.target, Gate(number), schemas), whole.log[number]
             again = Gate(None)
             assert not attempt(folder, at.source, at.target, again, schemas)

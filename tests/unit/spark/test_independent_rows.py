@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -13,8 +14,8 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentRange, TopicRules
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
-from airflow_provider_kafka_migration.spark import independent_compare
-from airflow_provider_kafka_migration.spark.independent_compare import Found, Item, Side, _Records
+from airflow_provider_kafka_migration.spark.frames import groups as independent_compare
+from airflow_provider_kafka_migration.spark.frames.groups import Found, Item, Side, _Records, _There
 
 RANGE = ContentRange(
     topic="t",
@@ -28,22 +29,57 @@ RANGE = ContentRange(
 )
 
 
+NOTHING_MAY_GO = TopicRules(compacted=False)
+
+
 def item(offset_map: PartitionMap) -> Item:
-    return Item(RANGE, offset_map, TopicRules(compacted=False))
+    return Item(RANGE, offset_map, NOTHING_MAY_GO)
 
 
-@pytest.mark.parametrize(
-    ("log_start", "below"), [(0, 100), (1, 101), (50, 150), (60, 150), (61, 161), (90, 190), (10_000, 200)]
-)
-def test_what_the_target_has_deleted_is_known_by_its_log_start(log_start: int, below: int) -> None:
-    """Two runs, with source offsets between them that were never copied."""
-    runs = [OffsetRange(100, 0), OffsetRange(160, 60)]
-    offset_map = TransactionalMap(
-        OffsetRange(100, 0), [OffsetRange(100, 0, 50), OffsetRange(160, 60, 40)], source_end_offset=200
+MAPS = {
+    "one run": PartitionMap([OffsetRange(100, 0)], source_end_offset=200, target_end_offset=100),
+    "markers in excess": PartitionMap(
+        [OffsetRange(100, 0), OffsetRange(130, 45)], source_end_offset=200, target_end_offset=120
+    ),
+    "holes left out": PartitionMap(
+        [OffsetRange(100, 0), OffsetRange(160, 40)], source_end_offset=200, target_end_offset=80
+    ),
+    "open": PartitionMap([OffsetRange(100, 0), OffsetRange(160, 40)]),
+    "beside others": TransactionalMap(
+        OffsetRange(100, 0), [OffsetRange(100, 7, 50), OffsetRange(160, 60, 40)], source_end_offset=200
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("size", [1, 7, 33, 60, 100, 1000])
+def test_slices_have_each_place_once_and_on_the_same_side_of_the_cut(name: str, size: int) -> None:
+    found = MAPS[name]
+    end = found.translate(200).target_offset
+    assert end is not None
+    start = found.translate(100).target_offset
+    whole = Item(
+        RANGE.model_copy(update={"target_start_offset": start, "target_end_offset": end}), found, NOTHING_MAY_GO
     )
-    assert item(offset_map).deleted_below(log_start) == below
-    one = PartitionMap(runs[:1], source_end_offset=200, target_end_offset=100)
-    assert item(one).deleted_below(log_start) == min(100 + log_start, 200)
+    slices = [whole.slice(at, min(at + size, 200)) for at in range(100, 200, size)]
+    assert slices[0].range.target_start_offset == start
+    assert slices[-1].range.target_end_offset == end
+    for before, after in pairwise(slices):
+        assert before.range.target_end_offset == after.range.target_start_offset
+        assert before.range.source_end_offset == after.range.source_start_offset
+    for item in slices:
+        first, past = item.range.source_start_offset, item.range.source_end_offset
+        places = [run.source_start + number for run in item.runs() for number in range(run.count or 0)]
+        assert places == [place for place in places_of(whole) if first <= place < past]
+
+
+def places_of(item: Item) -> list[int]:
+    return [run.source_start + number for run in item.runs() for number in range(run.count or 0)]
+
+
+def test_the_places_of_a_map_are_those_of_its_runs() -> None:
+    assert places_of(item(MAPS["beside others"])) == [*range(100, 150), *range(160, 190)], "up to the range's end"
+    assert places_of(item(MAPS["open"])) == [*range(100, 140), *range(160, 210)]
 
 
 class Brokers:
@@ -67,7 +103,7 @@ def judge(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, is_deleted_at: int)
     records = _Records(group, {0: {0}})  # type: ignore[arg-type]
     found = Found()
 
-    def reasons(starts: Mapping[int, int]) -> Any:
+    def reasons(_self: Any, _there: Any, _rows: Any, starts: Mapping[int, int]) -> Any:
         rows = MagicMock()
         reason = "deleted" if starts[0] >= is_deleted_at else None
         # Row of Spark, whose own count is not a column.
@@ -76,7 +112,9 @@ def judge(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, is_deleted_at: int)
         ]
         return rows
 
-    return records._explained(Side({}, brokers), [("t", 0)], reasons, [found]), found
+    monkeypatch.setattr(_Records, "_reasons", reasons)
+    there = _There(Side({}, brokers), [("t", 0)], [NOTHING_MAY_GO], lambda _starts: MagicMock())
+    return records._explained(there, MagicMock(), [found]), found
 
 
 def test_records_that_were_deleted_while_spark_read_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock, PropertyMock
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_provider_kafka_migration.errors import SparkConnectorMissing, SparkJobFailed
+from airflow_provider_kafka_migration.errors import SparkConnectorMissing, SparkJobFailed, SparkReaderUnfit
 from airflow_provider_kafka_migration.spark.independent import _advised, reader_of, session_of
 from airflow_provider_kafka_migration.spark.main import spark_errors
 from airflow_provider_kafka_migration.spark.tasks import ConnectRunner
@@ -47,4 +47,27 @@ def test_a_cluster_that_spark_cannot_read_does_not_leave_people_without_a_way_on
     with pytest.raises(SparkJobFailed) as failed, _advised(), spark_errors("independent proof"):
         raise PySparkException("org.apache.kafka.common.errors.SslAuthenticationException: SSL handshake failed")
     assert "SSL handshake failed" in failed.value.what
-    assert failed.value.next_step.endswith("set validation.independent: off")
+    assert failed.value.next_step.endswith("set validation.independent: off, or leave --independent out")
+
+
+JAVA = """An error occurred while calling o67.collectToPython.
+: org.apache.kafka.common.KafkaException: Failed to create new KafkaAdminClient
+\tat org.apache.kafka.clients.admin.KafkaAdminClient.createInternal(KafkaAdminClient.java:553)
+Caused by: org.apache.kafka.common.config.ConfigException: Invalid value software.amazon.msk.auth.Handler
+\tat org.apache.kafka.common.config.ConfigDef.parseType(ConfigDef.java:778)
+"""
+
+
+def test_where_javas_client_cannot_begin_the_cause_is_named() -> None:
+    with (
+        pytest.raises(SparkReaderUnfit, match=r"Invalid value software\.amazon\.msk\.auth") as failed,
+        _advised(may_be_unfit=True),
+        spark_errors("independent proof"),
+    ):
+        raise PySparkException(JAVA)
+    assert "aws-msk-iam-auth" in failed.value.next_step
+
+
+def test_once_something_was_read_the_same_error_may_pass() -> None:
+    with pytest.raises(SparkJobFailed), _advised(), spark_errors("independent proof"):
+        raise PySparkException(JAVA)

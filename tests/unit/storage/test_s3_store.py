@@ -26,11 +26,11 @@ from harness.processes import closed_port
 LATER = datetime.now(UTC) + timedelta(days=365)
 
 
-def s3_error(code: str, status: int = 400, message: str = "") -> ClientError:
+def s3_error(code: str, status: int = 400, message: str = "", operation: str = "PutObject") -> ClientError:
     """An answer of S3."""
     return ClientError(
         {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
-        "PutObject",
+        operation,
     )
 
 
@@ -222,6 +222,19 @@ def test_refusals_are_terminal_and_say_what_to_do(
     with pytest.raises(StorageRefused, match=hint):
         s3_store.put_new("key", b"")
     assert client.calls == 1
+
+
+def test_only_a_refused_deletion_asks_for_the_right_to_delete(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
+    """A migration needs none, and nobody should give more than is needed."""
+    faulty("put_object", ("before", s3_error("AccessDenied", 403)))
+    with pytest.raises(StorageRefused) as put:
+        s3_store.put_new("key", b"")
+    assert "DeleteObject" not in put.value.next_step
+    faulty("delete_object", ("before", s3_error("AccessDenied", 403, operation="DeleteObject")))
+    with pytest.raises(StorageRefused) as deletion:
+        s3_store.delete("key")
+    assert "allow s3:DeleteObject" in deletion.value.next_step
+    assert "PutObject" not in deletion.value.next_step
 
 
 def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

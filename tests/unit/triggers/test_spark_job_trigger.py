@@ -12,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow_releases import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
 
+from airflow_provider_kafka_migration import job_news
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
@@ -148,7 +149,7 @@ def _with_news(
 
     found = News(*answers)
     monkeypatch.setattr(spark_job, "prefetch", no_connections)
-    monkeypatch.setattr(spark_job.JobNews, "open", lambda *_: found)
+    monkeypatch.setattr(job_news.JobNews, "open", lambda *_: found)
     return trigger(spec=spec, job="tail", **more), found
 
 
@@ -247,7 +248,7 @@ def task(
     monkeypatch.setattr(KafkaMigrationTailOperator, "open_migration", open_migration)
     monkeypatch.setattr(operators, "_renews_keys", lambda _spec: False)
     # No freeze is lifted here.
-    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context: False)
+    monkeypatch.setattr(one_task, "tail_goes_on", lambda _context, **_: False)
     operator.core = made  # type: ignore[attr-defined]
     return operator
 

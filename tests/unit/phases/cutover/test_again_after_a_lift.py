@@ -131,6 +131,19 @@ def _wait(world: World, *then: Callable[[], object]) -> bool:
     return found
 
 
+def test_it_ends_if_the_cutover_waits_for_its_end(worlds: Worlds) -> None:
+    """As in the graph of a release before: both would wait until the limit lifts the freeze."""
+    world = worlds.at("cutover.commit_groups")
+    looks: list[bool] = [False, True, True, False, *[True] * one_task.WAITED_FOR_LOOKS]
+    before = list(looks)
+    found = one_task.tail_goes_on(world.context(), sleep=lambda _: None, is_waited_for=lambda: looks.pop(0))
+    assert found is False
+    assert looks == [], f"a scheduler needs a moment: only {one_task.WAITED_FOR_LOOKS} looks in a row count: {before}"
+    world.run("cutover.commit_groups")
+    world.run("cutover.floor_guard")
+    assert world.state is State.AWAITING_CLIENT_SWITCH
+
+
 def test_it_waits_while_producers_are_frozen_and_goes_on_once_they_are_free(worlds: Worlds) -> None:
     world = worlds.at("cutover.commit_groups")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 from pyspark.sql.column import Column
 
+from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
 from airflow_provider_kafka_migration.schema_ids.id_map import ABSENT, IdMap
 
@@ -102,6 +103,56 @@ def facts(records: DataFrame, *, with_timestamp: bool) -> DataFrame:
     )
 
 
+# -- marks ------------------------------------------------------------------------------------------------------------
+#
+# Records of topics that two flows copy in opposite directions tell in a header where they were copied from:
+# ``<cluster id>/<topic>/<partition>/<offset>``.
+
+
+def marked(records: DataFrame, settings: ProvenanceSettings) -> DataFrame:
+    """Return the source's records as they have to be on the target: marked, without those that came from there."""
+    wanted = ~F.exists(_headers(), lambda header: _names(settings, header, settings.target_cluster_id))
+    if settings.max_hops is not None:
+        # No flow brings a record back to the place that it names: an application has written it again there.
+        hops = F.filter(
+            _headers(),
+            lambda header: _names(settings, header) & ~_names(settings, header, settings.source_cluster_id),
+        )
+        wanted = wanted & (F.size(hops) < F.lit(settings.max_hops))
+    mark = F.struct(
+        F.lit(settings.header).alias("key"),
+        F.encode(F.concat(F.lit(settings.source_cluster_id), _place(), F.col("offset")), "UTF-8").alias("value"),
+    )
+    return records.where(wanted).withColumn("headers", F.concat(_headers(), F.array(mark)))
+
+
+def has_mark(settings: ProvenanceSettings) -> Column:
+    """Whether a record of the target says that it was copied from the source."""
+    return F.exists(_headers(), lambda header: _names(settings, header, settings.source_cluster_id))
+
+
+def _headers() -> Column:
+    return F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>"))
+
+
+def _place() -> Column:
+    return F.concat(F.lit("/"), F.col("topic"), F.lit("/"), F.col("partition"), F.lit("/"))
+
+
+def _names(settings: ProvenanceSettings, header: Column, cluster_id: str = "") -> Column:
+    """Whether a header names this partition.
+
+    :param cluster_id: on this cluster; empty: on any.
+    """
+    text = F.coalesce(header["value"].cast("string"), F.lit(""))
+    if cluster_id:
+        begins = F.startswith(text, F.concat(F.lit(cluster_id), _place()))
+    else:
+        slash = F.locate("/", text)
+        begins = (slash > 0) & F.startswith(text.substr(slash, F.lit(2**30)), _place())
+    return (header["key"] == F.lit(settings.header)) & begins
+
+
 # -- schema ids -------------------------------------------------------------------------------------------------------
 
 _PAIRS = "source_id bigint, target_id bigint"
@@ -161,7 +212,11 @@ def _payload_ids(records: DataFrame, ids: DataFrame, part: str, *, with_zero: bo
     second = F.conv(F.hex(F.substring(payload, 6, 4)), 16, 10).cast("long")
     limit = F.lit(2**31)
     has_header = F.coalesce(
-        F.exists(F.col("headers"), lambda header: header["key"] == F.lit(f"__{part}_schema_id")), F.lit(False)
+        F.exists(
+            F.col("headers"),
+            lambda header: (header["key"] == F.lit(f"__{part}_schema_id")) & (_id_bytes(header["value"]) > 0),
+        ),
+        F.lit(False),
     )
     is_prefixed = (F.octet_length(payload) >= 5) & (F.substring(begins, 1, 2) == F.lit("00")) & ~has_header
     is_short = is_prefixed & (first < limit) & ((first > 0) | (F.lit(with_zero) & (first == 0)))
@@ -192,11 +247,22 @@ def _header_ids(
     found = records.crossJoin(F.broadcast(replacements))
 
     def replaced(header: Column) -> Column:
-        target = F.element_at(F.col("replacements"), F.hex(header["value"]))
-        value = F.when(header["key"].isin(*names) & target.isNotNull(), F.unhex(target)).otherwise(header["value"])
-        return F.struct(header["key"].alias("key"), value.alias("value"))
+        value, length = header["value"], _id_bytes(header["value"])
+        target = F.element_at(F.col("replacements"), F.hex(value.substr(F.lit(1), length)))
+        rewritten = F.concat(F.unhex(target), value.substr(length + F.lit(1), F.lit(2**30)))
+        is_id = header["key"].isin(*names) & (length > 0) & target.isNotNull()
+        return F.struct(header["key"].alias("key"), F.when(is_id, rewritten).otherwise(value).alias("value"))
 
     return found.withColumn("headers", F.transform(F.col("headers"), replaced)).drop("replacements")
+
+
+def _id_bytes(content: Column) -> Column:
+    """The length of the magic byte and the id at the beginning of a header's value; 0: there is none."""
+    first, length = F.hex(F.substring(content, 1, 1)), F.octet_length(content)
+    number = F.conv(F.hex(F.substring(content, 2, 4)), 16, 10).cast("long")
+    found = F.when((first == F.lit("01")) & (length >= 17), 17)
+    found = found.when((first == F.lit("00")) & (length >= 5) & (number < F.lit(2**31)), 5)
+    return F.coalesce(found.otherwise(0), F.lit(0))
 
 
 def _short(number: int) -> str:

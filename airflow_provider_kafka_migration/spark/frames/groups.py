@@ -1,35 +1,40 @@
 """Compares partitions of both clusters as DataFrames: blocks first, then the records of blocks that differ.
 
-A *group* is some partitions that are read the same way. Each side of it is read once and folded into one row per block;
-the rows are compared here. Only where they differ, both sides are read again and joined record by record, and what only
-the target has is judged by the topic's rules (compaction, expired tombstones, records that the source has deleted).
+A *group* is some partitions, or slices of them, that are read the same way. Each side of it is read once and folded
+into one row per block; the rows are compared here. Only where they differ, both sides are read again and joined record
+by record, and what only one side has is judged by what the other one may do to its records (compaction, expired
+tombstones, deletion).
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's documentation uses
 from pyspark.sql.window import Window
 
+from airflow_provider_kafka_migration.documents.copy import ProvenanceSettings
+from airflow_provider_kafka_migration.documents.independent import MARKED, UNDATED
 from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentRange, TopicRules
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdMap, TopicIdSettings
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
-from airflow_provider_kafka_migration.spark.independent_columns import (
+from airflow_provider_kafka_migration.spark.frames.columns import (
     BLOCK_OFFSETS,
     NO_BLOCK,
     facts,
     fold,
+    has_mark,
+    marked,
     with_target_ids,
 )
-from airflow_provider_kafka_migration.spark.kafka_reader import OffsetSpan, read_spans
+from airflow_provider_kafka_migration.spark.frames.topics import OffsetSpan, read_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +44,8 @@ _LATEST: Final = -1
 #: How often rows are judged again because a log start has moved meanwhile.
 _MOST_ROUNDS: Final = 5
 _OUTSIDE: Final = "outside the offset map"
+_DELETED: Final = "deleted"
+_NOTHING_MAY_GO: Final = TopicRules(compacted=False, delete_retention_ms=None)
 
 #: (block, records, digest)
 Blocks = Mapping[int, tuple[int, str]]
@@ -57,11 +64,17 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """A partition of a group."""
+    """A partition of a group, or a slice of one.
+
+    :param map: of the whole partition.
+    :param rules: what the source may do to its records.
+    :param target_rules: what the target may do to them, besides deleting.
+    """
 
     range: ContentRange
     map: PartitionMap
     rules: TopicRules
+    target_rules: TopicRules = _NOTHING_MAY_GO
 
     @property
     def target_key(self) -> tuple[str, int]:
@@ -73,14 +86,36 @@ class Item:
         """Whether places are offsets plus one constant."""
         return len(self.map) == 1 and not isinstance(self.map, TransactionalMap)
 
-    def deleted_below(self, target_log_start_offset: int) -> int:
-        """Return the source offset below which the target has deleted what was copied, by its log start."""
-        below = self.range.source_start_offset
+    def slice(self, source_start_offset: int, source_end_offset: int) -> Item:
+        """Return a part of it; neighbouring slices meet on the target, too."""
+        whole = self.range
+
+        def place(offset: int) -> int:
+            if offset >= whole.source_end_offset:
+                return whole.target_end_offset
+            if offset <= whole.source_start_offset:
+                return whole.target_start_offset
+            found = self.map.translate(offset).target_offset
+            assert found is not None
+            return max(whole.target_start_offset, min(found, whole.target_end_offset))
+
+        ends = {
+            "source_start_offset": source_start_offset,
+            "source_end_offset": source_end_offset,
+            "target_start_offset": place(source_start_offset),
+            "target_end_offset": place(source_end_offset),
+        }
+        return replace(self, range=whole.model_copy(update=ends))
+
+    def runs(self) -> Iterator[OffsetRange]:
+        """Yield the runs that reach into the range, cut at its ends; each has a count."""
+        compared = self.range
         for run in self.map.runs():
-            if run.target_start >= target_log_start_offset:
-                break
-            below = run.source_start + min(run.count or 0, target_log_start_offset - run.target_start)
-        return below
+            first = max(run.target_start, compared.target_start_offset)
+            open_count = compared.target_end_offset - run.target_start
+            past = min(run.target_start + (open_count if run.count is None else run.count), compared.target_end_offset)
+            if past > first:
+                yield OffsetRange(first + run.shift, first, past - first)
 
 
 @dataclass(frozen=True)
@@ -88,11 +123,13 @@ class Kind:
     """What the partitions of a group have in common.
 
     :param ids: of the topic, where the target's records carry other schema ids.
+    :param marks: how the copy has marked its records, if it has.
     """
 
     has_one_run: bool
     with_timestamp: bool = True
     ids: TopicIdSettings | None = None
+    marks: ProvenanceSettings | None = None
 
 
 @dataclass
@@ -107,8 +144,25 @@ class Found:
     explained: dict[str, int] = field(default_factory=dict)
     deleted_records: int = 0
     target_deleted_records: int = 0
+    source_only: dict[str, int] = field(default_factory=dict)
     difference_count: int = 0
     differences: list[ContentDifference] = field(default_factory=list)
+
+    def followed_by(self, later: Found) -> Found:
+        """Return both: of a slice, and of the one behind it."""
+        return Found(
+            source_records=self.source_records + later.source_records,
+            target_records=self.target_records + later.target_records,
+            compared=self.compared + later.compared,
+            source_digest=hashlib.sha256(f"{self.source_digest}{later.source_digest}".encode()).hexdigest(),
+            target_digest=hashlib.sha256(f"{self.target_digest}{later.target_digest}".encode()).hexdigest(),
+            explained=dict(sorted((Counter(self.explained) + Counter(later.explained)).items())),
+            deleted_records=self.deleted_records + later.deleted_records,
+            target_deleted_records=self.target_deleted_records + later.target_deleted_records,
+            source_only=dict(sorted((Counter(self.source_only) + Counter(later.source_only)).items())),
+            difference_count=self.difference_count + later.difference_count,
+            differences=[*self.differences, *later.differences][:KEPT_DIFFERENCES],
+        )
 
 
 def compare_group(
@@ -166,7 +220,10 @@ class _Group:
         :param wanted: by number of the item, the blocks to read; None: all.
         """
         spans = [self._source_span(number, blocks) for number, blocks in sorted(wanted.items())]
-        return self._of_source(spans, sorted(wanted)).withColumn("place", F.col("offset"))
+        records = self._of_source(spans, sorted(wanted))
+        if self.kind.marks is not None:
+            records = marked(records, self.kind.marks)
+        return records.withColumn("place", F.col("offset"))
 
     def _of_source(self, spans: Sequence[OffsetSpan], numbers: Sequence[int]) -> DataFrame:
         records = read_spans(self.spark, self.source.settings, _readable(self.source, spans), splits=self.splits)
@@ -185,15 +242,20 @@ class _Group:
         return OffsetSpan(wanted.topic, wanted.partition, start, end)
 
     def source_now(self, starts: Mapping[int, int]) -> DataFrame:
-        """Read the source from some offsets to its present end.
+        """Read the source from some offsets to its present end, with what a copy leaves out.
 
         :param starts: by number of the item.
         """
-        spans = [
-            OffsetSpan(self.items[number].range.topic, self.items[number].range.partition, start, _LATEST)
-            for number, start in sorted(starts.items())
-        ]
+        spans = [OffsetSpan(*self.items[number].range.key, start, _LATEST) for number, start in sorted(starts.items())]
         return self._of_source(spans, sorted(starts)).withColumn("place", F.col("offset"))
+
+    def target_now(self, starts: Mapping[int, int]) -> DataFrame:
+        """Read the target from some offsets to its present end, with what others have written there.
+
+        :param starts: by number of the item.
+        """
+        spans = [OffsetSpan(*self.items[number].target_key, start, _LATEST) for number, start in sorted(starts.items())]
+        return self._of_target(spans, sorted(starts)).withColumn("place", F.col("offset"))
 
     def _target_records(self, numbers: Iterable[int]) -> DataFrame:
         wanted = sorted(numbers)
@@ -201,49 +263,59 @@ class _Group:
             OffsetSpan(item.target_topic, item.partition, item.target_start_offset, item.target_end_offset)
             for item in (self.items[number].range for number in wanted)
         ]
+        places = self._through_map(self._of_target(spans, wanted), "offset", "place", to_source=True)
+        if not self.foreign:
+            return places
+        # Beside other producers, whatever no run covers is theirs, unless it carries our mark.
+        is_ours = F.lit(False) if self.kind.marks is None else has_mark(self.kind.marks)
+        return places.where(F.col("place").isNotNull() | ~F.col("number").isin(*self.foreign) | is_ours)
+
+    def _of_target(self, spans: Sequence[OffsetSpan], numbers: Sequence[int]) -> DataFrame:
         records = read_spans(self.spark, self.target.settings, _readable(self.target, spans), splits=self.splits)
-        records = self._numbered(records, [(*self.items[number].target_key, number) for number in wanted])
-        return self._with_one_shift(records) if self.kind.has_one_run else self._with_runs(records)
+        return self._numbered(records, [(*self.items[number].target_key, number) for number in numbers])
 
-    def _with_one_shift(self, records: DataFrame) -> DataFrame:
-        shifts = [(number, next(item.map.runs()).shift) for number, item in enumerate(self.items)]
-        frame = self.spark.createDataFrame(shifts, "number int, shift bigint")
-        places = records.join(F.broadcast(frame), "number")
-        return places.withColumn("place", F.col("offset") + F.col("shift")).drop("shift")
+    @cached_property
+    def foreign(self) -> list[int]:
+        """The numbers of the items on whose targets others write, too."""
+        return [number for number, item in enumerate(self.items) if isinstance(item.map, TransactionalMap)]
 
-    def _with_runs(self, records: DataFrame) -> DataFrame:
-        """Give places by the offset map as a DataFrame: a row for each block of target offsets that a run reaches."""
+    def with_spots(self, rows: DataFrame) -> DataFrame:
+        """Add ``spot``: the target offsets of places; null: the offset map does not know them."""
+        return self._through_map(rows, "place", "spot", to_source=False)
+
+    def _through_map(self, rows: DataFrame, column: str, into: str, *, to_source: bool) -> DataFrame:
+        """Add the offsets of the other side by the offset map, a DataFrame; null: it does not know them."""
+        sign = 1 if to_source else -1
+        if self.kind.has_one_run:
+            shifts = [(number, sign * next(item.map.runs()).shift) for number, item in enumerate(self.items)]
+            frame = self.spark.createDataFrame(shifts, "number int, shift bigint")
+            moved = rows.join(F.broadcast(frame), "number")
+            return moved.withColumn(into, F.col(column) + F.col("shift")).drop("shift")
+        # A row for each block of offsets that a run reaches, so that it is a join of equal values.
         schema = "number int, bucket bigint, first bigint, past bigint, shift bigint"
-        frame = self.spark.createDataFrame(self._run_rows, schema)
-        bucket = F.floor(F.col("offset") / F.lit(BLOCK_OFFSETS)).cast("long")
+        frame = self.spark.createDataFrame(self._run_rows(to_source=to_source), schema)
         found = (
-            records.withColumn("bucket", bucket)
+            rows.withColumn("bucket", F.floor(F.col(column) / F.lit(BLOCK_OFFSETS)).cast("long"))
             .alias("r")
             .join(
                 frame.alias("m"),
                 (F.col("r.number") == F.col("m.number"))
                 & (F.col("r.bucket") == F.col("m.bucket"))
-                & (F.col("r.offset") >= F.col("m.first"))
-                & (F.col("r.offset") < F.col("m.past")),
+                & (F.col(f"r.{column}") >= F.col("m.first"))
+                & (F.col(f"r.{column}") < F.col("m.past")),
                 "left",
             )
         )
-        place = (F.col("r.offset") + F.col("m.shift")).alias("place")
-        places = found.select("r.*", place).drop("bucket")
-        # Beside other producers, whatever no run covers is theirs.
-        foreign = [number for number, item in enumerate(self.items) if isinstance(item.map, TransactionalMap)]
-        return places.where(F.col("place").isNotNull() | ~F.col("number").isin(*foreign)) if foreign else places
+        return found.select("r.*", (F.col(f"r.{column}") + F.col("m.shift")).alias(into)).drop("bucket")
 
-    @cached_property
-    def _run_rows(self) -> list[tuple[int, int, int, int, int]]:
+    def _run_rows(self, *, to_source: bool) -> list[tuple[int, int, int, int, int]]:
+        sign = 1 if to_source else -1
         return [
-            (number, bucket, run.target_start, run.target_start + (run.count or 0), run.shift)
+            (number, bucket, first, first + (run.count or 0), sign * run.shift)
             for number, item in enumerate(self.items)
-            for run in item.map.runs()
-            if run.count
-            for bucket in range(
-                run.target_start // BLOCK_OFFSETS, (run.target_start + run.count - 1) // BLOCK_OFFSETS + 1
-            )
+            for run in item.runs()
+            for first in [run.target_start if to_source else run.source_start]
+            for bucket in range(first // BLOCK_OFFSETS, (first + (run.count or 0) - 1) // BLOCK_OFFSETS + 1)
         ]
 
     def _numbered(self, records: DataFrame, keys: Sequence[tuple[str, int, int]]) -> DataFrame:
@@ -317,7 +389,10 @@ class _Records:
         source = facts(group._source_records(dict(self.differing)), with_timestamp=group.kind.with_timestamp)
         target = facts(group._target_records(self.differing), with_timestamp=group.kind.with_timestamp)
         source = source.join(frame, ["number", "block"], "left_semi").select(
-            "number", "place", F.col("digest").alias("source_digest")
+            "number",
+            "place",
+            F.col("digest").alias("source_digest"),
+            F.struct("key_digest", "is_tombstone", "timestamp_ms").alias("of_source"),
         )
         target = target.join(frame, ["number", "block"], "left_semi").drop("block")
         status = (
@@ -336,50 +411,48 @@ class _Records:
 
     def _judge_missing(self, missing: DataFrame, founds: Sequence[Found]) -> None:
         """Judge what only the source has: applications delete records on the target, too, once they have read them."""
-        group = self.group
-
-        def reasons(starts: Mapping[int, int]) -> DataFrame:
-            limits = [(number, group.items[number].deleted_below(start)) for number, start in sorted(starts.items())]
-            frame = F.broadcast(group.spark.createDataFrame(limits, "number int, deleted_below bigint"))
-            is_deleted = F.col("place") < F.col("deleted_below")
-            return missing.join(frame, "number").withColumn("reason", F.when(is_deleted, "deleted"))
-
-        for row in self._explained(group.target, [item.target_key for item in group.items], reasons, founds):
-            founds[row["number"]].target_deleted_records += row["count"]
+        rows = self.group.with_spots(missing.select("number", "status", "place", "offset", "of_source.*"))
+        for row in self._explained(self._there_is_target(), rows, founds):
+            found, reason = founds[row["number"]], row["reason"]
+            if reason == _DELETED:
+                found.target_deleted_records += row["count"]
+            else:
+                found.source_only[reason] = found.source_only.get(reason, 0) + row["count"]
 
     def _judge_extra(self, extra: DataFrame, founds: Sequence[Found]) -> None:
         """Judge what only the target has."""
-        group = self.group
-        reasons = partial(self._reasons, extra)
-        for row in self._explained(group.source, [item.range.key for item in group.items], reasons, founds):
+        rows = extra.drop("of_source", "source_digest").withColumn("spot", F.col("place"))
+        for row in self._explained(self._there_is_source(), rows, founds):
             found, reason, count = founds[row["number"]], row["reason"], row["count"]
-            if reason in ("deleted", "undated"):
+            if reason in (_DELETED, UNDATED):
                 found.deleted_records += count
             else:
                 found.explained[reason] = count
 
-    def _explained(
-        self,
-        side: Side,
-        keys: Sequence[tuple[str, int]],
-        reasons: Callable[[Mapping[int, int]], DataFrame],
-        founds: Sequence[Found],
-    ) -> list[Any]:
+    def _there_is_source(self) -> _There:
+        group = self.group
+        keys, rules = [item.range.key for item in group.items], [item.rules for item in group.items]
+        return _There(group.source, keys, rules, group.source_now, group.foreign)
+
+    def _there_is_target(self) -> _There:
+        group = self.group
+        keys, rules = [item.target_key for item in group.items], [item.target_rules for item in group.items]
+        return _There(group.target, keys, rules, group.target_now)
+
+    def _explained(self, there: _There, rows: DataFrame, founds: Sequence[Found]) -> list[Any]:
         """Return counts by ``number, reason`` of the rows that have a reason; note the others as differences.
 
         A log start that has moved while Spark read explains what was read too late: rows without a reason are judged
         again by the present one.
 
-        :param side: whose log starts explain rows.
-        :param keys: partitions there, by number of the item.
-        :param reasons: by log starts, the rows with their reasons.
+        :param there: the side that lacks these records.
         """
         wanted = sorted(self.differing)
-        starts = _starts(side, keys, wanted)
+        starts = _starts(there.side, there.keys, wanted)
         for _ in range(_MOST_ROUNDS):
-            judged = reasons(starts)
+            judged = self._reasons(there, rows, starts)
             counts = judged.groupBy("number", "reason").count().collect()
-            now = _starts(side, keys, wanted)
+            now = _starts(there.side, there.keys, wanted)
             bad = [row for row in counts if row["reason"] is None]
             if all(now[row["number"]] == starts[row["number"]] for row in bad):
                 break
@@ -390,50 +463,45 @@ class _Records:
             self._name(judged.where(F.col("reason").isNull()), founds)
         return [row for row in counts if row["reason"] is not None]
 
-    def _reasons(self, extra: DataFrame, starts: Mapping[int, int]) -> DataFrame:
-        """Add the reason why the source does not have these records; null: nothing explains it."""
-        group = self.group
-        rules = [self._rule_row(number, starts[number]) for number in sorted(starts)]
+    def _reasons(self, there: _There, rows: DataFrame, starts: Mapping[int, int]) -> DataFrame:
+        """Add the reason why the other side does not have these records; null: nothing explains it.
+
+        :param rows: with ``spot``, the place on the other side.
+        """
+        rules = [_rule_row(number, there.rules[number], starts[number]) for number in sorted(starts)]
         schema = "number int, log_start bigint, is_compacted boolean, expired_before_ms bigint, now_ms bigint"
-        ruled = extra.join(F.broadcast(group.spark.createDataFrame(rules, schema)), "number")
-        is_deleted = F.col("place").isNotNull() & (F.col("place") < F.col("log_start"))
+        ruled = rows.join(F.broadcast(self.group.spark.createDataFrame(rules, schema)), "number")
+        spot = F.col("spot")
+        is_deleted = spot.isNotNull() & (spot < F.col("log_start"))
+        # Only those that carry our mark are here at all.
+        is_marked = spot.isNull() & F.col("number").isin(*there.marked) if there.marked else F.lit(False)
+        reason = F.when(is_deleted, _DELETED).when(is_marked, MARKED)
         if not any(row[2] for row in rules):
-            return ruled.withColumn("reason", F.when(is_deleted, "deleted"))
-        compacted = {number: starts[number] for number in starts if group.items[number].rules.compacted}
-        keyed = self._with_other_records(ruled, compacted)
-        place = F.col("place")
+            return ruled.withColumn("reason", reason)
+        compacted = {number: starts[number] for number in starts if there.rules[number].compacted}
+        keyed = self._with_other_records(there, ruled, compacted)
 
         def is_dropped_by(tombstone: str) -> Any:
             # Not where an earlier record of the key is still there: then the tombstone is lost.
             lives_on = F.coalesce(F.col("first_there") < F.col(tombstone), F.lit(False))
-            return (place <= F.col(tombstone)) & ~lives_on
+            return (spot <= F.col(tombstone)) & ~lives_on
 
         reason = (
-            F.when(is_deleted, "deleted")
-            .when(~F.col("is_compacted") | place.isNull(), F.lit(None))
+            reason.when(~F.col("is_compacted") | spot.isNull(), F.lit(None))
             .when(F.col("key_digest").isNull(), "unkeyed")
-            .when(place < F.col("last_there"), "compacted")
-            .when(is_dropped_by("expired_place"), F.when(self._is_expired(), "expired").otherwise("compacted"))
+            .when(spot < F.col("last_there"), "compacted")
+            .when(is_dropped_by("expired_spot"), F.when(_is_expired(), "expired").otherwise("compacted"))
             # By a tombstone from the future: brokers may drop it by their own clock.
-            .when(is_dropped_by("undated_place"), "undated")
+            .when(is_dropped_by("undated_spot"), UNDATED)
         )
         return keyed.withColumn("reason", reason)
 
-    def _rule_row(self, number: int, log_start: int) -> tuple[int, int, bool, int | None, int]:
-        rules, now_ms = self.group.items[number].rules, int(time.time() * 1000)
-        retention_ms = rules.delete_retention_ms
-        return number, log_start, rules.compacted, None if retention_ms is None else now_ms - retention_ms, now_ms
-
-    @staticmethod
-    def _is_expired() -> Any:
-        return F.col("is_tombstone") & F.coalesce(F.col("timestamp_ms") <= F.col("expired_before_ms"), F.lit(False))
-
-    def _with_other_records(self, ruled: DataFrame, starts: Mapping[int, int]) -> DataFrame:
-        """Add where the source has the keys of these records now, and the last tombstones that it may have dropped."""
+    def _with_other_records(self, there: _There, ruled: DataFrame, starts: Mapping[int, int]) -> DataFrame:
+        """Add where the other side has the keys of these records now, and the last tombstones it may have dropped."""
         keys = ruled.where(F.col("is_compacted") & F.col("key_digest").isNotNull()).select("number", "key_digest")
-        there = facts(self.group.source_now(starts), with_timestamp=self.group.kind.with_timestamp)
-        there = there.join(keys.distinct(), ["number", "key_digest"], "left_semi")
-        there = there.groupBy("number", "key_digest").agg(
+        found = facts(there.now(starts), with_timestamp=self.group.kind.with_timestamp)
+        found = found.join(keys.distinct(), ["number", "key_digest"], "left_semi")
+        found = found.groupBy("number", "key_digest").agg(
             F.min("place").alias("first_there"), F.max("place").alias("last_there")
         )
         is_undated = F.col("is_tombstone") & (F.col("timestamp_ms") > F.col("now_ms"))
@@ -441,10 +509,36 @@ class _Records:
             "number", "key_digest"
         )
         dropped = tombstones.agg(
-            F.max(F.when(self._is_expired(), F.col("place"))).alias("expired_place"),
-            F.max(F.when(is_undated, F.col("place"))).alias("undated_place"),
+            F.max(F.when(_is_expired(), F.col("spot"))).alias("expired_spot"),
+            F.max(F.when(is_undated, F.col("spot"))).alias("undated_spot"),
         )
-        return ruled.join(there, ["number", "key_digest"], "left").join(dropped, ["number", "key_digest"], "left")
+        return ruled.join(found, ["number", "key_digest"], "left").join(dropped, ["number", "key_digest"], "left")
+
+
+@dataclass(frozen=True)
+class _There:
+    """The side that lacks some records.
+
+    :param keys: partitions there, by number of the item.
+    :param rules: what it may do to its records, by number of the item.
+    :param now: reads it from some offsets to its present end.
+    :param marked: numbers of the items whose records without a spot carry the copy's mark.
+    """
+
+    side: Side
+    keys: Sequence[tuple[str, int]]
+    rules: Sequence[TopicRules]
+    now: Callable[[Mapping[int, int]], DataFrame]
+    marked: Sequence[int] = ()
+
+
+def _rule_row(number: int, rules: TopicRules, log_start: int) -> tuple[int, int, bool, int | None, int]:
+    now_ms, retention_ms = int(time.time() * 1000), rules.delete_retention_ms
+    return number, log_start, rules.compacted, None if retention_ms is None else now_ms - retention_ms, now_ms
+
+
+def _is_expired() -> Any:
+    return F.col("is_tombstone") & F.coalesce(F.col("timestamp_ms") <= F.col("expired_before_ms"), F.lit(False))
 
 
 def _starts(side: Side, keys: Sequence[tuple[str, int]], numbers: Iterable[int]) -> dict[int, int]:
