@@ -46,6 +46,7 @@ from airflow_provider_kafka_migration.errors import (
     RequestUnanswered,
     Where,
 )
+from airflow_provider_kafka_migration.freeze.words import MIRROR_WAY_OUT
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
@@ -355,7 +356,7 @@ def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
             f"the mirror is {state}",
             where=Where(migration_id=spec.migration_id, phase=state.value),
             next_step="clients use its target now: to bring what they write there back, make the opposite mirror with "
-            "kafka-migration mirror fail-back FILE"
+            f"kafka-migration mirror fail-back FILE; {MIRROR_WAY_OUT}"
             if state is State.PROMOTED
             else "start a new mirror with another migration_id (not with mirror.naming: identity in both directions: "
             "all records would arrive twice)",

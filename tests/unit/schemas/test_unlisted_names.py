@@ -136,3 +136,19 @@ def test_what_is_excluded_is_not_asked_for(tmp_path: Path) -> None:
         with_topic(at)
         assert at.synchronize().subjects == 2
         assert "later-value" not in at.target.state()["configs"]
+
+
+@pytest.mark.parametrize("others", [["orders-value"], []])
+def test_a_subject_that_is_an_alias_and_has_versions_of_its_own(tmp_path: Path, others: list[str]) -> None:
+    """Asked for it, the registry answers with the versions of the other one; its list shows both."""
+    with world(tmp_path, ids="keep", include=["bulk-value", *others]) as at:
+        at.source.seed("orders-value", avro("O", "x"), id=7)
+        at.source.seed("orders-value", avro("O", "x", "y", y=0), id=8, version=2)
+        at.source.seed("bulk-value", avro("B", "x"), id=9, version=3)
+        at.source.store.configs["bulk-value"] = dict(ALIAS)
+        with at.pair() as pair:
+            result = at.synchronize("schemas", pair)
+            again = at.synchronize("tail", pair)
+        assert (result.failed, result.unread, again.failed, again.unread) == ([], {}, [], {})
+        assert list(at.target_subjects()["bulk-value"]) == [3]
+        assert ("orders-value" in at.target_subjects()) is bool(others)
