@@ -150,7 +150,7 @@ def delete_records(cluster: KafkaCluster, starts: Mapping[tuple[str, int], int])
         future.result()
 
 
-@pytest.mark.parametrize("policy", ["fail", "record"])
+@pytest.mark.parametrize("policy", ["stop", "note"])
 def test_retention_overtakes_the_copy(
     copying: MakeCopying,
     source_cluster: KafkaCluster,
@@ -170,7 +170,7 @@ def test_retention_overtakes_the_copy(
     admin = source_cluster.admin()
     for future in admin.delete_records([TopicPartition(topic, 0, 155)], request_timeout=20).values():
         future.result()
-    if policy == "fail":
+    if policy == "stop":
         with pytest.raises(Exception, match=r"records 100\.\.154 were deleted on the source") as caught:
             copy.run()
         assert caught.value.details["partitions"][0]["error"]["code"] == "SOURCE_GAP"
@@ -186,7 +186,7 @@ def test_retention_overtakes_the_copy(
     copy.compare(source_may_delete=True).check()
 
 
-@pytest.mark.parametrize("policy", ["fail", "record"])
+@pytest.mark.parametrize("policy", ["stop", "note"])
 def test_source_records_that_were_copied_already_are_deleted(
     copying: MakeCopying,
     source_cluster: KafkaCluster,
