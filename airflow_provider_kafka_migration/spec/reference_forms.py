@@ -16,6 +16,8 @@ from airflow_provider_kafka_migration.references.names import (
 
 _SCHEMES = (DEFAULT_SCHEME, *SELF_CONTAINED)
 _FORMS = "the id of an Airflow connection, env:NAME, file:PATH, or for instance vault:MOUNT/PATH"
+#: Registries that are not built yet: the precheck says what to do instead.
+_OF_PRECHECK = re.compile(r"glue:|arn:aws[\w-]*:glue:")
 _NO_CONNECTIONS = (
     (r"\$", "has a placeholder that nobody has replaced"),
     (r"^\{(?!\{)", "is the content of a connection, and its name is needed here"),
@@ -27,7 +29,7 @@ _NO_CONNECTIONS = (
 
 def why_no_connection(value: str) -> str:
     """Return why a text names no connection; empty if it may. A template of Airflow may."""
-    if "{{" in value or value != value.strip():
+    if "{{" in value or value != value.strip() or _OF_PRECHECK.match(value):
         return ""
     scheme, name = split_reference(value)
     if scheme not in SELF_CONTAINED:

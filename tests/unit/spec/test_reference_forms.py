@@ -63,6 +63,11 @@ def test_what_may_name_a_connection_is_taken(value: str) -> None:
     assert parse_spec(minimal(source={"conn_id": value})).source.conn_id == value
 
 
+def test_a_registry_of_glue_is_left_to_the_precheck() -> None:
+    found = parse_spec(minimal(schemas={"source": "registry", "target": "glue:my-registry"}))
+    assert found.schemas.target == "glue:my-registry"
+
+
 def test_a_malformed_reference_to_a_secret_is_named() -> None:
     found = mistakes(
         minimal(
