@@ -311,8 +311,8 @@ def _groups(target: Cluster, plan: Plan, spec: MigrationSpec) -> Iterator[Findin
     if not names:
         return
     wanted = {"READ": "to commit offsets"}
-    if spec.groups.on_deleted == "delete":
-        wanted["DELETE"] = "groups.on_deleted: delete"
+    if spec.groups.on_deleted == "repair":
+        wanted["DELETE"] = "groups.on_deleted: repair"
     found = {name: item for name, item in target.admin.group_operations(names).items() if item is not None}
     for operation, why in wanted.items():
         refused = [name for name, operations in found.items() if operation not in with_implied(operations)]

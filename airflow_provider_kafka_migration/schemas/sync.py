@@ -100,7 +100,7 @@ def synchronize(
 
     What one schema, level or mode was refused for is in ``failed`` of the result; everything else is carried out.
 
-    :param reason: ``schemas`` and ``cli`` write nothing if there are conflicts and ``on_conflict`` is ``fail``;
+    :param reason: ``schemas`` and ``cli`` write nothing if there are conflicts and ``on_conflict`` is ``stop``;
         ``final`` writes all that it can, then fails; ``tail`` goes on.
     :raises SchemaConflicts: see ``reason``.
     :raises ClaimLost: another owner has taken over.
@@ -342,7 +342,7 @@ class _Pass:
         for_records: bool,
     ) -> SchemasResult:
         blocking = [item for item in plan.conflicts if item.kind not in _HARMLESS]
-        fails = self._section.on_conflict == "fail"
+        fails = self._section.on_conflict == "stop"
         if blocking and fails and self._reason in ("schemas", "cli"):
             raise self._conflicts(blocking)
         if for_records or _registers(plan):
@@ -475,7 +475,7 @@ class _Pass:
         return SchemaConflicts(
             f"the target registry contradicts the plan in {len(conflicts)} places; {conflicts[0].what}",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="resolve the conflicts on the target, or copy all others with schemas.on_conflict: report",
+            next_step="resolve the conflicts on the target, or copy all others with schemas.on_conflict: note",
             details={"conflicts": [item.model_dump(mode="json") for item in conflicts[:100]]},
         )
 

@@ -61,17 +61,15 @@ def parse_bytes(value: Any) -> int:
     return int(match[1]) * _UNIT_BYTES[match[2].upper()]
 
 
-#: What word processors and chats make of quotation marks.
-_TYPOGRAPHIC = re.compile("[\u2018\u2019\u201a\u201c\u201d\u201e]")
-#: As long as S3 locks an object at most.
-_LONGEST_LOCK = timedelta(days=36_500)
+class _NotCached(str):
+    """A pattern that :mod:`re` has not compiled before, so that it warns of it again."""
 
+    __slots__ = ()
 
-def check_lock(value: timedelta, info: ValidationInfo) -> timedelta:
-    """Check that an object can be locked for so long."""
-    if value > _LONGEST_LOCK and not (info.context or {}).get("recorded"):
-        raise ValueError("S3 locks an object for 100 years (36500d) at most")
-    return value
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
 
 
 def check_regex(value: str, info: ValidationInfo) -> str:
@@ -79,14 +77,10 @@ def check_regex(value: str, info: ValidationInfo) -> str:
     try:
         with warnings.catch_warnings(record=True) as ambiguous:
             warnings.simplefilter("always", FutureWarning)
-            re.compile(value)
+            re.compile(_NotCached(value))
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
-    if (info.context or {}).get("recorded"):
-        return value
-    if quotes := _TYPOGRAPHIC.search(value):
-        raise ValueError(f"{quotes[0]} is not a quotation mark of YAML but part of the pattern: write \" or '")
-    if ambiguous:
+    if ambiguous and not (info.context or {}).get("recorded"):
         raise ValueError(
             "a set inside of [...], an intersection (&&) or a difference (--) is Java's and has another meaning here: "
             "write the set out, or use exclude"
@@ -111,7 +105,6 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "string", "pattern": _DURATION.pattern}, {"type": "number"}]}),
 ]
-LockTime = Annotated[Duration, AfterValidator(check_lock)]
 ByteSize = Annotated[
     int,
     BeforeValidator(parse_bytes),

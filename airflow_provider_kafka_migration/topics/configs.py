@@ -268,7 +268,7 @@ def drift_of(present: Mapping[str, str], wanted: Mapping[str, str], policy: str)
             "config": name,
             "target": present.get(name),
             "source": value,
-            "planned": present.get(name) if policy == "keep_target" else value,
+            "planned": present.get(name) if policy == "note" else value,
         }
         for name, value in changes(present, wanted).items()
     ]

@@ -33,7 +33,7 @@ from harness.load import Kind, TopicLoad, load
 from harness.processes import wait_for
 from harness.s3 import S3Server
 from harness.webhook import FreezeWebhook
-from tests.e2e.engines.process_engine import ProcessEngine
+from tests.e2e.engines.process_engine import ProcessCluster, ProcessEngine
 from tests.e2e.migration_lab import WAIT_SECONDS, WEBHOOK_SECRET, DagRun, Lab, Person, lab_airflow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(10_800)]
@@ -62,7 +62,7 @@ class Chain:
         assert sum(state == "running" for state in runs.values()) <= 1, f"one run at a time mirrors: {runs}"
         red = self._rows("SELECT run_id || ' ' || task_id, state FROM task_instance WHERE dag_id = ?")
         assert [name for name, state in red if state in ("failed", "upstream_failed")] == []
-        alive = [token for token in self.engine.jobs("tail") if self.engine.is_alive(token)]
+        alive = [token for token in self.engine.jobs("tail") if self.engine.runs(token)]
         assert len(alive) <= 1, f"one driver at a time: {alive}"
         self.seen.update(runs)
         return runs
@@ -129,12 +129,9 @@ def lab(
         "KAFKA_MIGRATION_STORAGE": json.dumps(s3_server.config()),
     }
     clusters = {"kafka_source": source_cluster, "kafka_target": target_cluster}
-    with lab_airflow(tmp_path, dags, clusters, s3_server, env) as airflow:
+    with ProcessCluster(jobs), lab_airflow(tmp_path, dags, clusters, s3_server, env) as airflow:
         airflow.wait_dag(_DAG)
         yield Lab(tmp_path, source_cluster, target_cluster, s3_server, airflow, itertools.count(1))
-    engine = ProcessEngine(folder=str(jobs))
-    for token in engine.jobs("*"):
-        engine.cancel(token)
 
 
 def test_months_of_a_mirror_are_one_job_and_nothing_red(lab: Lab, tmp_path: Path) -> None:

@@ -632,7 +632,7 @@ def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monke
     drifted = with_topic(plan, drift=drift)
     here = SimpleNamespace(exists=True, ours=False, empty=True, partitions=3, end_offsets={})
     monkeypatch.setattr(target_topics, "read_presence", lambda *_: {"shop.alerts": here})
-    refusing = make(topology={"on_config_drift": "refuse"})
+    refusing = make(topology={"on_config_drift": "stop"})
     assert found(topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
     assert found(topics.check_present(make(), drifted)).keys() == {"W016"}
 
@@ -933,7 +933,7 @@ def test_alter_on_the_target_is_missed_only_where_access_is_changed(
     assert missing == ({"target Cluster Alter"} if needed else set())
 
 
-@pytest.mark.parametrize(("policy", "missing"), [("keep", set()), ("delete", {"target Group Delete"})])
+@pytest.mark.parametrize(("policy", "missing"), [("note", set()), ("repair", {"target Group Delete"})])
 def test_delete_on_groups_is_missed_only_where_groups_are_deleted(
     make: Callable[..., PhaseContext], plan: Plan, policy: str, missing: set[str]
 ) -> None:

@@ -205,9 +205,9 @@ def test_changes_make_one_the_other(present: dict[str, str], wanted: dict[str, s
 
 def test_drift_says_what_will_be() -> None:
     present, wanted = {"a": "1", "b": "2"}, {"a": "3"}
-    overwritten = {item["config"]: item["planned"] for item in drift_of(present, wanted, "overwrite_with_source")}
+    overwritten = {item["config"]: item["planned"] for item in drift_of(present, wanted, "repair")}
     assert overwritten == {"a": "3", "b": None}
-    kept = {item["config"]: item["planned"] for item in drift_of(present, wanted, "keep_target")}
+    kept = {item["config"]: item["planned"] for item in drift_of(present, wanted, "note")}
     assert kept == present
 
 
