@@ -194,7 +194,7 @@ def _tail(document: Document) -> str:
 
 
 def _schemas(document: Document) -> str:
-    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratio"]
+    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratios of the rounds"]
     lines = [
         [
             row["registries"],
@@ -203,7 +203,7 @@ def _schemas(document: Document) -> str:
             f"{row['versions']:,}",
             f"{row['ours_seconds']:.1f}",
             f"{row['script_seconds']:.1f}",
-            f"{row['ratio']:.2f}",
+            ", ".join(f"{ratio:.2f}" for ratio in row["ratios"]),
         ]
         for row in document["rows"]
     ]

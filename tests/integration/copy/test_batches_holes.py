@@ -108,7 +108,7 @@ def test_log_starts_above_zero(
     starts = {0: 120, 1: 250, 2: 270, 3: 1}
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in starts.items()]
     admin = source_cluster.admin()
-    for future in admin.delete_records(wanted, request_timeout=20).values():
+    for future in admin.delete_records(wanted, request_timeout=120).values():
         future.result()
     copy = copying([topic])
     copy.run()
@@ -146,7 +146,7 @@ def delete_records(cluster: KafkaCluster, starts: Mapping[tuple[str, int], int])
     """Move log starts."""
     wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in starts.items()]
     admin = cluster.admin()
-    for future in admin.delete_records(wanted, request_timeout=20).values():
+    for future in admin.delete_records(wanted, request_timeout=120).values():
         future.result()
 
 
@@ -168,7 +168,7 @@ def test_retention_overtakes_the_copy(
     for number in range(10, 20):
         raw_writer.write(topic, 0, plain(*[b"%d" % number] * 10))
     admin = source_cluster.admin()
-    for future in admin.delete_records([TopicPartition(topic, 0, 155)], request_timeout=20).values():
+    for future in admin.delete_records([TopicPartition(topic, 0, 155)], request_timeout=120).values():
         future.result()
     if policy == "stop":
         with pytest.raises(Exception, match=r"records 100\.\.154 were deleted on the source") as caught:
