@@ -96,6 +96,20 @@ $(ENGINES_STAMP): requirements.lock pyproject.toml scripts/bootstrap.sh tests/en
 test-engines: $(ENGINES_STAMP) ## Spark engines on the real hooks of all providers, in an environment of their own
 	ALL_PROVIDERS=1 $(ENGINES_VENV)/bin/python -m pytest tests/engines $(PYTEST_ARGS)
 
+# Celery, and the drivers of PostgreSQL and Redis; the servers themselves are those of the system.
+CELERY_VENV ?= .venv-celery
+CELERY_STAMP := $(CELERY_VENV)/.kafka-migration-celery
+
+$(CELERY_STAMP): requirements.lock pyproject.toml scripts/bootstrap.sh tests/e2e/celery-requirements.txt
+	@bash scripts/bootstrap.sh $(CELERY_VENV) $(PYTHON)
+	@$(CELERY_VENV)/bin/uv pip install --quiet --python $(CELERY_VENV)/bin/python --no-deps --require-hashes \
+	  -r tests/e2e/celery-requirements.txt
+	@touch $@
+
+.PHONY: test-celery
+test-celery: $(CELERY_STAMP) java ## A migration in an Airflow with PostgreSQL, Redis and Celery workers, which must be installed
+	ON_CELERY=1 $(CELERY_VENV)/bin/python -m pytest -m soak tests/e2e/test_on_celery.py $(PYTEST_ARGS)
+
 .PHONY: bench
 bench: env java ## Compare the copiers on the same brokers and data; results in benchmarks/results
 	$(BIN)/python -m benchmarks
@@ -159,6 +173,9 @@ lock: ## Resolve pyproject.toml again into requirements.lock (UPGRADE=1 takes ne
 	$(BIN)/uv pip compile tests/engines/requirements.in --quiet --no-deps --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade) \
 	  -o tests/engines/requirements.txt
+	$(BIN)/uv pip compile tests/e2e/celery-requirements.in --quiet --no-deps --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade) \
+	  -o tests/e2e/celery-requirements.txt
 
 .PHONY: clean
 clean: ## Remove what builds and runs leave behind

@@ -543,7 +543,7 @@ class SchemaSettingsNotRestored(Transient):
 
 
 class SchemaConflicts(Terminal):
-    """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: fail``)."""
+    """The target registry has schemas, ids or modes that contradict the plan (``on_conflict: stop``)."""
 
 
 class SchemaReferenceMissing(Terminal):

@@ -182,7 +182,7 @@ ROWS: tuple[Phase, ...] = (
         "schemas",
         "Copies the schemas from the source's registry to the target's, if the spec names both; else it does nothing."
         "\n\n**Red?** The log lists conflicts by name: a schema, id or version on the target that differs. Nothing of "
-        "them was written. Correct the target, or set `schemas.on_conflict: report`, then clear it.",
+        "them was written. Correct the target, or set `schemas.on_conflict: note`, then clear it.",
         "schemas:run",
         state=State.TOPOLOGY_COPY,
         # It may run again while the tail copies. After the cutover, the target's registry belongs to its clients.

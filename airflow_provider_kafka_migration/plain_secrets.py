@@ -27,6 +27,11 @@ _SPARK_FORMS = (
     "spark-defaults.conf of the machine that submits, or mount it into the executors (docs/spark.md)"
 )
 
+_ENGINE_FORMS = (
+    "this looks like a secret: the journal keeps these arguments, and engines resolve no references in them. Put it "
+    "into the connection of the engine, or into its service's store of secrets (docs/spark-engines.md)"
+)
+
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SECRET_WORDS = frozenset(
     {
@@ -53,10 +58,15 @@ _NAMED_INSIDE = re.compile(
 )
 #: Only with a password: ``abfss://container@account`` is an ordinary location.
 _LOGIN_INSIDE = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/?#@:]*:[^\s/?#@]+@")
-_KEY = re.compile(
-    r"(?:[0-9A-Fa-f]{64}){1,2}|[\w+/-]{43}=|[\w+/-]{86}==|(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])(?:[\w+/-]{43}|[\w+/-]{86})",
-    re.ASCII,
-)
+_KEY = re.compile(r"(?:[0-9A-Fa-f]{64}){1,2}|[\w+/-]{43}=|[\w+/-]{86}==", re.ASCII)
+#: Without padding it may be a path or a name of that length, too.
+_KEY_OR_PATH = re.compile(r"[\w+/-]{43}|[\w+/-]{86}", re.ASCII)
+#: Places where letters of one case, or digits, follow another kind: 32 random bytes in base64 have about 25,
+#: and names of that length, which are made of words, less than half of that.
+_CHANGE = re.compile(r"(?=[a-z][A-Z0-9]|[A-Z][a-z0-9]|[0-9][A-Za-z])")
+_MOST_CHANGES_OF_A_NAME = 12 / 43
+#: Schemes whose names may have an @; a login has a colon before it.
+_NAMES_WITH_AT = re.compile(r"(?:file|secretsmanager|ssm|gcp-sm|vault):[^\s:@]*@\S*")
 _ADDRESS = re.compile(r"(?i)https?://\S*")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
@@ -113,7 +123,8 @@ def in_webhook(path: str, address: str | None) -> Iterator[Finding]:
 
 def in_connection(path: str, value: str | None) -> Iterator[Finding]:
     """Check the name of a connection: the address and the login belong into the connection, not into the spec."""
-    if value and ("://" in value or "@" in value or _looks_secret(value) or is_key(value)):
+    has_login = value is not None and "@" in value and not _NAMES_WITH_AT.fullmatch(value)
+    if value and ("://" in value or has_login or _looks_secret(value) or is_key(value)):
         # The value may be the secret itself, so the reason does not repeat it.
         yield (
             path,
@@ -130,7 +141,10 @@ def in_secret(path: str, value: str | None) -> Iterator[Finding]:
 
 def is_key(text: str) -> bool:
     """Return whether a text, or what follows its scheme, has the form of a key: 32 or 64 bytes in hex or base64."""
-    return _KEY.fullmatch(text.partition(":")[2] or text) is not None
+    bare = text.partition(":")[2] or text
+    if _KEY_OR_PATH.fullmatch(bare):
+        return len(_CHANGE.findall(bare)) > _MOST_CHANGES_OF_A_NAME * len(bare)
+    return _KEY.fullmatch(bare) is not None
 
 
 def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
@@ -140,6 +154,31 @@ def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
         named = names_a_secret(key) and not _SPARK_NAMES.fullmatch(key) and value.lower() not in ("", "true", "false")
         if named or _looks_secret(value):
             yield f"{path}.{key}", f"this looks like a secret. {_SPARK_FORMS}"
+
+
+def in_engine_arguments(path: str, value: Any) -> Iterator[Finding]:
+    """Check the arguments of an engine of Spark, including nested lists and mappings.
+
+    ``secrets``, ``secret_variables`` and the like say under which name a service keeps what a variable gets.
+    """
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            item, place = value[key], f"{path}.{key}"
+            is_text = isinstance(item, str) and bool(item)
+            if is_text and names_a_secret(str(key)) and not _holds_names(path):
+                yield place, _ENGINE_FORMS
+            else:
+                yield from in_engine_arguments(place, item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from in_engine_arguments(f"{path}[{index}]", item)
+    elif isinstance(value, str) and _looks_secret(value):
+        yield path, _ENGINE_FORMS
+
+
+def _holds_names(path: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(path.rpartition(".")[2])]
+    return bool({"secret", "secrets"} & set(words))
 
 
 def in_arguments(path: str, value: Any, *, named: bool = False) -> Iterator[Finding]:

@@ -74,8 +74,7 @@ _LIMITS = """\
   appended. On two processors shared by both brokers and the copier, the target took 1.4 to 1.6 of them while ours took
   0.2: the hand-made loop without any check is no faster. So the distance to MirrorMaker 2 is that between the broker's
   limit and a copier that takes the processors away from the broker; with brokers on machines of their own it
-  should grow, which was not measured. One lane is one connection pair
-  to each broker; two lanes (through Spark) use such a broker better.
+  should grow, which was not measured.
 - **Processor time.** With full batches most of it is moving bytes between sockets, as the figure of the hand-made loop
   shows; the rest is some microseconds per batch and the work per request. Small batches have more of both per record.
   Those of a few records are joined (up to 64 KiB), which needs each record to be touched: some microseconds of Python,
@@ -109,7 +108,8 @@ _HOW = """\
   `seed.max_concurrent_partitions`: all partitions at a time, as the other copiers do.
   **In transactions**: the same loop with `offsets.mode: transactional`.
   **Ids rewritten**: the values begin with schema ids, which are translated (`schemas.ids: translate`).
-  **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too.
+  **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too. Where it has no
+  row here, the figures of [Spark](spark.md#figures) are newer.
 - **MirrorMaker 2**: Kafka's own artifacts as a dedicated node, only records (no checkpoints, heartbeats, syncs).
   Tuned: two tasks, and `target.producer.{compression.type=lz4, batch.size=65536, linger.ms=5,
   enable.idempotence=true, max.in.flight.requests.per.connection=5}`, `source.consumer.max.poll.records=5000`.
@@ -194,7 +194,7 @@ def _tail(document: Document) -> str:
 
 
 def _schemas(document: Document) -> str:
-    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratio"]
+    head = ["registries", "ids", "subjects", "versions", "ours, s", "plain script, s", "ratios of the rounds"]
     lines = [
         [
             row["registries"],
@@ -203,7 +203,7 @@ def _schemas(document: Document) -> str:
             f"{row['versions']:,}",
             f"{row['ours_seconds']:.1f}",
             f"{row['script_seconds']:.1f}",
-            f"{row['ratio']:.2f}",
+            ", ".join(f"{ratio:.2f}" for ratio in row["ratios"]),
         ]
         for row in document["rows"]
     ]

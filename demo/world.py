@@ -224,6 +224,8 @@ class World:
     def _airflow_env(self) -> dict[str, str]:
         return {
             "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "2",
+            # The demo's store shows its objects to everybody.
+            "AIRFLOW__KAFKA_MIGRATION__OBJECT_URL_TEMPLATE": f"{self.s3.config()['endpoint_url']}/{{bucket}}/{{key}}",
             # Producers are stopped while five tasks start one after the other: docs/airflow.md.
             "AIRFLOW__KAFKA_MIGRATION__PRELOAD": "True",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",

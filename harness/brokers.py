@@ -321,7 +321,7 @@ class KafkaCluster(ClusterAdmin):
             if folder.name.removeprefix(f"{topic}-").isdigit()
             for path in sorted(folder.glob("*.log"))
         ]
-        command = self._java(SMALL_JVM, "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, files)))
+        command = self._java(SMALL_JVM, kafka_jars.dump_log_class(self.version), "--files", ",".join(map(str, files)))
         done = subprocess.run(command, capture_output=True, text=True, timeout=_READY_SECONDS, check=True)
         batches: dict[int, list[dict[str, str]]] = {}
         partition = -1

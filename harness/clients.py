@@ -59,6 +59,11 @@ class _Worker:
         self._thread.start()
         return self
 
+    @property
+    def running(self) -> bool:
+        """Whether the thread goes on; it ends by :meth:`stop`, or by an error that :meth:`stop` raises."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
         """End the thread and wait for it; do nothing if it does not run.
 
@@ -461,6 +466,7 @@ def judge_group(
 
 
 def _group_consumer(config: Mapping[str, Any], group: str, **settings: Any) -> Consumer:
+    classic = settings.get("group.protocol", "classic") == "classic"
     return Consumer(
         {
             "log_level": 2,
@@ -470,7 +476,7 @@ def _group_consumer(config: Mapping[str, Any], group: str, **settings: Any) -> C
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 100,
-            "session.timeout.ms": 6000,
+            **({"session.timeout.ms": 6000} if classic else {}),  # otherwise the brokers decide
             **config,
             **settings,
         }

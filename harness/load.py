@@ -152,7 +152,7 @@ def delete_heads(cluster: KafkaCluster, topic: str, fraction: float = 0.4) -> di
         if content.log_start + 1 < content.end
     ]
     admin = cluster.admin()
-    for future in admin.delete_records(wanted, request_timeout=20).values():
+    for future in admin.delete_records(wanted, request_timeout=120).values():
         future.result()
     return {partition.partition: partition.offset for partition in wanted}
 

@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.mirror_table import FREEZE_LIMIT, NEXT_RUN
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.record import finding_codes
-from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec, verbs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -86,7 +86,7 @@ What becomes of each property of a `mm2.properties` in `kafka-migration mirror i
 for a property of all flows and of one flow (`east->west.topics`). Keys that secure a connection become librdkafka's,
 for the connection of that cluster. A property that is in no row is printed as unknown.
 MirrorMaker 2 has no property for groups that are deleted on the source, and keeps them on the target. So do imported
-flows; `groups.on_deleted: delete` is [another policy](mirrors.md#consumer-groups).
+flows; `groups.on_deleted: repair` is [another policy](mirrors.md#consumer-groups).
 
 """
 
@@ -170,6 +170,15 @@ evidence:
 """
 
 
+_VERBS = """## Verbs
+
+Each `on_*` key decides what happens when something is not as it should be, and takes some of three verbs: `stop`
+(nothing goes on until a person has decided), `note` (it goes on, and is named), `repair` (the migration mends it). What
+they mean for a key stands at the key. The words of earlier versions, in parentheses, are still read.
+
+{table}
+"""
+
 _MAY_CHANGE = """## What may change while a migration runs
 
 A task reads the spec when it starts, so a changed key counts from then on, also for a copy job that goes on. Each key
@@ -186,6 +195,7 @@ def spec_page() -> str:
     parts += ["## Top level\n\n", _doc(MigrationSpec), _table(MigrationSpec)]
     for path, section in _sections(MigrationSpec, ""):
         parts += [f"## `{path}`\n\n", _doc(section), _table(section)]
+    parts.append(_VERBS.format(table=verbs.as_markdown()))
     parts.append(_MAY_CHANGE.format(default=advice.DEFAULT_UNTIL, table=advice.as_markdown()))
     return "".join(parts).rstrip("\n") + "\n"
 

@@ -78,6 +78,10 @@ PARTS = {
             )
         ),
     ),
+    "versions": Part(
+        "whole migrations between the versions of Kafka that make test has no time for",
+        ("tests/integration/test_versions.py",),
+    ),
     "adoption": Part("copies of other tools taken over", ("tests/integration/adoption",)),
     "mirrors": Part(
         "mirrors in every topology, and next to MirrorMaker 2",
@@ -91,6 +95,11 @@ PARTS = {
     "airflow": Part(
         "the DAGs in a real Airflow: killed, rolled back, restarted", ("tests/e2e", "tests/integration/airflow")
     ),
+    "celery": Part(
+        "a migration in an Airflow with PostgreSQL, Redis and Celery, in an environment of its own",
+        command=("make", "test-celery"),
+    ),
+    "releases": Part("each supported Airflow with its constraints, and the lowest versions", ("tests/releases",)),
     "harness": Part(
         "the harness itself", ("tests/integration/test_harness.py", "tests/integration/test_harness_load.py")
     ),

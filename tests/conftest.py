@@ -25,6 +25,10 @@ pytest_plugins = ["tests.second_tries", "tests.slowest_files"]
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
 
+#: Versions of the two clusters of the session. Other ones are for a person's own runs: a few tests ask for these.
+SOURCE_VERSION = os.environ.get("KAFKA_MIGRATION_SOURCE", "3.9.1")
+TARGET_VERSION = os.environ.get("KAFKA_MIGRATION_TARGET", "4.1.1")
+
 # Property tests: a short search by default, a quick one in `make test-fast`, and a long one with
 # `--hypothesis-profile=thorough` (part of `make soak`).
 # A test that needs more or fewer examples than others takes a multiple of `settings.default.max_examples`. There are
@@ -50,14 +54,14 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def source_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 3.9.1 in ZooKeeper mode, one broker, ACLs enforced, SASL listener."""
-    with KafkaCluster(tmp_path_factory.mktemp("source"), "3.9.1", "zookeeper", users=USERS) as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("source"), SOURCE_VERSION, users=USERS) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def target_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 4.1.1 in KRaft mode, one broker, ACLs enforced, SASL listener."""
-    with KafkaCluster(tmp_path_factory.mktemp("target"), "4.1.1", "kraft", users=USERS) as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("target"), TARGET_VERSION, users=USERS) as cluster:
         yield cluster
 
 

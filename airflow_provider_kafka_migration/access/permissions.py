@@ -143,8 +143,8 @@ def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
         yield Needed("target", "GROUP", "LITERAL", group, ("DESCRIBE", "READ"), "positions of copies in transactions")
     for pattern, name in patterns(spec.groups.include, [group.group for group in plan.groups]):
         yield Needed("target", "GROUP", pattern, name, ("DESCRIBE", "READ"), "to commit offsets")
-        if spec.groups.on_deleted == "delete":
-            yield Needed("target", "GROUP", pattern, name, ("DELETE",), "groups.on_deleted: delete")
+        if spec.groups.on_deleted == "repair":
+            yield Needed("target", "GROUP", pattern, name, ("DELETE",), "groups.on_deleted: repair")
     for item in plan.group_configs:
         yield Needed("target", "GROUP", "LITERAL", item.group, ("ALTER_CONFIGS", "DESCRIBE_CONFIGS"), "group configs")
 

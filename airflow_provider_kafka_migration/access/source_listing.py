@@ -73,5 +73,5 @@ def none_at_all(record: MigrationRecord, what: str) -> TopologyRefused:
         f"the source no longer lists any {what}, though this migration has copied some; an empty list is not taken as "
         "proof of their removal",
         where=record.where(PHASE, cluster="source"),
-        next_step=f"{next_step}remove the copies on the target by hand and set topology.on_source_drift: ignore",
+        next_step=f"{next_step}remove the copies on the target by hand and set topology.on_source_drift: note",
     )

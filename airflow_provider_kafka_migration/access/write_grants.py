@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.errors import HANDS_OFF, MigrationError, P
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.admin import access
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import rolling_back, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -203,7 +203,7 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
 
 
 def _remove_if_abandoned(record: MigrationRecord, target: Cluster, bindings: Sequence[Acl]) -> None:
-    """Remove grants that this process has created while somebody else abandoned the cutover.
+    """Remove grants that this process has created while somebody else abandoned the cutover, or the promotion.
 
     That needs no claim: it undoes only what this process has just done. If somebody else has finished the cutover
     instead, clients need these grants.
@@ -211,13 +211,16 @@ def _remove_if_abandoned(record: MigrationRecord, target: Cluster, bindings: Seq
     :raises PhaseOver: the cutover was abandoned.
     """
     record.journal.refresh()
-    if record.journal.working_state not in _ABANDONED or not bindings:
+    is_mirror = record.spec.kind == "mirror"
+    is_over = rolling_back.is_abandoned(record.journal) if is_mirror else record.journal.working_state in _ABANDONED
+    if not is_over or not bindings:
         return
     where = record.where("cutover", cluster="target")
     errors = {acl: error for acl, error in target.admin.delete_acls(bindings).items() if error is not None}
     rows = "; ".join(str(acl) for acl in sorted(errors))
     raise PhaseOver(
-        "the cutover was abandoned while write grants were being created on the target",
+        f"the {'promotion' if is_mirror else 'cutover'} was abandoned while write grants were being created on the "
+        "target",
         where=where,
         next_step=f"remove these ACLs on the target by hand: {rows}" if errors else "nothing: they are removed again",
     )
@@ -318,6 +321,7 @@ def grant_at_promotion(record: MigrationRecord, target: Cluster) -> dict[str, An
     :returns: details for the journal: ``granted``, and ``failures`` by binding. A failure does not keep the target
         from being used, so it is for a person.
     :raises Transient: the target does not answer.
+    :raises PhaseOver: the promotion was abandoned meanwhile, and the bindings are removed again.
     """
     if not _is_held_back(record.spec):
         return {"granted": 0, "failures": []}
@@ -326,7 +330,10 @@ def grant_at_promotion(record: MigrationRecord, target: Cluster) -> dict[str, An
         return dict(entry.details)
     record.journal.check_holds()
     bindings = sorted(_held_by_mirror(record))
-    results = created_access.create_acls(record, target, bindings)
+    try:
+        results = created_access.create_acls(record, target, bindings)
+    finally:
+        _remove_if_abandoned(record, target, bindings)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
     details = {
         "granted": len(bindings) - len(failures),

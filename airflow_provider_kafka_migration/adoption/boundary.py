@@ -280,7 +280,7 @@ def _leave(found: FoundStarts, adopt: AdoptSection, key: TopicPartition, why: st
 
     :param diverged: how the former source has diverged below the boundary; empty: it has not.
     """
-    if diverged and adopt.from_ == "mirror" and adopt.on_diverged == "leave_out":
+    if diverged and adopt.from_ == "mirror" and adopt.on_diverged == "note":
         found.left_out[key] = left_out_by_policy(diverged)
     else:
         found.refused[key] = why

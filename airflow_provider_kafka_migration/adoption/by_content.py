@@ -349,10 +349,10 @@ class _Partition:
 
     def _why_refused(self, outcome: Alignment) -> str:
         """Return why the policy for duplicates and other flaws does not allow the partition."""
-        if self.adopt.on_duplicates == "report":
+        if self.adopt.on_duplicates == "note":
             return ""
         if outcome.doubt:
-            return f"{outcome.doubt} (adopt.on_duplicates: {self.adopt.on_duplicates}). To take it over anyway: report"
+            return f"{outcome.doubt} (adopt.on_duplicates: {self.adopt.on_duplicates}). To take it over anyway: note"
         flaws = {
             "written twice or more": outcome.duplicates,
             "missing": outcome.missing,
@@ -362,11 +362,9 @@ class _Partition:
         if not named:
             return self._why_not_compared(outcome)
         what = f"the target has flaws below source offset {outcome.source_offset}: {', '.join(named)}"
-        if self.adopt.on_duplicates == "refuse":
-            return f"{what} (adopt.on_duplicates: refuse). To take it over as it is: report"
         return (
-            f"{what} (adopt.on_duplicates: afresh). Give the topic {self.candidate.topic} a new name in "
-            "topics.rename.topics and plan again: it is then copied from its start"
+            f"{what} (adopt.on_duplicates: stop). To take it over as it is: note. To copy it from its start: give the "
+            f"topic {self.candidate.topic} a new name in topics.rename.topics, and plan again"
         )
 
     def _why_not_compared(self, outcome: Alignment) -> str:
@@ -376,7 +374,7 @@ class _Partition:
             return ""
         return (
             f"{self._has_more(outcome, extra)} (adopt.on_duplicates: {self.adopt.on_duplicates}). adopt.compare: all "
-            "counts them; to take it over as it is, set adopt.on_duplicates: report"
+            "counts them; to take it over as it is, set adopt.on_duplicates: note"
         )
 
     def _extra(self, outcome: Alignment) -> int:

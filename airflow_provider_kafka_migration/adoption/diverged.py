@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.adoption.starts import Candidate
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.offset_maps import only_holes
+from airflow_provider_kafka_migration.spec.verbs import Choice
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class PastDiverged:
 
 
 def past_diverged(
-    context: PhaseContext, candidate: Candidate, start: AdoptedStart, target: LogEnd, policy: str
+    context: PhaseContext, candidate: Candidate, start: AdoptedStart, target: LogEnd, policy: Choice
 ) -> PastDiverged:
     """Decide about a partition of the target (the former source) whose log ends behind the boundary.
 
@@ -43,15 +44,15 @@ def past_diverged(
     if first == start.target_offset and only_holes(context.target, candidate.target_key, first, end):
         return PastDiverged(_behind_holes(context, candidate, start, end, behind))
     what = f"{behind} were never mirrored: the cluster has records that the promoted one lacks"
-    if policy == "leave_out":
+    if policy == "note":
         return PastDiverged(start, left_out=left_out_by_policy(what))
-    if policy == "append":
+    if policy == "repair":
         note = f"{what}; they stay, and what clients wrote since the promotion follows from {end} on"
         return PastDiverged(start.model_copy(update={"target_offset": end, "note": note}))
     return PastDiverged(
         start,
-        refused=f"{what}. Keep them apart, then set adopt.on_diverged: append puts what clients have written since "
-        "behind them, leave_out copies nothing to this partition",
+        refused=f"{what}. Keep them apart, then set adopt.on_diverged: repair puts what clients have written since "
+        "behind them, note copies nothing to this partition",
     )
 
 

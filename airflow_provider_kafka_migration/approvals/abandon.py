@@ -158,14 +158,18 @@ def read_target(record: MigrationRecord, target: Cluster) -> BehindBoundary:
         return BehindBoundary(
             0, unchecked={"target": "offset-map.json is missing: it is not known where the copy ends"}
         )
-    boundary, shared = {}, {}
+    boundary: dict[tuple[str, int], int | None] = {}
+    shared, fence = {}, record.fence()
     with_others = _shared_at_promotion(record)
     for item in document.partitions:
         key = (item.target_topic, item.partition)
         if item.verdict == Verdict.TRANSACTIONAL or key in with_others:
             shared[partition_name(key)] = "others write to it by right, so its log does not tell whether clients did"
         else:
-            boundary[key] = item.target_end_offset
+            # Retention of a promoted mirror may have deleted the marker by now, which is no record of a client.
+            marker = None if fence is None else fence.markers.get(key)
+            is_fenced = marker is not None and marker == item.target_end_offset
+            boundary[key] = marker + 1 if is_fenced and marker is not None else item.target_end_offset
     if not boundary:
         return BehindBoundary(len(shared), unchecked=shared)
     found = late_writes.read_behind(target, boundary, after="the copy")

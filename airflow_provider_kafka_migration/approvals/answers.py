@@ -37,7 +37,7 @@ def switch_clients(
     """Acknowledge the switch: sync all groups a last time, and name those that still read the source.
 
     :raises ApprovalRefused: nobody has approved the switch.
-    :raises WaitsForOperator: ``on_active_source`` is fail (or wait, and it took too long) and groups are active; or the
+    :raises WaitsForOperator: ``on_active_source`` is stop, and groups are still active after a while; or the
         source has records beyond the boundary, or could not be checked, and ``on_bypass`` does not accept that.
     :raises GroupsIncomplete: groups failed in the last sync.
     """
@@ -105,15 +105,15 @@ def _last_sync(context: PhaseContext, wait_seconds: float, sleep: Callable[[floa
     waited = 0.0
     while True:
         result = final.sync_groups(context)
-        if not result.active_on_source or policy == "warn":
+        if not result.active_on_source or policy == "note":
             return result
-        if policy == "fail" or waited >= wait_seconds:
+        if waited >= wait_seconds:
             names = result.active_on_source
             raise WaitsForOperator(
                 f"{len(names)} groups still have members on the source: {', '.join(names[:20])}",
                 where=context.where(PHASE, group=names[0]),
                 next_step="stop these consumers, then approve the client switch again; or set "
-                "groups.on_active_source: warn",
+                "groups.on_active_source: note",
                 details={"groups": names},
             )
         sleep(interval)

@@ -252,7 +252,7 @@ def _check_lag(context: PhaseContext) -> None:
 
 
 def _check_source_stands(record: MigrationRecord, source: Cluster) -> None:
-    """Check that the source has no records that the target will never get, unless ``on_bypass: continue`` accepts them.
+    """Check that the source has no records that the target will never get, unless ``on_bypass: note`` accepts them.
 
     :raises ApprovalRefused: there are records beyond the boundary, or the source could not be checked for them; all
         partitions are named.
@@ -288,7 +288,7 @@ def _check_proof(record: MigrationRecord, answer: ApprovalAnswer) -> None:
     if status is None:
         status = proof.read_status(record, dict.fromkeys(record.partitions(), 0))
     proof.journal_status(record, f"{answer.kind}/answer", status)
-    if not status.differing or section.on_difference == "warn":
+    if not status.differing or section.on_difference == "note":
         return
     name, what = next(iter(status.differing.items()))
     raise ApprovalRefused(
@@ -296,7 +296,7 @@ def _check_proof(record: MigrationRecord, answer: ApprovalAnswer) -> None:
         f"between source and target; the first is {name}: {what}",
         where=record.where(answer.kind),
         next_step="find out who has written to the target topic; the comparison checks again in each slice of the "
-        "tail, and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: warn",
+        "tail, and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: note",
         details={"differing": status.differing},
     )
 

@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.record.passed_content import content_range
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec.verbs import former_word, verb_of
 from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,10 @@ def proof_to_boundary(record: MigrationRecord, unchecked: int | None = None) -> 
 
 
 def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -> dict[str, Any]:
-    """Return what will happen, as data, without values that change all the time (lag, offsets, times)."""
+    """Return what will happen, as data, without values that change all the time (lag, offsets, times).
+
+    Verbs are in former words, so that codes that people have been shown stay valid after an update.
+    """
     section = record.spec.cutover
     binding: dict[str, Any] = {
         "kind": kind,
@@ -134,7 +138,7 @@ def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -
         binding["cutover"] = {
             "freeze": section.freeze,
             "sentinel": section.sentinel,
-            "on_bypass": section.on_bypass,
+            "on_bypass": former_word("cutover.on_bypass", section.on_bypass),
             "max_producer_freeze_seconds": section.max_producer_freeze.total_seconds(),
             "lifted_before": len(record.freezes_lifted()),
             # Only if set, so that codes that people have been shown stay valid after an update.
@@ -142,7 +146,8 @@ def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -
         }
     else:
         binding["boundary"] = canonical_digest(_data(record.find_boundary()))
-        binding["on_active_source"] = record.spec.groups.on_active_source
+        policy = record.spec.groups.on_active_source
+        binding["on_active_source"] = former_word("groups.on_active_source", policy)
     return binding
 
 
@@ -201,7 +206,7 @@ def _change(name: str, shown: Any, fresh: Any) -> str:
     if isinstance(shown, dict) and isinstance(fresh, dict):
         return "; ".join(f"{name}.{text}" for text in changes_since(shown, fresh))
     is_digest = name in _DIGESTS
-    return name if is_digest else f"{name}: {shown} -> {fresh}"
+    return name if is_digest else f"{name}: {verb_of(name, shown)} -> {verb_of(name, fresh)}"
 
 
 #: Parts of a binding that are digests, which tell people nothing.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.access.mapping import entity_text, refused_acls, refused_quotas, target_acl
+from airflow_provider_kafka_migration.approvals.request import DENIALS_PER_SECOND
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Finding, Plan
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.freeze.deny_acls import (
@@ -27,6 +28,8 @@ from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
 from airflow_provider_kafka_migration.way_back import guard
 from airflow_provider_kafka_migration.way_back.derived_spec import section_of
 
+#: The creation of DENY ACLs may take this part of ``max_producer_freeze``.
+_PART_FOR_DENIALS = 0.05
 #: Parts of the plan that must be readable unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
 
@@ -115,12 +118,27 @@ def _denials(
         return
     try:
         check_closed(cluster, listing.acls, there)
-        deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
+        missing = deny_bindings(listing.acls, topics, OwnPrincipal.of(spec, cluster))
     except FreezeFailed as error:
         yield finding("B042", error.what, subject=cluster.role, fix=advice(error))
+    else:
+        yield from _many_denials(spec, cluster, missing)
     already = [str(acl) for acl in listing.acls if acl not in ours and _stops_a_producer(acl, listing.acls, topics)]
     if already:
         yield finding("I093", some(already), subject=cluster.role, acls=already)
+
+
+def _many_denials(spec: MigrationSpec, cluster: Cluster, missing: Sequence[Acl]) -> Iterator[Finding]:
+    """Report so many bindings that they take a considerable part of the time that producers may be stopped."""
+    seconds, limit = len(missing) / DENIALS_PER_SECOND, spec.cutover.max_producer_freeze.total_seconds()
+    if seconds < limit * _PART_FOR_DENIALS:
+        return
+    principals = len({acl.principal for acl in missing})
+    seen = (
+        f"{len(missing)} DENY ACLs for {principals} principals: about {seconds:.0f} s until all exist, and as long or "
+        f"several times as long until they are gone again; max_producer_freeze is {limit:g} s"
+    )
+    yield finding("W094", seen, subject=cluster.role)
 
 
 def _stops_a_producer(acl: Acl, acls: tuple[Acl, ...], topics: Sequence[str]) -> bool:
@@ -293,8 +311,8 @@ def _groups(target: Cluster, plan: Plan, spec: MigrationSpec) -> Iterator[Findin
     if not names:
         return
     wanted = {"READ": "to commit offsets"}
-    if spec.groups.on_deleted == "delete":
-        wanted["DELETE"] = "groups.on_deleted: delete"
+    if spec.groups.on_deleted == "repair":
+        wanted["DELETE"] = "groups.on_deleted: repair"
     found = {name: item for name, item in target.admin.group_operations(names).items() if item is not None}
     for operation, why in wanted.items():
         refused = [name for name, operations in found.items() if operation not in with_implied(operations)]

@@ -196,7 +196,7 @@ def check_schemas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     yield from _ids_in_topics(schemas)
 
 
-#: The code of a conflict by its kind, where schemas.on_conflict is fail. B104 for all others.
+#: The code of a conflict by its kind, where schemas.on_conflict is stop. B104 for all others.
 _CONFLICT_CODES = {"mode": "B102", "unsupported": "B103"}
 
 
@@ -205,7 +205,7 @@ def _conflicts(context: PhaseContext, schemas: SchemaPlan) -> Iterator[Finding]:
         # The check of the registries reports what stands in the way of that.
         return
     by_code: dict[str, list[SchemaConflict]] = {}
-    fails = context.spec.schemas.on_conflict == "fail"
+    fails = context.spec.schemas.on_conflict == "stop"
     for item in schemas.conflicts:
         code = _CONFLICT_CODES.get(item.kind, "B104") if fails else "W105"
         if item.kind == "compatibility":

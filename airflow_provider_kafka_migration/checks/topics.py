@@ -63,7 +63,7 @@ def _one(spec: MigrationSpec, topic: TopicPlan, here: Presence) -> Iterator[Find
     if not topic.drift:
         return
     listing = [f"{item['config']} is {item['target']}, source {item['source']}" for item in topic.drift]
-    if spec.topology.on_config_drift == "refuse":
+    if spec.topology.on_config_drift == "stop":
         yield finding("B011", some(listing), subject=name, drift=topic.drift)
         return
     policies = [item for item in topic.drift if item["config"] == "cleanup.policy"]
@@ -129,7 +129,7 @@ def check_kept_records(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Report topics of which the target will delete records that the source keeps.
 
     Defaults of brokers are carried over, so this is what the spec asks for (``topology.config_exclude``,
-    ``on_config_drift: keep_target``) or what a shared topic already has.
+    ``on_config_drift: note``) or what a shared topic already has.
     """
     if context.spec.kind == "mirror" and context.spec.mirror.target_retention == "own":
         return
@@ -147,7 +147,8 @@ def check_kept_records(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         if why:
             keys = [(topic.name, item.partition) for item in topic.partitions]
             gone = older_offsets(context.source.wire, keys, there.longest_ms, now_ms)
-            seen = f"{'; '.join(why)}; of the records that are there now, up to {gone} go"
+            count = "it is not known how many" if gone is None else f"up to {gone}"
+            seen = f"{'; '.join(why)}; of the records that are there now, {count} go"
             yield finding("W049", seen, subject=topic.target_name, records=gone)
     if unknown:
         yield finding("W049", f"not known, because a config is not reported or is no number: {some(unknown)}")

@@ -319,9 +319,9 @@ def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
     """
     spec = load_spec(file)
     if spec.kind == "mirror":
-        from airflow_provider_kafka_migration.cli import mirror
+        from airflow_provider_kafka_migration.cli.mirrors import status as mirror_status
 
-        return mirror.status_answer(file, verbose=verbose)
+        return mirror_status.status_answer(file, verbose=verbose)
     return status_of(spec, file, verbose=verbose)
 
 
@@ -547,11 +547,11 @@ def release(
     journal = open_journal(spec)
     holder = journal.current_claim
     state = journal.tip_state
-    if holder is None or (state is not None and state.is_terminal):
+    if holder is None or journal.is_closed:
         text = "the migration has no holder" if holder is None else f"the migration is {state} and cannot be held"
         return Answer({"migration_id": spec.migration_id, "released": None}, [escape(text)])
     owner = cli_owner()
-    journal.claim(owner, takeover=takeover)
+    journal.claim(owner, takeover=takeover, reopen=True)
     publish_claim(journal.store, spec.migration_id, journal.generation, str(owner))
     journal.release(reason or f"released by {owner.actor}")
     journal.close()

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import (
     Answer,
@@ -20,35 +19,24 @@ from airflow_provider_kafka_migration.cli.frame import (
     JsonOption,
     Stop,
     answering,
-    commands_in,
-    speak_of_mirror,
 )
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.migrate import (
     DataPlane,
     MigrationOpener,
     TakeoverOption,
-    VerboseOption,
     make_view,
 )
 from airflow_provider_kafka_migration.cli.mirrors.abandon import abandon
 from airflow_provider_kafka_migration.cli.mirrors.fail_back import fail_back
+from airflow_provider_kafka_migration.cli.mirrors.flow import ReasonOption, load_mirror, now, state_name
 from airflow_provider_kafka_migration.cli.mirrors.hand_over import hand_over
 from airflow_provider_kafka_migration.cli.mirrors.import_properties import import_properties
+from airflow_provider_kafka_migration.cli.mirrors.status import status
+from airflow_provider_kafka_migration.cli.mirrors.topics import hops, topics
 from airflow_provider_kafka_migration.cli.mirrors.verify import verify
 from airflow_provider_kafka_migration.cli.plan import plan
-from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal, read_spec
-from airflow_provider_kafka_migration.cli.status import (
-    Look,
-    held_elsewhere,
-    holder,
-    look,
-    mirror_steps,
-    raw_rows,
-    screen,
-    status_data,
-    trouble_rows,
-)
+from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal
 from airflow_provider_kafka_migration.cli.translate import translate_app
 from airflow_provider_kafka_migration.errors import (
     ApprovalRefused,
@@ -58,17 +46,15 @@ from airflow_provider_kafka_migration.errors import (
     RequestUnanswered,
     Where,
 )
+from airflow_provider_kafka_migration.freeze.words import MIRROR_WAY_OUT
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.state import State, mirror_name
+from airflow_provider_kafka_migration.state import State
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, MirrorVerification, Want
+    from airflow_provider_kafka_migration.documents.mirror import MirrorRequest, Want
     from airflow_provider_kafka_migration.journal.journal import Journal
-    from airflow_provider_kafka_migration.metrics.groups import GroupFigures
-    from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
-    from airflow_provider_kafka_migration.migration import Status
     from airflow_provider_kafka_migration.record.context import PhaseResult
 
 mirror_app = typer.Typer(
@@ -79,11 +65,13 @@ mirror_app.command("import")(import_properties)
 mirror_app.command("fail-back")(fail_back)
 mirror_app.command("hand-over")(hand_over)
 mirror_app.command("abandon")(abandon)
+mirror_app.command("status")(status)
+mirror_app.command("topics")(topics)
+mirror_app.command("hops")(hops)
 mirror_app.command("verify")(verify)
 mirror_app.add_typer(translate_app, name="translate")
 
 
-ReasonOption = Annotated[str, typer.Option("--reason", help="Reason, for the journal.")]
 ApproveEndOption = Annotated[
     str | None,
     typer.Option("--approve", metavar="CODE", help="The code that is shown without it.", show_default=False),
@@ -122,11 +110,6 @@ _HOW_TO_END_A_SEED = (
 )
 
 
-def _load(file: Path) -> MigrationSpec:
-    speak_of_mirror()
-    return read_spec(file).check_kind("mirror", path=str(file))
-
-
 @mirror_app.command("run")
 @answering
 def run(
@@ -136,7 +119,7 @@ def run(
 
     A paused mirror stays paused (exit status 10): kafka-migration mirror resume lets it go on.
     """
-    spec = _load(file)
+    spec = load_mirror(file)
     return _run(spec, file, plane, takeover=takeover, quiet=json_output)
 
 
@@ -155,13 +138,13 @@ def _run(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, q
         migration.release("the mirror's command has ended")
     data = {
         "migration_id": spec.migration_id,
-        "state": _name(state),
+        "state": state_name(state),
         "phases": [
             {"phase": item.phase, "summary": item.summary, "already_done": item.already_done} for item in runner.results
         ],
     }
     code = ExitCode.WAITS if state is State.PAUSED else ExitCode.OK
-    return Answer(data, [f"{escape(spec.migration_id)} is {_name(state)}"], code=code)
+    return Answer(data, [f"{escape(spec.migration_id)} is {state_name(state)}"], code=code)
 
 
 def _tell_of_freeze(spec: MigrationSpec, file: Path) -> None:
@@ -175,206 +158,7 @@ def _guard_of(spec: MigrationSpec, opener: MigrationOpener) -> Callable[[], Abst
     return opener.open_guard if spec.freezes_promotion else nullcontext
 
 
-def _name(state: State | None) -> str:
-    return "not started" if state is None else mirror_name(state)
-
-
 # -- status -----------------------------------------------------------------------------------------------------------
-
-
-@mirror_app.command("status")
-@answering
-def status(file: SpecArgument, verbose: VerboseOption = False) -> Answer:
-    """Show a mirror's state, lag, groups, last comparison and last request, from its journal alone.
-
-    Exit status 10 if it is paused.
-    """
-    return status_answer(file, verbose=verbose)
-
-
-def status_answer(file: Path, *, verbose: bool) -> Answer:
-    """Return the state of a mirror as a command's answer."""
-    from airflow_provider_kafka_migration.metrics.snapshot import Snapshot
-    from airflow_provider_kafka_migration.mirrors import (
-        group_deletions,
-        group_sync,
-        mirror_maker_state,
-        missed_tombstones,
-        requests,
-        retention,
-        verification,
-    )
-
-    spec = _load(file)
-    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
-        found = migration.status()
-        request = requests.read(migration.journal_store, spec.migration_id)
-        silence = migration.tail_silence() if found.state is State.TAIL else ""
-        with migration.reading() as context:
-            seen = look(context, found)
-            snapshot = Snapshot.of(context.journal_store, context.record.job_progress("tail"))
-            tombstones = missed_tombstones.last_risk(context.record)
-            kept = retention.last_problems(context.record)
-            missing = group_deletions.read_missing(context.record)
-            deleted = group_deletions.deleted(context.record)
-            copies = spec.mirror.sync_groups and found.working_state in (State.SEED, State.TAIL)
-            synced = group_sync.last_report(context.record) if copies else None
-            verified = verification.last_verification(context.record)
-            state_topics = mirror_maker_state.last_reports(context.record)
-    copied = {} if snapshot is None else _figures(spec, snapshot)
-    groups = None if snapshot is None or snapshot.groups is None else _groups(snapshot.groups)
-    data = {
-        **status_data(found, seen, str(file)),
-        "state": None if found.state is None else mirror_name(found.state),
-        "lag": copied.get("lag"),
-        "verdicts": copied.get("verdicts"),
-        "silence": silence,
-        "next": [commands_in(line) for line in mirror_steps(found, seen)],
-        "groups": groups,
-        "group_sync": None if synced is None or not synced.problem else synced.model_dump(mode="json"),
-        "groups_missing": [item.model_dump(mode="json") for item in missing],
-        "groups_deleted": deleted,
-        "verification": None if verified is None else _verified(verified),
-        "request": request.model_dump(mode="json"),
-        "tombstones_at_risk": tombstones,
-        "retention_problems": None if kept is None else kept.model_dump(mode="json"),
-        "state_topics": {name: item.model_dump(mode="json") for name, item in state_topics.items()},
-    }
-    lines = _status_lines(spec, found, request, data, seen, str(file))
-    if synced is not None and synced.problem:
-        text = f"groups are NOT brought up to date since {synced.failing_since}: {synced.problem}"
-        lines.append(f"[bold red]{escape(text)}[/]")
-    for item in missing:
-        since = f"gone from the source since {item.since}" if item.since else "not listed by the source"
-        lines.append(escape(f"group {item.group}: {since}; kept on the target: {item.kept}"))
-    if tombstones is not None:
-        lines.append(f"{tombstones['at']}: {escape(str(tombstones['reason']))}")
-    if kept is not None:
-        name, what = next(iter(kept.problems.items()))
-        text = f"the target keeps what the source has deleted, {kept.count} problems, the first is {name}: {what}"
-        lines.append(escape(f"{kept.at}: {text}"))
-    for name, report in state_topics.items():
-        if report.problem:
-            lines.append(escape(f"{report.at}: {name} of MirrorMaker 2: {report.problem}"))
-    lines += [screen(raw_rows(found))] if verbose else []
-    paused = found.state is State.PAUSED
-    return Answer(data, lines, code=ExitCode.WAITS if paused else ExitCode.OK)
-
-
-def _figures(spec: MigrationSpec, snapshot: Snapshot) -> dict[str, Any]:
-    """Return what the copiers have last reported, as the metrics have it: the lag, and partitions by verdict."""
-    from airflow_provider_kafka_migration.jobs.copy_jobs import metrics_settings
-
-    found = list(snapshot.samples(metrics_settings(spec), time.time(), recent=None))
-    values = {item.metric.name: item.value for item in found if item.metric.level == "migration"}
-    verdicts = {item.labels["verdict"]: int(item.value) for item in found if item.metric.name == "partitions"}
-    unknown = int(values["lag_unknown_partitions"])
-    if unknown == len(snapshot.standings):
-        return {"lag": None, "verdicts": verdicts}
-    lag = {
-        "total": int(values["lag_records"]),
-        "largest": int(values["largest_lag_records"]),
-        "seconds": values.get("lag_seconds"),
-        "held_back": int(values["held_back_records"]),
-        "partitions_unknown": unknown,
-        "at": snapshot.document.get("at"),
-    }
-    if spec.mirror.merges and "skipped_records" in values:
-        lag["skipped"] = int(values["skipped_records"])
-    return {"lag": lag, "verdicts": verdicts}
-
-
-def _groups(found: GroupFigures) -> dict[str, Any]:
-    at = datetime.fromtimestamp(found.at, UTC).isoformat(timespec="milliseconds")
-    return {
-        "at": at,
-        "groups": found.groups,
-        "behind": found.behind,
-        "failed": found.failed,
-        "left_alone": found.left_alone,
-    }
-
-
-def _lag_text(lag: dict[str, Any] | None, seen: Look) -> str:
-    if lag is None:
-        return ""
-    text = f"{lag['total']} offsets, the largest {lag['largest']}, seen at {lag['at']}, {seen.ago(lag['at'] or '')}"
-    if lag["seconds"] is not None:
-        text += f"; the oldest missing record is {lag['seconds']:.1f} s old"
-    if lag["held_back"]:
-        text += f"; open transactions hold {lag['held_back']} more back"
-    if "skipped" in lag:
-        text += f"; {lag['skipped']} records came through the target or over too many clusters, and were not copied"
-    return text
-
-
-def _groups_text(groups: dict[str, Any] | None) -> str:
-    if groups is None:
-        return ""
-    text = f"{groups['groups']} brought up to date at {groups['at']}"
-    return text + f"; {groups['behind']} behind ({groups['failed']} failed), {groups['left_alone']} left alone"
-
-
-def _deleted_text(groups: list[str]) -> str:
-    if not groups:
-        return ""
-    return f"{len(groups)} deleted on the target because the source deleted them, the last is {groups[-1]}"
-
-
-def _heartbeat_text(reports: dict[str, Any]) -> str:
-    found = reports.get("heartbeats")
-    at = found["written_at"] if found else ""
-    return f"the newest of the source on the target is of {at}" if at else ""
-
-
-def _verified(found: MirrorVerification) -> dict[str, Any]:
-    return {
-        "finished_at": found.finished_at,
-        "equal": found.is_equal,
-        "topics": found.topics,
-        "last": found.last,
-        "partitions": {outcome: found.count(outcome) for outcome in ("equal", "different", "unchecked", "nothing")},
-        "records": sum(item.compared for item in found.partitions),
-    }
-
-
-def _verified_text(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "never"
-    counts = found["partitions"]
-    what = f"the last {found['last']} offsets of " if found["last"] is not None else ""
-    what += f"the topics {' '.join(found['topics'])}" if found["topics"] else "all topics"
-    parts = [f"{counts['equal']} partitions equal"]
-    names = {"different": "DIFFERENT", "unchecked": "not checked", "nothing": "with nothing to compare"}
-    parts += [f"{counts[outcome]} {name}" for outcome, name in names.items() if counts[outcome]]
-    return f"{what} at {found['finished_at']}: {', '.join(parts)}; {found['records']} equal records"
-
-
-def _status_lines(
-    spec: MigrationSpec, found: Status, request: MirrorRequest, data: dict[str, Any], seen: Look, file: str
-) -> list[Any]:
-    flow = f"{spec.mirror.source_alias} -> {spec.mirror.target_alias}, naming {spec.mirror.naming}"
-    since = f", since {seen.since} ({seen.ago(seen.since)})" if seen.since else ""
-    rows = {
-        "mirror": f"{found.migration_id} ({flow})",
-        "state": f"{_name(found.state)}{since}",
-        "failed in": _name(found.working_state) if found.working_state is not found.state else "",
-        "silent": data["silence"],
-        "lag": _lag_text(data["lag"], seen),
-        "partitions": ", ".join(f"{count} {name}" for name, count in sorted((data["verdicts"] or {}).items())),
-        "groups": _groups_text(data["groups"]),
-        "groups deleted": _deleted_text(data["groups_deleted"]),
-        "heartbeat": _heartbeat_text(data["state_topics"]),
-        "compared": _verified_text(data["verification"]),
-        "held by": holder(found, seen),
-        "last": f"{seen.ago(found.last.at)}: {found.last.reason}" if found.last else "",
-        "request": "" if not request.number else f"{request.want} by {request.requested_by} at {request.requested_at}",
-        "refused": request.refused,
-    }
-    frozen = [*found.freeze.lines(file), *held_elsewhere(seen)] if found.freeze is not None else []
-    alarms = [("PRODUCERS" if not number else "", line) for number, line in enumerate(frozen)]
-    steps = [("next" if not number else "", line) for number, line in enumerate(data["next"])]
-    return [screen([*alarms, *rows.items(), *steps, *trouble_rows(found)])]
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -393,7 +177,7 @@ def pause(
 ) -> Answer:
     """Pause a mirror, wherever it runs: copiers end their work, and nothing is copied until it is resumed."""
     return _ask(
-        _load(file),
+        load_mirror(file),
         file,
         "paused",
         plane,
@@ -418,17 +202,17 @@ def resume(
     """Let a paused mirror go on. If nobody else runs it, this command does, as run; else it waits for its holder."""
     from airflow_provider_kafka_migration.mirrors import requests
 
-    spec = _load(file)
+    spec = load_mirror(file)
     journal = open_journal(spec)
     _check_not_ended(spec, journal)
-    request = requests.write(journal.store, spec.migration_id, "run", by=identity(), at=_now(), reason=reason)
+    request = requests.write(journal.store, spec.migration_id, "run", by=identity(), at=now(), reason=reason)
     if takeover or not _is_held(journal):
         return _run(spec, file, plane, takeover=takeover, quiet=json_output)
     if journal.working_state in _MIRRORS:
         _wait(spec, journal, request, timeout)
     # Before its seed has ended there is no pause to wait for the end of: only an earlier request is withdrawn.
     owner = journal.current_claim.owner if journal.current_claim else ""
-    state = _name(journal.tip_state)
+    state = state_name(journal.tip_state)
     data = {"migration_id": spec.migration_id, "requested": "run", "state": state}
     return Answer(data, [f"{escape(spec.migration_id)} is {state}; {escape(str(owner))} holds it"])
 
@@ -457,7 +241,7 @@ def promote(
     end, and if the source still moves then, the request is refused and the mirror goes on. With --source-gone nobody is
     stopped, and nothing more is copied; if the source answers all the same, that needs the code that is shown then.
     """
-    spec = _load(file)
+    spec = load_mirror(file)
     if source_gone and _needs_code(spec, "promoted") and _source_answers(spec):
         waits = _ask_for_code(spec, file, "promote --source-gone", approve, _SOURCE_ANSWERS)
         if waits is not None:
@@ -488,7 +272,7 @@ def end(
 
     Without --approve it shows the code for that. Exit status 10: the code is wanted.
     """
-    spec = _load(file)
+    spec = load_mirror(file)
     if _needs_code(spec, "ended"):
         waits = _ask_for_code(spec, file, "end", approve, _END)
         if waits is not None:
@@ -565,10 +349,6 @@ def _ask_for_code(
     return Answer(data, shown, code=ExitCode.WAITS)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
     state = journal.tip_state
     if state is not None and state.is_terminal:
@@ -576,7 +356,7 @@ def _check_not_ended(spec: MigrationSpec, journal: Journal) -> None:
             f"the mirror is {state}",
             where=Where(migration_id=spec.migration_id, phase=state.value),
             next_step="clients use its target now: to bring what they write there back, make the opposite mirror with "
-            "kafka-migration mirror fail-back FILE"
+            f"kafka-migration mirror fail-back FILE; {MIRROR_WAY_OUT}"
             if state is State.PROMOTED
             else "start a new mirror with another migration_id (not with mirror.naming: identity in both directions: "
             "all records would arrive twice)",
@@ -613,7 +393,7 @@ def _ask(
         _check_not_ended(spec, journal)
         if want != "ended" and journal.working_state not in _MIRRORS:
             raise IllegalTransition(
-                f"the mirror is {_name(journal.working_state)}: it does not mirror yet",
+                f"the mirror is {state_name(journal.working_state)}: it does not mirror yet",
                 where=Where(migration_id=spec.migration_id),
                 next_step="wait until it does (kafka-migration mirror status FILE), or stop the run itself: the next "
                 "run continues",
@@ -622,7 +402,7 @@ def _ask(
         request = requests.write(
             *(journal_store(spec), spec.migration_id, want),
             by=identity(),
-            at=_now(),
+            at=now(),
             reason=reason,
             source_gone=source_gone,
             valid_until=_valid_until(spec, want, timeout),
@@ -643,8 +423,8 @@ def _ask(
     tip = next((entry for entry in reversed(journal.entries()) if not entry.is_step), None)
     details = {} if tip is None else dict(tip.details)
     text = "" if tip is None else tip.reason
-    data = {"migration_id": spec.migration_id, "state": _name(journal.tip_state), "details": details}
-    lines = [f"{escape(spec.migration_id)} is {_name(journal.tip_state)}: {escape(text)}"]
+    data = {"migration_id": spec.migration_id, "state": state_name(journal.tip_state), "details": details}
+    lines = [f"{escape(spec.migration_id)} is {state_name(journal.tip_state)}: {escape(text)}"]
     if left is not None:
         data["problems_now"] = left
         lines.append(escape(f"tried again: {'; '.join(left) or 'the producers of the target are free'}"))
@@ -677,7 +457,7 @@ def _withdraw(journal: Journal, request: MirrorRequest, former: MirrorRequest) -
     try:
         journal.refresh()
         if journal.tip_state is not _LEADS_TO[request.want]:
-            requests.withdraw(journal.store, request, former, by=identity(), at=_now())
+            requests.withdraw(journal.store, request, former, by=identity(), at=now())
     except MigrationError as error:
         # It must not hide why the command ends; the request ends by itself.
         log.warning("The request could not be withdrawn, and is valid until %s: %s", request.valid_until, error)
@@ -743,79 +523,3 @@ def _wait(spec: MigrationSpec, journal: Journal, request: MirrorRequest, timeout
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
-
-
-@mirror_app.command("topics")
-@answering
-def topics(
-    file: SpecArgument,
-    delete: Annotated[
-        bool,
-        typer.Option(
-            "--delete", help="Show the remote topics whose source topic is gone, and the code to delete them."
-        ),
-    ] = False,
-    approve: Annotated[
-        str | None, typer.Option("--approve", metavar="CODE", help="The code that --delete shows.", show_default=False)
-    ] = None,
-    reason: ReasonOption = "",
-) -> Answer:
-    """Show which topics of the source are mirrored, under which names, and why others are not.
-
-    With --delete: remote topics whose source topic was deleted or created again. Exit status 10 if there are any: the
-    code is wanted (--approve CODE). The mirror deletes them while it mirrors.
-    """
-    if delete or approve is not None:
-        return _deletable(_load(file), approve, reason)
-    spec = _load(file)
-    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
-        names = sorted(migration.source.admin.describe_topics())
-    rows = [
-        {"topic": name, "remote_topic": "" if why else spec.topics.target_name(name), "left_out": why}
-        for name in names
-        for why in [spec.topics.why_left_out(name)]
-    ]
-    table = Table("topic", "on the target", "left out", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(escape(row[name]) for name in ("topic", "remote_topic", "left_out")))
-    return Answer({"migration_id": spec.migration_id, "topics": rows}, [table])
-
-
-@mirror_app.command("hops")
-@answering
-def hops(file: SpecArgument) -> Answer:
-    """Show the remote topics on the target, and the clusters that each has come through, the nearest first."""
-    spec = _load(file)
-    names = spec.mirror.names(spec.topics.rename)
-    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
-        found = names.remote_topics(migration.target.admin.describe_topics())
-    rows = [{"topic": topic, "hops": len(path), "through": list(path)} for topic, path in found.items()]
-    table = Table("topic", "hops", "through", box=None, pad_edge=False)
-    for topic, path in found.items():
-        table.add_row(escape(topic), str(len(path)), " <- ".join(path))
-    return Answer({"migration_id": spec.migration_id, "topics": rows}, [table])
-
-
-def _deletable(spec: MigrationSpec, approve: str | None, reason: str) -> Answer:
-    from airflow_provider_kafka_migration.mirrors import deletions
-
-    with MigrationOpener(spec, make_view(quiet=True)).open() as migration, migration.reading() as context:
-        found = deletions.waiting(context.record, context.target)
-        if approve is not None:
-            deletions.approve(context.record, found, approve, by=identity(), at=_now(), reason=reason)
-    wanted = deletions.code(spec.migration_id, found)
-    table = Table("remote topic", "log ends", "why", box=None, pad_edge=False)
-    for item in found:
-        table.add_row(escape(item.remote_topic), ", ".join(map(str, item.log_end_offsets)), escape(item.why))
-    data: dict[str, Any] = {
-        "migration_id": spec.migration_id,
-        "deletable": [item.model_dump(mode="json") for item in found],
-        "approved": approve is not None,
-        "code": wanted,
-    }
-    if approve is not None:
-        return Answer(data, [table, "approved: the mirror deletes them within topology.refresh_interval while it runs"])
-    if not found:
-        return Answer(data, ["no remote topic has lost its source topic"])
-    asks = f"[yellow]waits for an operator[/]: kafka-migration mirror topics FILE --delete --approve {wanted}"
-    return Answer(data, [table, "With all content. This cannot be undone.", asks], code=ExitCode.WAITS)

@@ -141,7 +141,7 @@ def verify_schemas(file: SpecArgument, *, json_output: JsonOption = False) -> An
     spec = read_spec(file)
     with _reading(spec, quiet=json_output) as context:
         made, found = _compare(context)
-    verdict = judge(found, made.conflicts if spec.schemas.on_conflict == "report" else ())
+    verdict = judge(found, made.conflicts if spec.schemas.on_conflict == "note" else ())
     failed = verdict.outcome is Outcome.FAILED
     data = {
         "migration_id": spec.migration_id,

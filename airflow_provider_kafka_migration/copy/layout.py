@@ -87,14 +87,14 @@ class OffsetLayout:
         copy.verdict = Verdict.MAPPED
 
     def _overfilled(self, copy: PartitionCopy, extra: int, source_offset: int) -> None:
-        if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
+        if (copy.spec.on_mismatch or self._job.on_mismatch) == "stop":
             raise ForeignData(
                 f"a hole was filled twice: the target has {extra} control markers too many before source offset "
                 f"{source_offset}",
                 where=copy.where(self._job),
                 next_step=self._job.after_foreign_data(
                     copy.spec.topic,
-                    "find and stop whoever else writes to the target topic; then set offsets.on_mismatch: mapped "
+                    "find and stop whoever else writes to the target topic; then set offsets.on_mismatch: note "
                     "(or, if its offsets must stay equal, delete the target topic) and clear the task",
                 ),
                 details={"extra_markers": extra, "source_offset": source_offset},
@@ -110,12 +110,12 @@ class OffsetLayout:
         why = self._over_budget(copy, count)
         if why is None:
             return True
-        if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
+        if (copy.spec.on_mismatch or self._job.on_mismatch) == "stop":
             raise HolesExceedBudget(
                 f"{why} for {copy.write.total_records} records exceeds the budget for holes",
                 where=copy.where(self._job),
                 next_step="raise offsets.max_markers, offsets.max_markers_per_record and offsets.max_fill_time, or let "
-                "the partition become mapped (offsets.on_mismatch: mapped), if its offsets need not stay equal; then "
+                "the partition become mapped (offsets.on_mismatch: note), if its offsets need not stay equal; then "
                 "clear the task",
                 details={
                     "markers": copy.write.markers + count,

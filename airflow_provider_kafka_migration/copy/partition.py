@@ -731,7 +731,7 @@ def another_topic(what: str, where: Where) -> TopicRecreated:
     return TopicRecreated(
         f"the source topic {what}",
         where=where,
-        next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the target "
+        next_step="to continue without it, set topology.on_topic_deleted: note and clear tail (its copy on the target "
         "stays); or, if nobody else writes to the target topic, delete it there, and start a new migration for it",
     )
 

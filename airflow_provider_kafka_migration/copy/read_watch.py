@@ -580,7 +580,7 @@ class ReadWatch:
         # Written ahead: a copier that continues behind the stretch can no longer see it.
         document = self._write(copy, stretch, "met")
         copy.figures.overtaken.append(document.from_offset)
-        if self._job.tombstones is not None and self._job.tombstones.on_overtaken == "fail":
+        if self._job.tombstones is not None and self._job.tombstones.on_overtaken == "stop":
             raise overtaken_error(self._job.migration_id, document)
         log.warning("%s-%s: %s", *copy.key, describe(document))
         self._known[copy.key] = stretch
@@ -654,8 +654,8 @@ def overtaken_error(migration_id: str, document: OvertakenTombstones) -> Tombsto
             offset=document.from_offset,
         ),
         next_step="first raise delete.retention.ms on the source until the cutover; then set "
-        "offsets.on_overtaken_tombstones to warn (the migration then compares the whole partition again, and a key "
-        "that lives on is a difference) or to recopy (it deletes the target topic, creates it again, and copies it "
+        "offsets.on_overtaken_tombstones to note (the migration then compares the whole partition again, and a key "
+        "that lives on is a difference) or to repair (it deletes the target topic, creates it again, and copies it "
         "from the source's log start; not in a seed through S3); then clear the task. A mirror never deletes a topic "
         "by itself: delete it on the target once its consumers agree, then pause and resume the mirror",
         details={

@@ -112,7 +112,7 @@ class RecoveryPolicy:
                 return
             error = unfinished or error
         if isinstance(error, SourceGap) and is_reading:
-            if self._job.on_source_gap == "record" or not _lost(copy, error):
+            if self._job.on_source_gap == "note" or not _lost(copy, error):
                 self._record_gap(copy, error)
                 return
             error = _named(copy, error)

@@ -90,7 +90,7 @@ def truncated(
         where=where,
         next_step="find out from the source's brokers what was lost (an unclean leader election, or a broker that came "
         "back without its disk): the target may still have these records while the source has others in their place; "
-        "to copy the topic again, set offsets.on_source_truncation: recopy and clear the task; or leave the topic out. "
+        "to copy the topic again, set offsets.on_source_truncation: repair and clear the task; or leave the topic out. "
         "In a mirror, delete the remote topic on the target once its consumers agree, then pause and resume the mirror",
         details={
             "truncated_offset": offset,
@@ -553,7 +553,7 @@ class KafkaSource:
                 f"records {copy.read.next_offset}..{log_start - 1} were deleted on the source before they were copied",
                 where=where,
                 next_step="raise the retention of the source topic; to continue without these records, set "
-                "offsets.on_source_gap: record, and the evidence names them",
+                "offsets.on_source_gap: note, and the evidence names them",
                 details=details,
             )
         if log_end < copy.read.next_offset:

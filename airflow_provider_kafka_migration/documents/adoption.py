@@ -111,7 +111,7 @@ class Adoption(Document):
     left_out: list[RefusedPartition] = Field(
         default_factory=list,
         description="partitions with records that only the target has: nothing is copied to them "
-        "(adopt.on_diverged: leave_out)",
+        "(adopt.on_diverged: note)",
     )
 
     def start(self, topic: str, partition: int) -> AdoptedStart | None:

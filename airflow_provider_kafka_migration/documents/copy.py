@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Partit
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 from airflow_provider_kafka_migration.errors import KEEP_MERGED, leave_out_of_way_back
+from airflow_provider_kafka_migration.spec.verbs import StopOrNote, recorded
 
 
 class CopyPartition(GrownPart):
@@ -33,7 +34,9 @@ class CopyPartition(GrownPart):
     verdict: Verdict
     until_offset: int | None = Field(None, description="exclusive source offset; None: until the stop document ends it")
     size_bytes: int = -1
-    on_mismatch: Literal["mapped", "fail"] | None = Field(None, description="None: the job's setting")
+    on_mismatch: Annotated[StopOrNote, recorded("offsets.on_mismatch")] | None = Field(
+        None, description="None: the job's setting"
+    )
     max_batch_bytes: int | None = Field(None, description="max.message.bytes of the target topic, if known")
     adopted: bool = Field(
         False, description="what is below target_start_offset is content of others, not fillers of the copy"
@@ -126,7 +129,7 @@ class ProofSettings(Part):
 class TombstoneSettings(Part):
     """What to do where compaction may have removed tombstones before they were read."""
 
-    on_overtaken: Literal["fail", "warn"] = "fail"
+    on_overtaken: Annotated[StopOrNote, recorded("offsets.on_overtaken_tombstones")] = "stop"
     retention_ms: dict[str, int] = Field(
         default_factory=dict, description="delete.retention.ms in force, by source topic; only compacted ones"
     )
@@ -175,8 +178,8 @@ class CopyJob(Document):
     max_concurrent_partitions: int = 4
     slice_seconds: int = 60
     timestamps: Literal["visible", "raw"] = "visible"
-    on_mismatch: Literal["mapped", "fail"] = "mapped"
-    on_source_gap: Literal["fail", "record"] = "fail"
+    on_mismatch: Annotated[StopOrNote, recorded("offsets.on_mismatch")] = "note"
+    on_source_gap: Annotated[StopOrNote, recorded("offsets.on_source_gap")] = "stop"
     tombstones: TombstoneSettings | None = Field(None, description="None: no check for removed tombstones")
     max_markers_per_record: float = 10.0
     max_markers: int = 50_000_000
@@ -329,7 +332,7 @@ class PartitionResult(Part):
 
 # -- source gap -------------------------------------------------------------------------------------------------------
 #
-# A range of source offsets that retention deleted before it was read (``on_source_gap: record``).
+# A range of source offsets that retention deleted before it was read (``on_source_gap: note``).
 
 
 class SourceGapRecord(Document):
@@ -609,7 +612,7 @@ class BackupRange(Part):
     from_offset: int
     until_offset: int
     gaps: list[tuple[int, int]] = Field(
-        default_factory=list, description="deleted on the source before they were read (on_source_gap: record)"
+        default_factory=list, description="deleted on the source before they were read (on_source_gap: note)"
     )
 
 

@@ -159,7 +159,7 @@ def _change(record: MigrationRecord, topic: TopicPlan, found: Configs, rules: Ta
     wanted = with_excluded(wanted, topic.target_configs, section.config_exclude)
     settings = record.copy_settings()
     known = settings.topics.get(topic.target_name) if settings is not None else None
-    if section.on_config_drift == "keep_target" and known is not None and known.before is not None:
+    if section.on_config_drift == "note" and known is not None and known.before is not None:
         wanted, dropped = dict(topic.target_configs), dict(topic.dropped_configs)
     return ConfigChange(
         former_configs=dict(topic.source_configs),

@@ -63,7 +63,7 @@ def follow(context: PhaseContext) -> list[str]:
     write_grants.see(record, context.source, context.target)
     drift = source_drift.read_drift(record, context.source, context.target, plan)
     if _refuses(context.spec):
-        _name(record, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
+        _name(record, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: stop)"))
         return []
     _name(record, drift.named)
     if _may_be_stopped_by_hand(context.spec) or record.is_being_promoted():
@@ -81,13 +81,13 @@ def follow(context: PhaseContext) -> list[str]:
 
 
 def _refuses(spec: MigrationSpec) -> bool:
-    return spec.topology.on_source_drift == "refuse"
+    return spec.topology.on_source_drift == "stop"
 
 
 def _access_follows(spec: MigrationSpec) -> bool:
     """Whether ACLs, users and quotas are taken over: not if a policy is to stop at any difference."""
     section = spec.acls
-    follows = spec.topology.on_source_drift == "follow"
+    follows = spec.topology.on_source_drift == "repair"
     return follows and section.policy != "refuse" and section.quotas != "refuse"
 
 
@@ -282,10 +282,10 @@ def check_before_freeze(context: PhaseContext) -> None:
     record = context.record
     drift = source_drift.read_drift(record, context.source, context.target, record.plan())
     policy = context.spec.topology.on_source_drift
-    if policy == "ignore":
+    if policy == "note":
         _name(
             record,
-            {**dict.fromkeys(drift.lines, "not taken over (topology.on_source_drift: ignore)"), **drift.named},
+            {**dict.fromkeys(drift.lines, "not taken over (topology.on_source_drift: note)"), **drift.named},
         )
         return
     _name(record, drift.named)
@@ -302,14 +302,14 @@ def check_before_freeze(context: PhaseContext) -> None:
 
 
 def _changed(record: MigrationRecord, lines: Sequence[str]) -> FreezeFailed:
-    follows = record.spec.topology.on_source_drift == "follow"
+    follows = record.spec.topology.on_source_drift == "repair"
     return FreezeFailed(
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
         where=record.where("cutover", cluster="source"),
         next_step=(
             "the tail takes over changes within topology.refresh_interval (its log says if it cannot)"
             if follows
-            else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail"
+            else "undo the change on the source, or set topology.on_source_drift to repair or note and clear tail"
         )
         + f"; then {words.again(record.spec)}",
         details={"changes": list(lines)},

@@ -351,7 +351,7 @@ def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
 
 
 def _gaps(record: MigrationRecord) -> list[dict[str, Any]]:
-    """List source ranges that were lost to retention before they were read (``on_source_gap: record``)."""
+    """List source ranges that were lost to retention before they were read (``on_source_gap: note``)."""
     why = "source retention overtook the copy"
     return [
         _left("source_gap", f"{item['topic']}-{item['partition']}", why, ranges=item["ranges"])

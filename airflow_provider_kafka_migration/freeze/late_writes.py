@@ -161,7 +161,7 @@ class BehindBoundary:
             steps.append("make sure that the source answers for all partitions")
         return (
             f"{' and '.join(steps)}; then approve the client switch again. Such records stay on the source: once they "
-            "are on the target, too, set cutover.on_bypass: continue: the migration then names them and continues; "
+            "are on the target, too, set cutover.on_bypass: note: the migration then names them and continues; "
             f"{words.IF_PARAMS}"
         )
 
@@ -254,4 +254,4 @@ def _read_partition(
 
 def is_accepted(spec: MigrationSpec) -> bool:
     """Whether records beyond the boundary, or a source that cannot be read, are only shown and do not block."""
-    return bool(spec.cutover.on_bypass == "continue")
+    return bool(spec.cutover.on_bypass == "note")

@@ -148,7 +148,10 @@ class OpenFreeze:
 
     def _promoted_lines(self, file: str, stopped: str) -> list[str]:
         if self.standing is Standing.SWITCHING:
-            return [f"{stopped}, and the mirror keeps them so: it is promoted, and they belong on the target"]
+            return [
+                f"{stopped}, until they are started on the target: the mirror is promoted, and only its end by people, "
+                "or the promotion of a mirror that fails back, frees them"
+            ]
         return [
             f"{stopped}; {steps.PROMOTED} is journaled, and the promotion is not complete",
             f"to complete it: `{_run_mirror(file)}`, if nobody runs the mirror; no limit lifts the freeze any more",

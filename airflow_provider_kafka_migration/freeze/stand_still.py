@@ -126,9 +126,9 @@ def stand_still(
         moving = still.moved()
         patience = still.window_seconds + GRACE_SECONDS
         # Ends that have moved, but are unchanged by now, only need another window.
-        if moving and waited > patience and section.on_bypass != "wait" and _moved_lately(still, now):
+        if moving and waited > patience and _moved_lately(still, now):
             bypasses = name_bypasses(source, attempt.requested_at, still.first_ends, look.log_end)
-            if section.on_bypass == "fail":
+            if section.on_bypass == "stop":
                 raise bypassed(record, bypasses)
             if not look.open_transactions and not look.unreplicated:
                 return look.log_end, bypasses
@@ -181,7 +181,8 @@ def bypassed(record: MigrationRecord, bypasses: list[Bypass]) -> FreezeFailed:
         f"{len(bypasses)} partitions were written to after the freeze; {first.topic}-{first.partition} got "
         f"offsets {first.from_offset} to {first.to_offset - 1} from {who}",
         where=record.where(words.phase_of(record.spec), cluster="source", topic=first.topic, partition=first.partition),
-        next_step=f"stop that producer (or change cutover.on_bypass), then {words.again(record.spec)}",
+        next_step=f"stop that producer, then {words.again(record.spec)}; for one that only needs longer to stop, raise "
+        "cutover.freeze_stable_window",
         details={"bypasses": [item.model_dump(mode="json") for item in bypasses]},
     )
 
@@ -241,13 +242,13 @@ def check_not_bypassed(
 ) -> list[Bypass]:
     """Check again after the freeze that the source's log ends are still where they should be.
 
-    :returns: producers that have moved them, if the policy is ``continue``.
-    :raises FreezeFailed: they have moved, and the policy is ``fail`` (or ``wait``: it is too late to wait).
+    :returns: producers that have moved them, if the policy is ``note``.
+    :raises FreezeFailed: they have moved, and the policy is ``stop``.
     """
     ends = source.wire.list_offsets(list(expected), "log_end")
     if all(ends[key] <= end for key, end in expected.items()):
         return []
     bypasses = name_bypasses(source, attempt.requested_at, expected, ends)
-    if record.spec.cutover.on_bypass != "continue":
+    if record.spec.cutover.on_bypass != "note":
         raise bypassed(record, bypasses)
     return bypasses

@@ -124,9 +124,9 @@ def free(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
         over=lambda: _given_up(context, attempt),
         allowed={"unless_step": (steps.FREEZE_REQUESTED, str(attempt.number + 1))},
     )
-    is_begun = False
+    admin, is_begun = context.source.admin, False
     try:
-        with changes.making("removal of the DENY ACLs", ACL_SECONDS, _nothing, context.source.admin):
+        with changes.making("removal of the DENY ACLs", ACL_SECONDS, _nothing, admin):
             is_begun = True
             return unfreeze(context, attempt)
     except Transient:

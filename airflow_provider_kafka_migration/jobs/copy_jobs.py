@@ -94,7 +94,7 @@ def build_job(
         max_concurrent_partitions=spec.seed.max_concurrent_partitions,
         slice_seconds=section.slice_seconds,
         timestamps=spec.offsets.timestamps,
-        on_mismatch="fail" if spec.offsets.mode == "equal" else spec.offsets.on_mismatch,
+        on_mismatch="stop" if spec.offsets.mode == "equal" else spec.offsets.on_mismatch,
         on_source_gap=spec.offsets.on_source_gap,
         tombstones=tombstone_settings(record.spec, source, record.plan(), former.tombstones if former else None),
         max_markers_per_record=spec.offsets.max_markers_per_record,
@@ -140,7 +140,7 @@ def with_policies(spec: MigrationSpec, lanes: Iterable[CopyLane]) -> list[CopyLa
     ]
 
 
-def _on_mismatch(spec: MigrationSpec, topic: str) -> Literal["mapped", "fail"] | None:
+def _on_mismatch(spec: MigrationSpec, topic: str) -> Literal["stop", "note"] | None:
     return spec.offsets.on_mismatch_of(topic) if spec.offsets.by_topic else None
 
 

@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.spec import OPTIONAL_SECTIONS
 from airflow_provider_kafka_migration.spec.advice import may_change, may_grow, refused_change
 from airflow_provider_kafka_migration.spec.conflicts import CONNECTIONS, SECRETS
+from airflow_provider_kafka_migration.spec.verbs import verb_of
 from airflow_provider_kafka_migration.state import State
 
 #: Fields that are mappings with free keys; they are compared as a whole.
@@ -99,7 +100,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, dic
     All fields are always present, with their defaults. So a field that only one side has was added or removed by a
     release: nobody changed it, and an upgrade must not stop a migration. The same holds for a release that hashes more
     than before: values that an earlier one stored in plain are hashed here, so that no error, log or new entry repeats
-    them.
+    them. A former word of a verb is the verb.
     """
     kept = {path: _hashed_now(path, old[path]) for path in old.keys() & new.keys()}
     changed = {path: {"old": kept[path], "new": new[path]} for path in kept if new[path] != kept[path]}
@@ -124,7 +125,7 @@ def _kept(path: str, value: Any) -> Any:
 def _hashed_now(path: str, recorded: Any) -> Any:
     """Return a journaled value as this version would store it; a hash stays unchanged."""
     is_hash = isinstance(recorded, str) and recorded.startswith(_HASH)
-    return recorded if is_hash else _kept(path, recorded)
+    return recorded if is_hash else _kept(path, verb_of(path, recorded))
 
 
 def _is_secret(path: str, value: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -89,6 +90,10 @@ _CODE = "a connection is data and cannot contain code: remove it"
 
 HINTS = {
     "sasl.jaas.config": f"write sasl.username and sasl.password {_OF_JAVA}",
+    "extra": "write its keys directly, without this one around them",
+    **dict.fromkeys(("bootstrap", "broker", "brokers", "hosts", "servers"), "write bootstrap.servers"),
+    "username": "write sasl.username",
+    "password": "write sasl.password",
     "ssl.truststore.location": _PEM_CA,
     "ssl.truststore.password": _PEM_CA,
     "ssl.truststore.type": _PEM_CA,
@@ -179,7 +184,21 @@ def problems_of_keys(values: Mapping[str, Any]) -> list[str]:
             of_java = "; Java's empty value is none" if value == "" and "none" in allowed else ""
             problems.append(f"{key} is {str(value)!r}: use one of {', '.join(allowed)}{of_java}")
     structured = [key for key in sorted(HONOURED_KEYS - {"msk"}) if isinstance(values.get(key), Mapping | list)]
-    return problems + [f"{key} is not text: write its value as a string" for key in structured]
+    problems += [f"{key} is not text: write its value as a string" for key in structured]
+    return problems + [f"{key} {why}" for key in sorted(values) if (why := _why_unmeant(key, values[key]))]
+
+
+def _why_unmeant(key: str, value: Any) -> str:
+    """Return what is wrong with a value that its key may have, and that nobody means; empty if nothing is."""
+    if not isinstance(value, str) or key not in HONOURED_KEYS:
+        return ""
+    if key.endswith(".pem") and "\\n" in value:
+        return "has line breaks written as a backslash and an n: write real ones (in JSON: one backslash)"
+    if key.startswith("sasl.") and re.fullmatch(r"\$\{[^{}]*\}|\{\{.*\}\}|<[^<>]*>", value.strip()):
+        return "is a placeholder that nobody has replaced"
+    if key in ("sasl.username", "sasl.password") and value.strip("\r\n\t") != value:
+        return "begins or ends with a line break or tab, as a file does: remove it"
+    return ""
 
 
 #: Values that people write, with those that are meant.
@@ -385,6 +404,7 @@ class ClientConfig:
         """
         if not self.uses_tls:
             return None
+        self._check_files()
         try:
             context = ssl.create_default_context(cafile=self.ca_location, cadata=self.ca_pem)
             context.check_hostname = self.check_hostname and self.verify_certificate
@@ -394,9 +414,22 @@ class ClientConfig:
             raise ConnectionInvalid(
                 f"the TLS files of the {self.name} connection cannot be loaded: {error}",
                 where=Where(cluster=self.name),
-                next_step="check ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password",
+                next_step="check ssl.ca, ssl.certificate and ssl.key (.location or .pem), and ssl.key.password",
             ) from None
         return context
+
+    def _check_files(self) -> None:
+        """Name a file that is not there: what :mod:`ssl` says does not."""
+        files = {"ca": self.ca_location, "certificate": self.certificate_location, "key": self.key_location}
+        for kind, path in files.items():
+            if path is None or (os.path.exists(path) and not os.path.isdir(path)):
+                continue
+            raise ConnectionInvalid(
+                f"ssl.{kind}.location of the {self.name} connection is no file on this machine: {path}",
+                where=Where(cluster=self.name, path=path),
+                next_step="write the absolute path of a PEM file that all machines have that copy (~ and variables are "
+                f"not replaced), or its content as ssl.{kind}.pem",
+            )
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
         if self.certificate_location:
@@ -413,8 +446,9 @@ class ClientConfig:
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:
+    """Return a value; None if it is empty, as a form writes what nobody has filled in."""
     value = values.get(key)
-    return None if value is None else str(value)
+    return None if value in (None, "") else str(value)
 
 
 def _bootstrap(values: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], str | None]:

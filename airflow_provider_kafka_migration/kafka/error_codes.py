@@ -90,6 +90,19 @@ _PERMISSION = frozenset(
 )
 _RETRIABLE_EXTRA = frozenset({OFFSET_NOT_AVAILABLE, THROTTLING_QUOTA_EXCEEDED, CONCURRENT_TRANSACTIONS})
 
+#: Codes that kafka-python does not know, as Kafka 4.4 names them.
+_NEWER = {
+    128: "INVALID_REGULAR_EXPRESSION",
+    129: "REBOOTSTRAP_REQUIRED",
+    130: "STREAMS_INVALID_TOPOLOGY",
+    131: "STREAMS_INVALID_TOPOLOGY_EPOCH",
+    132: "STREAMS_TOPOLOGY_FENCED",
+    133: "SHARE_SESSION_LIMIT_REACHED",
+    134: "GROUP_DELETION_FAILED",
+    135: "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED",
+    136: "CONTROLLER_ID_NOT_REGISTERED",
+}
+
 
 def name(code: int) -> str:
     """Return the text for a code, in the style ``NOT_LEADER_OR_FOLLOWER (6)``."""
@@ -100,6 +113,8 @@ def bare_name(code: int) -> str:
     """Return the name of a code in Kafka's protocol, for instance ``NOT_LEADER_OR_FOLLOWER``."""
     if code == UNKNOWN_SERVER_ERROR:
         return "UNKNOWN_SERVER_ERROR"
+    if code in _NEWER:
+        return _NEWER[code]
     kind = for_code(code)
     return str(getattr(kind, "message", None) or kind.__name__)
 

@@ -6,6 +6,7 @@ secures a connection is not part of a spec; its keys are translated to librdkafk
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -212,8 +213,10 @@ def read_properties(text: str, *, path: str = "") -> Imported:
     flows = [sorted_out.flow(source, target) for source in aliases for target in aliases if source != target]
     enabled = [flow for flow in flows if flow is not None]
     if not enabled:
+        strangers = ", ".join(sorted_out.of_unknown_clusters())
         raise SpecInvalid(
-            "no flow is enabled",
+            "no flow is enabled"
+            + (f" between two of the clusters ({strangers}: not both in clusters)" if strangers else ""),
             where=Where(path=path),
             next_step="set for instance A->B.enabled = true, as MirrorMaker 2 needs it, too",
         )
@@ -224,6 +227,12 @@ def read_properties(text: str, *, path: str = "") -> Imported:
         {alias: notes for alias, (_, notes) in connections.items() if notes},
         sorted_out.unknown(),
     )
+
+
+def meant(key: str) -> str:
+    """Return the property that somebody may have meant by an unknown one; empty if there is none."""
+    known = sorted({*COVERED, *NO_EQUIVALENT, *NOT_NEEDED, "clusters"})
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.75)), "")
 
 
 def _names(text: str) -> list[str]:
@@ -346,8 +355,14 @@ class _SortedOut:
 
     def unknown(self) -> list[str]:
         """Return properties that nobody knows, each once."""
-        strange = {f"{source}->{target}.*" for source, target in self._flows if {source, target} - set(self._aliases)}
-        return sorted({*self._unknown, *strange})
+        return sorted({*self._unknown, *(f"{flow}.*" for flow in self.of_unknown_clusters())})
+
+    def of_unknown_clusters(self) -> list[str]:
+        """Return the flows whose two ends are not two of the clusters."""
+        both = set(self._aliases)
+        return sorted(
+            f"{source}->{target}" for source, target in self._flows if {source, target} - both or source == target
+        )
 
 
 def _is_of_connection(key: str) -> bool:
@@ -368,6 +383,8 @@ def _jaas(text: str) -> dict[str, str]:
 
 def _why_not(key: str, value: str) -> str:
     """Return why the value of a covered property has no place in the spec; empty if it has one."""
+    if key.endswith(".enabled") and value.lower() not in ("true", "false"):
+        return "neither true nor false, with which MirrorMaker 2 does not start: correct it and import again"
     if key == "replication.policy.class" and value.rpartition(".")[2] not in _POLICIES:
         return "a Java class of your own names topics: write its two methods in Python (mirror.naming: custom)"
     if key == "sync.topic.configs.enabled" and value.lower() == "false":
@@ -490,7 +507,7 @@ def _sections(values: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     if "refresh.topics.interval.seconds" in values:
         yield "topology.refresh_interval", f"{values['refresh.topics.interval.seconds']}s"
     if values.get("sync.topic.configs.enabled", "true").lower() == "false":
-        yield "topology.on_source_drift", "ignore"
+        yield "topology.on_source_drift", "note"
     if values.get("sync.topic.acls.enabled", "true").lower() == "false":
         yield "acls.policy", "skip"
     else:

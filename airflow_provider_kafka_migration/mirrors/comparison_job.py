@@ -40,6 +40,7 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
+from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.state import mirror_name
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ def _is_continued(record: MigrationRecord, job: MirrorComparison, scope: Scope, 
 
 def _spec_digest(record: MigrationRecord) -> str:
     """Return the digest of the mirror's spec, which has references and no secrets."""
-    return canonical_digest(record.spec.model_dump(mode="json"))
+    return canonical_digest(in_former_words(record.spec.model_dump(mode="json")))
 
 
 def _read(record: MigrationRecord, name: str) -> MirrorComparison | None:

@@ -1,4 +1,4 @@
-"""Remote topics whose source topic is gone, deleted only if a person has approved it (``on_topic_deleted: delete``).
+"""Remote topics whose source topic is gone, deleted only if a person has approved it (``on_topic_deleted: repair``).
 
 The topic was dropped from the mirror before; its copy stays until somebody has seen what would be deleted. The code of
 the approval covers the topic's id and its log ends, so a topic to which anybody has written since stays. Approvals need
@@ -86,7 +86,7 @@ def approve(
     :raises ApprovalRefused: the policy forbids it, or the code is not that of what would be deleted now.
     """
     where = record.where(PHASE)
-    if record.spec.topology.on_topic_deleted != "delete":
+    if record.spec.topology.on_topic_deleted != "repair":
         raise ApprovalRefused(
             f"topology.on_topic_deleted is {record.spec.topology.on_topic_deleted}: this mirror deletes no topics",
             where=where,
@@ -120,7 +120,7 @@ def carry_out(context: PhaseContext) -> list[str]:
     :raises MigrationError: a topic cannot be deleted; the next pass tries again.
     """
     record = context.record
-    if context.spec.topology.on_topic_deleted != "delete":
+    if context.spec.topology.on_topic_deleted != "repair":
         return []
     record.journal.refresh()
     begun, approved = _begun(record), _approved(record)

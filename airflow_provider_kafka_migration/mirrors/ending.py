@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.freeze import fence, stops, words
 from airflow_provider_kafka_migration.jobs import copy_jobs
 from airflow_provider_kafka_migration.mirrors import last_looks, promotion_freeze, requests
 from airflow_provider_kafka_migration.mirrors.copy_ends import copy_ends
-from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record import keys, rolling_back, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.offset_maps import (
@@ -250,12 +250,15 @@ def complete_promotion(context: PhaseContext) -> PhaseResult | None:
     """Complete a promotion whose process died; None: there is none that is journaled and not complete.
 
     :raises DocumentUnreadable: its offset map is missing.
+    :raises IllegalTransition: it is abandoned.
     """
     record = context.record
     record.journal.refresh()
     entry = record.journal.find_step(steps.PROMOTED)
     if entry is None or record.journal.tip_state is State.PROMOTED:
         return None
+    # People may have taken the mirror over from the task whose job has just ended.
+    rolling_back.check_not_begun(record.journal, record.spec, PHASE)
     _leave_failed(context, "the mirror is promoted")
     job = record.job("tail")
     assert job is not None

@@ -1,4 +1,4 @@
-"""Groups that were deleted on the source of a mirror, deleted on its target by policy (``groups.on_deleted: delete``).
+"""Groups that were deleted on the source of a mirror, deleted on its target by policy (``groups.on_deleted: repair``).
 
 Absence is not evidence. A group counts as deleted only if all brokers of the source, the cluster of the plan, have
 listed their groups without it, and its coordinator answers that there is no such group and no offset of it; and if all

@@ -67,7 +67,7 @@ def sync_and_delete(
 
 def _own_writes(context: PhaseContext, check: Callable[[], None]) -> OwnWrites | None:
     """Return the record of what the mirror writes for groups; None: nothing is ever deleted, so nobody needs it."""
-    if context.spec.groups.on_deleted != "delete":
+    if context.spec.groups.on_deleted != "repair":
         return None
     return OwnWrites(context, steps.GROUPS_WRITTEN, _REASON, check=check)
 

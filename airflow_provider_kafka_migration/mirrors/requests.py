@@ -82,21 +82,30 @@ def in_time(context: PhaseContext, *, by: str) -> MirrorRequest:
     """Return the last request, after one was turned down that nobody has begun to carry out in time.
 
     Whoever asked for a promotion or an end did so for that moment: hours later producers may be at their peak. One
-    that has stopped producers already has a limit of its own.
+    that has stopped producers already has a limit of its own, and one that copies the rest is refused at its end if the
+    source has moved since.
     """
     request = read(context.journal_store, context.migration_id)
-    if (
-        not request.valid_until
-        or context.now() <= parse_iso(request.valid_until)
-        or _has_begun(context.record, request)
-    ):
+    is_late = bool(request.valid_until) and context.now() > parse_iso(request.valid_until)
+    if not is_late or _has_begun(context.record, request):
         return request
-    why = (
-        f"the request of {request.requested_at} by {request.requested_by or 'somebody'} was valid until "
-        f"{request.valid_until}, and nobody had begun to carry it out; ask again"
-    )
-    turn_down(context, request, why, by=by, want=_asked_before(context.journal_store, request))
+    before = _asked_before(context.journal_store, request)
+    turn_down(context, request, _why_late(context, request, before), by=by, want=before)
     return read(context.journal_store, context.migration_id)
+
+
+def _why_late(context: PhaseContext, request: MirrorRequest, before: Want) -> str:
+    """Say why nobody had begun with a request, and how to ask again."""
+    verb = "end" if request.want == "ended" else "promote"
+    waits = is_planned_promotion(request) and context.spec.freezes_promotion
+    limit = context.spec.tail.drain_max_partition_lag
+    behind = f", or a partition lagged by more than {limit} offsets (tail.drain_max_partition_lag)" if waits else ""
+    return (
+        f"the request to {verb} of {request.requested_at} by {request.requested_by or 'somebody'} was valid until "
+        f"{request.valid_until}, and had not begun by then: nobody ran the mirror{behind}. It "
+        f"{'stays paused' if before == 'paused' else 'goes on mirroring'}; once `kafka-migration mirror status FILE` "
+        f"shows that it copies, ask again: `kafka-migration mirror {verb} FILE`"
+    )
 
 
 def _asked_before(store: ObjectStore, request: MirrorRequest) -> Want:
@@ -110,9 +119,11 @@ def _asked_before(store: ObjectStore, request: MirrorRequest) -> Want:
 
 
 def _has_begun(record: MigrationRecord, request: MirrorRequest) -> bool:
-    attempt = record.freeze()
+    """Whether producers are stopped for a request, or its copiers have the ends up to which they copy the rest."""
+    attempt, stop = record.freeze(), record.tail_stop()
     is_freezing = attempt is not None and attempt.request == request.number
-    return is_freezing or record.journal.find_step(steps.PROMOTED) is not None
+    is_ending = stop is not None and stop.request == request.number
+    return is_freezing or is_ending or record.journal.find_step(steps.PROMOTED) is not None
 
 
 def refuse(store: ObjectStore, request: MirrorRequest, why: str, *, by: str, at: str, want: Want = "run") -> bool:

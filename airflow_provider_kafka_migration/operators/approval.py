@@ -85,15 +85,23 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     ) -> None:
         set_retry_policy(kwargs)
         kwargs["retries"] = 0
+        # The standard provider has this argument since 1.14, and the answer has a limit with any.
+        response_timeout = kwargs.pop("response_timeout", None)
         # Airflow puts the DAG's Params into kwargs and merges them again below; the form shows only the task's own.
         kwargs["params"] = {CODE: _code_param()}
         super().__init__(subject="Kafka migration", **kwargs)
+        self.response_timeout = response_timeout or getattr(self, "response_timeout", None)
         self.options = list(self.choices)
         self.spec = plain_spec(spec)
         self.takeover = takeover
         self.first_task_id = first_task_id
         self.awaits_second = awaits_second
         self.abort_task_ids = sorted(abort_task_ids)
+
+    def validate_params(self) -> None:
+        """Keep the fields of the form, and check them. Airflow 3.1 would show and check the DAG's Params as well."""
+        self.params = type(self.params)({CODE: self.params.get_param(CODE)})
+        super().validate_params()
 
     # ---- asking
 

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import Kind
 from airflow_provider_kafka_migration.provider.run_chain import (
     RUN_IS_OVER,
+    beside,
     ends_at,
     follows_another,
     is_followed,
@@ -385,7 +386,7 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
     """Calls off a promotion whose freeze lasts longer than ``max_producer_freeze`` when the task ``mirror`` does not.
 
-    It runs for as long as the mirror does, deferred: the triggerer reads the journal, and the task takes no slot. Then
+    It runs for as long as ``mirror`` does, deferred: the triggerer reads the journal, and the task takes no slot. Then
     the mirror goes on, and so does this task. It succeeds once the mirror is promoted or has ended, and immediately
     for a mirror that stops no producers.
 
@@ -417,9 +418,9 @@ class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
         return now + timedelta(seconds=_AGAIN_SECONDS if is_at_work else _SELDOM_SECONDS)
 
     def _mirror_state(self, context: Context) -> str:
-        run: Any = context["ti"]
-        states = run.get_task_states(dag_id=run.dag_id, task_ids=[MIRROR_PHASE.id], run_ids=[run.run_id])
-        return str(states.get(run.run_id, {}).get(MIRROR_PHASE.id, ""))
+        run, mirror = context["ti"], beside(self.task_id, MIRROR_PHASE.id)
+        states: Any = run.get_task_states(dag_id=run.dag_id, task_ids=[mirror], run_ids=[run.run_id])
+        return str(states.get(run.run_id, {}).get(mirror, ""))
 
 
 #: Classes by the id of their row in the table of a mirror.

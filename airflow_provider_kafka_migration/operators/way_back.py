@@ -9,6 +9,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.operators.approval import DECISIONS, CutoverApprovalOperator
+from airflow_provider_kafka_migration.provider.compat import refuses_paused_dags
 from airflow_provider_kafka_migration.provider.params import way_back_conf
 from airflow_provider_kafka_migration.provider.task import SpecSource, plain_spec
 
@@ -48,7 +49,8 @@ class StartWayBackOperator(TriggerDagRunOperator):
         data = plain_spec(spec) or {}
         kwargs.setdefault("skip_when_already_exists", True)
         # A paused DAG would only queue the run, while the new cluster's retention goes on deleting.
-        kwargs.setdefault("fail_when_dag_is_paused", True)
+        if refuses_paused_dags():
+            kwargs.setdefault("fail_when_dag_is_paused", True)
         super().__init__(
             trigger_dag_id=WAY_BACK_DAG_ID,
             trigger_run_id=f"way_back__{data['migration_id']}",

@@ -94,7 +94,7 @@ def run(
         with FinalSchemas(context, attempt) as schemas:
             drained = _wait(context, attempt, ends, schemas, poll_seconds, sleep)
             schemas.finish()
-        if context.spec.cutover.on_bypass == "continue":
+        if context.spec.cutover.on_bypass == "note":
             drained, ends = _move_boundary(context, boundary, ends, sleep)
         bypasses = stand_still.check_not_bypassed(record, context.source, attempt, ends)
         map_details = _write_offset_map(record, context.target, ends, drained)
@@ -179,7 +179,7 @@ def _wait(
 def _move_boundary(
     context: PhaseContext, boundary: Boundary, ends: dict[TopicPartition, int], sleep: Callable[[float], None]
 ) -> tuple[list[Drained], dict[TopicPartition, int]]:
-    """Move the boundary to where the tail stopped: with ``on_bypass: continue`` it may have copied past the boundary.
+    """Move the boundary to where the tail stopped: with ``on_bypass: note`` it may have copied past the boundary.
 
     Records that the tail copied before it read its stop are valid. So wait until the tail has stopped, and take that
     position as the end of the source.
@@ -242,7 +242,7 @@ def _drained(
     position = positions.of(item, target_end)
     verdict = positions.verdict(item)
     lag = source_end - position
-    if lag < 0 and record.spec.cutover.on_bypass != "continue":
+    if lag < 0 and record.spec.cutover.on_bypass != "note":
         raise ForeignData(
             f"the target ends {-lag} offsets beyond the source's end",
             where=record.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),

@@ -272,7 +272,7 @@ def _check_again(record: MigrationRecord, target: Cluster, document: OffsetMapDo
 def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> list[Bypass]:
     """Check that the source still ends at the cutover's boundary.
 
-    :returns: producers that wrote beyond it, with ``on_bypass: continue``.
+    :returns: producers that wrote beyond it, with ``on_bypass: note``.
     :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:
@@ -283,7 +283,7 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
             where=error.where,
             next_step=f"stop these producers again, or stay on the source: {words.WAY_OUT}. The records named here are "
             "on the source only: have them sent again to the target after the switch, then set cutover.on_bypass: "
-            "continue and clear cutover.floor_guard, which then names them and "
+            "note and clear cutover.floor_guard, which then names them and "
             f"continues; {words.IF_PARAMS}",
             details=error.details,
         ) from error

@@ -40,7 +40,7 @@ def run(
     """Freeze and verify; the freeze's clock starts here.
 
     :raises ApprovalRefused: no valid approval of the cutover is in the journal.
-    :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: fail``); the freeze is
+    :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: stop``); the freeze is
         lifted again.
     """
     attempt = context.record.freeze()

@@ -39,6 +39,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.record.finding_codes import CODES, finding, seen_with_subject
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.topics import probe
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def run(context: PhaseContext) -> PhaseResult:
 def _present_plan(context: PhaseContext) -> Plan:
     """Return the plan; if the spec has changed since, make a new one first: an outdated plan must not be used."""
     plan = context.record.plan()
-    if plan.spec_digest and plan.spec_digest != canonical_digest(context.spec.model_dump(mode="json")):
+    if plan.spec_digest and plan.spec_digest != canonical_digest(in_former_words(context.spec.model_dump(mode="json"))):
         log.info("The spec has changed since the plan was made; planned again: %s", write_plan(context).summary)
         return context.record.plan()
     return plan

@@ -19,7 +19,7 @@ PHASE = "schemas"
 def run(context: PhaseContext) -> PhaseResult:
     """Run one complete pass; do nothing if the spec names no registries.
 
-    :raises SchemaConflicts: the target registry contradicts the plan (``on_conflict: fail``); nothing was written.
+    :raises SchemaConflicts: the target registry contradicts the plan (``on_conflict: stop``); nothing was written.
     :raises SchemasIncomplete: some schemas could not be written; all others are on the target.
     :raises Terminal: the plan does not know the registries, because they could not be read when it was made.
     """

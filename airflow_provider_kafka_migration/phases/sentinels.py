@@ -91,10 +91,10 @@ def _settled_ends(
 ) -> dict[TopicPartition, int]:
     """Return the source's ends once all of it, including the sentinels, is on all in-sync replicas and can be copied.
 
-    With ``on_bypass: continue`` the log never stops growing: the boundary is the last stable offset once it has passed
+    With ``on_bypass: note`` the log never stops growing: the boundary is the last stable offset once it has passed
     the sentinels.
     """
-    goes_on = record.spec.cutover.on_bypass == "continue"
+    goes_on = record.spec.cutover.on_bypass == "note"
     while True:
         look = stand_still.SourceEnds.read(record, source)
         behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())

@@ -128,7 +128,7 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
     gone = confirm(context.source.admin, {topic.name: topic.topic_id for topic in plan.topics}, news.gone)
     if gone:
         _name_gone(context.record, gone)
-    dropped = gone if context.spec.topology.on_topic_deleted != "fail" else {}
+    dropped = gone if context.spec.topology.on_topic_deleted != "stop" else {}
     if news.new or news.grown or dropped:
         _supplement(context, plan, news, dropped)
         plan = context.record.plan()
@@ -332,7 +332,7 @@ class Follower(BackgroundPasses[PhaseContext]):
         passes = [*self._before]
         if section.follow_new:
             passes.append(follow)
-        if self._after_topics and section.on_source_drift != "ignore":
+        if self._after_topics and section.on_source_drift != "note":
             passes.append(self._after_topics)
         return passes
 
@@ -370,7 +370,7 @@ class Follower(BackgroundPasses[PhaseContext]):
 def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
     """Check, before producers are stopped, that everything selected is being copied.
 
-    :raises TopicRecreated: a topic of the migration is gone, or was created again (``on_topic_deleted: fail``).
+    :raises TopicRecreated: a topic of the migration is gone, or was created again (``on_topic_deleted: stop``).
     :raises FreezeFailed: topics or partitions are not copied yet.
     :raises MigrationError: a topic cannot be described, so nobody knows.
     """

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics import target_topics as topology_topics
 from airflow_provider_kafka_migration.topics.configs import TargetRules
@@ -122,7 +123,7 @@ def make_plans(context: PhaseContext) -> MadePlans:
         estimate=verdicts.estimate(spec, topics),
         schemas=None if schemas is None else summary_of(schemas),
         adoption=None if adoption is None else adoption.summary(),
-        spec_digest=canonical_digest(spec.model_dump(mode="json")),
+        spec_digest=canonical_digest(in_former_words(spec.model_dump(mode="json"))),
     )
     return MadePlans(plan, schemas, adoption)
 
@@ -150,7 +151,7 @@ def plan_of_look(
         unknown=dict(sorted(found.unknown.items())),
         missing_topics=found.missing,
         estimate=verdicts.estimate(spec, topics),
-        spec_digest=canonical_digest(spec.model_dump(mode="json")),
+        spec_digest=canonical_digest(in_former_words(spec.model_dump(mode="json"))),
     )
 
 
@@ -185,7 +186,7 @@ def target_topics(
 
 def _shared(record: MigrationRecord, target: Cluster, partitions: dict[str, int]) -> frozenset[str]:
     """Topics with data of others that the user wants to copy into; topics that are already shared stay shared."""
-    if record.spec.offsets.on_foreign_writer != "transactional" or not partitions:
+    if record.spec.offsets.on_foreign_writer != "note" or not partitions:
         return frozenset()
     keys = [(name, number) for name, count in partitions.items() for number in range(count)]
     ends = target.wire.list_offsets(keys, "log_end")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.documents.plan import SchemaPlanSummary
@@ -35,6 +36,7 @@ from airflow_provider_kafka_migration.schemas.plan_topic import plan_topic
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, ask_ids, read_snapshot
 from airflow_provider_kafka_migration.schemas.sync import add_copied_for_records
+from airflow_provider_kafka_migration.schemas.unlisted import find_unlisted
 from airflow_provider_kafka_migration.schemas.written import Written
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def _plan_of_both(
     section, record = context.spec.schemas, context.record
     selection = Selection.from_spec(section, topics)
     parallel = section.max_parallel_requests
+    unlisted = find_unlisted(context.source.wire, source, selection)
+    selection = replace(selection, asked=unlisted.names)
     here = _as_before(record, "source", read_snapshot(source, selection, parallel=parallel, progress=_shown(context)))
     add_copied_for_records(record, source, here, wanted_ids(record), parallel=parallel)
     names = target_selection(here, selection)
@@ -94,6 +98,7 @@ def _plan_of_both(
         topic_ids=topic_ids(context, source, topics, here) if sample else [],
         written=Written(record),
         copied_ids=copied_ids(record.schema_id_map()),
+        unlisted=unlisted.note,
     )
     return plan_schemas(context.migration_id, here, there, settings)
 

@@ -54,7 +54,7 @@ class TargetTopics:
     def why_transactional(self, name: str) -> str:
         """Why partitions of a target topic must be copied in transactions; empty if they need not be."""
         if name in self.shared:
-            return "the target topic holds data of others (offsets.on_foreign_writer: transactional)"
+            return "the target topic holds data of others (offsets.on_foreign_writer: note)"
         return f"the target does not compare sequences: {self.no_compare}" if self.no_compare else ""
 
 
@@ -127,7 +127,7 @@ def topic_plan(
         policy = spec.topology.on_config_drift
         wanted = with_excluded(wanted, target.present[name], spec.topology.config_exclude)
         drift = drift_of(target.present[name], wanted, policy)
-        if policy == "keep_target":
+        if policy == "note":
             wanted = dict(sorted(target.present[name].items()))
     samples = [found.samples.get((facts.name, item.partition), Sample()) for item in facts.partitions]
     return TopicPlan(

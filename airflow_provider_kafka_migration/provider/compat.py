@@ -19,7 +19,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException, conf
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, Variable
 
 from airflow_provider_kafka_migration.errors import Terminal
 
@@ -248,7 +248,27 @@ def deadline_alert(name: str, **arguments: Any) -> DeadlineAlert:
     return DeadlineAlert(**arguments)
 
 
-# -- metrics and commands ---------------------------------------------------------------------------------------------
+# -- runs of other DAGs -----------------------------------------------------------------------------------------------
+
+
+def refuses_paused_dags() -> bool:
+    """Return whether ``TriggerDagRunOperator`` can fail for a paused DAG: since Airflow 3.2 and provider 1.14.
+
+    Elsewhere the argument itself is an error, and the run of a paused DAG waits until somebody unpauses it.
+    """
+    from airflow.providers.standard.operators import trigger_dagrun
+
+    known = getattr(trigger_dagrun, "AIRFLOW_V_3_2_PLUS", None)
+    return _series(metadata.version("apache-airflow-providers-standard")) >= (1, 19) if known is None else bool(known)
+
+
+# -- Variables, metrics and commands -----------------------------------------------------------------------------------
+
+
+def variables(prefix: str) -> list[str] | None:
+    """Return the names of Variables; None where Airflow cannot list them, which it can since 3.3."""
+    keys = getattr(Variable, "keys", None)
+    return None if keys is None else list(keys(prefix=prefix))
 
 
 def write_airflow_gauge(name: str, value: float, tags: Mapping[str, str]) -> None:

@@ -14,6 +14,8 @@ import uuid
 
 from airflow.sdk import Variable
 
+from airflow_provider_kafka_migration.provider.compat import variables
+
 log = logging.getLogger(__name__)
 
 VARIABLE = "kafka_migration_installation_id"
@@ -39,7 +41,11 @@ def _read() -> str:
 
 def _make() -> str:
     # Airflow says "not found" for whatever it cannot read at the moment, and another id would make all runs others'.
-    if VARIABLE in list(Variable.keys(prefix=VARIABLE)):
+    found = variables(VARIABLE)
+    if found is None:
+        log.info("The Variable %s is not made by this Airflow: set it if another one uses the same storage", VARIABLE)
+        return ""
+    if VARIABLE in found:
         raise LookupError(VARIABLE)
     Variable.set(VARIABLE, uuid.uuid4().hex, description="Tells this Airflow from others in journals of migrations.")
     time.sleep(SETTLE_SECONDS)

@@ -48,7 +48,7 @@ _ALL = (
         "W049",
         "the target deletes records that the source keeps",
         "set the source's retention on the target topic (leave it out of topology.config_exclude, or set "
-        "topology.on_config_drift: overwrite_with_source), or accept the loss",
+        "topology.on_config_drift: repair), or accept the loss",
     ),
     Code("B019", "the target refuses a topic as planned", "fix what the broker reports: policy, config or permission"),
     # -- what the target accepts
@@ -209,7 +209,7 @@ _ALL = (
         "W125",
         "partitions are left out: the logs of both clusters do not agree there",
         "keep the target's records apart and decide what becomes of them; where the target only has more records, "
-        "adopt.on_diverged: append copies behind them",
+        "adopt.on_diverged: repair copies behind them",
     ),
     Code(
         "W126",
@@ -275,6 +275,12 @@ _ALL = (
         "nothing, if they are to stay denied: a freeze that is lifted leaves these ACLs, and frees only those whom the "
         "migration itself has denied; remove them if these producers are to write",
     ),
+    Code(
+        "W094",
+        "many ACLs would stop the producers",
+        "use cutover.freeze: webhook or manual, have fewer principals write, or move fewer topics at a "
+        "time: producers stand still while these ACLs are created, and after a lift until they are removed",
+    ),
     # -- schemas
     Code("B100", "a schema registry cannot be reached", "check the address in its connection, and that it runs"),
     Code(
@@ -290,17 +296,17 @@ _ALL = (
     Code(
         "B103",
         "the target registry cannot keep what the source has",
-        "set schemas.ids: translate, use a registry that can import fixed ids, or schemas.on_conflict: report",
+        "set schemas.ids: translate, use a registry that can import fixed ids, or schemas.on_conflict: note",
     ),
     Code(
         "B104",
         "schemas conflict with what is on the target",
         "remove the foreign schemas there, rename or exclude the subjects, or set schemas.ids: translate or "
-        "schemas.on_conflict: report",
+        "schemas.on_conflict: note",
     ),
     Code(
         "W105",
-        "schemas conflict with what is on the target, and are left out (schemas.on_conflict: report)",
+        "schemas conflict with what is on the target, and are left out (schemas.on_conflict: note)",
         "check that no consumer needs them; plan and approvals name them",
     ),
     Code(

@@ -55,5 +55,5 @@ def tombstone_settings(
         planned = topic.source_configs.get("delete.retention.ms", default)
         values[name] = int(told[name]) if told.get(name) else known.get(name, int(planned))
     # Copiers stop the partition in both cases: topics are deleted only between two runs of the copiers.
-    policy: Literal["fail", "warn"] = "warn" if spec.offsets.on_overtaken_tombstones == "warn" else "fail"
+    policy: Literal["stop", "note"] = "note" if spec.offsets.on_overtaken_tombstones == "note" else "stop"
     return TombstoneSettings(on_overtaken=policy, retention_ms=values)

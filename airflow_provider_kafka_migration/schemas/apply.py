@@ -430,7 +430,7 @@ class Apply:
             f"another schema has been registered under id {planned.target_id} since the target registry was read, so "
             f"version {key[1]} of subject {key[0]} cannot keep it",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="remove the foreign schema from the target, or copy all others with schemas.on_conflict: report; "
+            next_step="remove the foreign schema from the target, or copy all others with schemas.on_conflict: note; "
             f"to keep both, {begin_again(self._record.spec)} and schemas.ids: translate",
             details={"id": planned.target_id, "context": context},
         )
@@ -512,7 +512,7 @@ class Apply:
             "stays live",
             where=self._record.where(PHASE, cluster="target"),
             next_step="delete that version on the target if nobody needs it, or copy all others with "
-            "schemas.on_conflict: report; then clear the task",
+            "schemas.on_conflict: note; then clear the task",
             details={"subject": place.subject, "version": place.version},
         )
 

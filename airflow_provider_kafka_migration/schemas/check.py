@@ -97,7 +97,7 @@ def check_schemas(
             progress=lambda line: context.progress(Progress(PHASE, line)),
         )
     found = found.model_copy(update={"settings_left": left})
-    accepted = plan.conflicts if section.on_conflict == "report" else ()
+    accepted = plan.conflicts if section.on_conflict == "note" else ()
     result = with_late_ids(judge(found, accepted), missed, unsampled, translated=plan.id_mode == "translate")
     result = with_merged_keys(result, merged_keys(contents, settings, document))
     if plan.id_mode == "translate":
@@ -200,7 +200,7 @@ def _why_incomplete(content: PartitionContent, rule: str) -> str:
 def judge(found: SchemaCheck, accepted: Iterable[SchemaConflict] = ()) -> CheckResult:
     """Turn the comparison into a check. Pure.
 
-    :param accepted: conflicts of the plan that the spec accepts (``on_conflict: report``). Differences of the versions
+    :param accepted: conflicts of the plan that the spec accepts (``on_conflict: note``). Differences of the versions
         that they name are warnings. Ids in records that do not resolve never are.
     """
     named = frozenset((item.subject, item.version) for item in accepted if item.subject)

@@ -12,13 +12,13 @@ from airflow_provider_kafka_migration.schemas.sync import Reason, synchronize
 #: What could not be read and is a schema; levels and modes that could not be read are findings of the validation.
 _SCHEMAS = ("source: subject ", "target: subject ", "source: schema id ", "target: schema id ")
 _SHOWN = 5
-_OTHER_WAYS = ", or copy all others with schemas.on_conflict: report"
+_OTHER_WAYS = ", or copy all others with schemas.on_conflict: note"
 
 
 def synchronize_completely(context: PhaseContext, pair: RegistryPair, *, reason: Reason) -> SchemasResult:
     """Run one pass; everything has to be on the target afterwards.
 
-    With ``schemas.on_conflict: report`` that does not include what the target contradicts or refuses for good.
+    With ``schemas.on_conflict: note`` that does not include what the target contradicts or refuses for good.
 
     :raises SchemaConflicts: the target registry contradicts the plan.
     :raises SchemasIncomplete: some schemas were refused or could not be read; all others are on the target.
@@ -26,7 +26,7 @@ def synchronize_completely(context: PhaseContext, pair: RegistryPair, *, reason:
     :raises MigrationError: a registry cannot be read, or has stopped answering.
     """
     result = synchronize(context, pair, reason=reason)
-    reports = context.spec.schemas.on_conflict == "report"
+    reports = context.spec.schemas.on_conflict == "note"
     failed = [item for item in result.failed if not reports or _is_never_accepted(item, reason)]
     unread = {key: why for key, why in result.unread.items() if key.startswith(_SCHEMAS)}
     lines = [f"{item.name}: {item.error.get('what', '')}" for item in failed]
@@ -49,7 +49,7 @@ def synchronize_completely(context: PhaseContext, pair: RegistryPair, *, reason:
 
 
 def _is_never_accepted(item: SchemaFailure, reason: Reason) -> bool:
-    """Whether a failure stops the migration even with ``on_conflict: report``, which is about the target's refusals.
+    """Whether a failure stops the migration even with ``on_conflict: note``, which is about the target's refusals.
 
     Another try may help after a transient error, and a drain would never end for records that wait for a schema.
     """

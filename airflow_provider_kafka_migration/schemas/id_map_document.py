@@ -164,7 +164,7 @@ def _was_absent(record: MigrationRecord, key: SourceId, known: int) -> SchemaIdM
         f"that id are copied unchanged; it has one now, which is id {known} on the target",
         where=record.where("schemas", cluster="source"),
         next_step="find the records with this id: if they are serialized with the schema, start a new migration for "
-        "their topic; if not, go on with schemas.on_conflict: report",
+        "their topic; if not, go on with schemas.on_conflict: note",
         details={"context": key[0], "id": key[1], "target_id": known},
     )
 

@@ -104,7 +104,8 @@ def own_levels(
         foreign = item.found is not None and not ours
         others: list[str] = []
         if Subject.parse(item.scope).name:
-            foreign = foreign and _has_more_versions(target, item.scope, placed)
+            has_versions = bool(source.subjects[item.source_scope].versions)
+            foreign = foreign and (not has_versions or _has_more_versions(target, item.scope, placed))
         else:
             others = _others_in(target, Subject.parse(item.scope).context, targets, written)
         if foreign or others:
@@ -256,7 +257,7 @@ def _modes(plan: SchemaPlan, selection: Selection) -> dict[str, Any]:
 
 def _is_there(item: Any) -> bool:
     """Whether a subject is on the target: not if a conflict keeps all of its versions away."""
-    return any(version.action != "conflict" for version in item.versions)
+    return not item.versions or any(version.action != "conflict" for version in item.versions)
 
 
 def _scope(context: str) -> str:

@@ -498,7 +498,7 @@ def _is_writable(modes: Mapping[str, str | None], scope: str) -> bool:
 def _read_only_error(subject: str, mode: str) -> RegistryReadOnly:
     return RegistryReadOnly(
         f"the target registry is in mode {mode} for subject {subject}, so its schemas are not written",
-        next_step="set mode READWRITE there, or copy all others with schemas.on_conflict: report",
+        next_step="set mode READWRITE there, or copy all others with schemas.on_conflict: note",
         details={"subject": subject, "mode": mode},
     )
 

@@ -82,6 +82,7 @@ class PlanSettings:
     :param topics_of_migration: source topics to target topics.
     :param topic_ids: where the records of topics carry ids, see ``schemas.detect``.
     :param written: what the target has from this migration; None: nothing yet.
+    :param unlisted: which names without versions could not be looked for, for people; empty: all were.
     :param copied_ids: (source context, source id) to the id on the target, of what was copied before with new ids.
     """
 
@@ -93,6 +94,7 @@ class PlanSettings:
     topic_ids: Sequence[TopicIds] = ()
     written: Written | None = None
     copied_ids: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    unlisted: str = ""
 
 
 class _Decided(NamedTuple):
@@ -127,7 +129,8 @@ def target_selection(source: RegistrySnapshot, selection: Selection, names: Iter
     :param names: further subjects of the target.
     """
     contexts = {selection.target_context(name) for name in {*source.context_configs, *source.context_modes}}
-    return Selection.exactly({*target_names(source, selection), *names}, contexts)
+    unlisted = (selection.target_subject(name) for name, item in source.subjects.items() if not item.versions)
+    return Selection.exactly({*target_names(source, selection), *names}, contexts, unlisted)
 
 
 def ids_to_ask(source: RegistrySnapshot, target: RegistrySnapshot, selection: Selection) -> set[tuple[str, int]]:
@@ -165,7 +168,10 @@ class _Planner:
         self._left_out = dict(source.left_out)
         self._notes: list[str] = []
         self._order = self._movable(registration_order(source))
-        self._targets = {subject: self._selection.target_subject(subject) for subject, _ in self._order}
+        # Names without versions have a level or a mode.
+        unlisted = [name for name, item in source.subjects.items() if not item.versions]
+        names = dict.fromkeys((*(subject for subject, _ in self._order), *unlisted))
+        self._targets = {name: self._selection.target_subject(name) for name in names}
         self._by_id = self._ids_of_target()
         self._equality = Equality(target)
 
@@ -626,7 +632,9 @@ class _Planner:
 
     def _subjects(self, decided: _Decided, conflicts: list[SchemaConflict]) -> list[PlannedSubject]:
         """Return the subjects; a conflict of a whole subject, or of a reference, takes its versions with it."""
-        versions: dict[str, list[PlannedVersion]] = {}
+        versions: dict[str, list[PlannedVersion]] = {
+            name: [] for name in self._targets if not self._source.subjects[name].versions
+        }
         blocked = {
             (item.subject, item.version) for item in conflicts if item.kind in ("reference", "content", "unsupported")
         }
@@ -647,7 +655,7 @@ class _Planner:
         return PlannedSubject(
             subject=name,
             target_subject=self._targets[name],
-            type=found.versions[-1].schema.type,
+            type=found.versions[-1].schema.type if found.versions else "",
             versions=sorted(versions, key=lambda item: item.version),
             config=planned_config(found, self._selection),
             mode=found.mode or "",
@@ -656,7 +664,7 @@ class _Planner:
         )
 
     def _all_notes(self, mode: IdMode, decided: _Decided) -> list[str]:
-        notes = list(self._notes)
+        notes = [*self._notes, *([self._settings.unlisted] if self._settings.unlisted else [])]
         notes += self._dropped(decided)
         if not self._settings.global_config and self._source.global_config != self._target.global_config:
             notes.append(

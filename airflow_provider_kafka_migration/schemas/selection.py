@@ -41,6 +41,8 @@ class Selection:
     topics: Mapping[str, str] = field(default_factory=dict)
     #: Set by :meth:`exactly`: the only subjects that are selected.
     names: frozenset[str] | None = None
+    #: Names whose level and mode are to be read even if they have no versions: no list shows them.
+    asked: frozenset[str] = frozenset()
     #: Further contexts of :meth:`exactly` whose level and mode are to be read.
     named_contexts: frozenset[str] = frozenset()
 
@@ -62,14 +64,18 @@ class Selection:
         )
 
     @classmethod
-    def exactly(cls, names: Iterable[str], contexts: Iterable[str] = ()) -> Selection:
+    def exactly(cls, names: Iterable[str], contexts: Iterable[str] = (), asked: Iterable[str] = ()) -> Selection:
         """Select some subjects by name, with all their versions: for the target registry.
 
         :param contexts: further ones whose level and mode are to be read.
+        :param asked: further subjects whose level and mode are to be read even if they have no versions.
         """
-        chosen = frozenset(names)
+        asked = frozenset(asked)
+        chosen = frozenset(names) | asked
         return cls(
-            names=chosen, named_contexts=frozenset({*contexts, *(Subject.parse(name).context for name in chosen)})
+            names=chosen,
+            asked=asked,
+            named_contexts=frozenset({*contexts, *(Subject.parse(name).context for name in chosen)}),
         )
 
     def why_left_out(self, subject: str) -> str:

@@ -27,7 +27,6 @@ from airflow_provider_kafka_migration.errors import (
     SchemaNotFound,
     Terminal,
     Transient,
-    Where,
 )
 from airflow_provider_kafka_migration.registry.model import DEFAULT_CONTEXT, RegisteredSchema, Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import qualified_reference
@@ -156,7 +155,8 @@ class RegistrySnapshot:
 
     def names_in(self, context: str | None = None) -> frozenset[str]:
         """Return all subjects that the registry listed, soft-deleted ones, too, of a context or of all."""
-        names = {*self.subjects, *self.left_out, *self.unread_subjects()}
+        with_versions = (name for name, item in self.subjects.items() if item.versions)
+        names = {*with_versions, *self.left_out, *self.unread_subjects()}
         return frozenset(name for name in names if context is None or Subject.parse(name).context == context)
 
     def answer_by_listing(self, wanted: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
@@ -403,6 +403,8 @@ class _Reader:
         #: versions to read by subject, with whether each is soft-deleted
         self._wanted: dict[str, dict[int, bool]] = {}
         self._levels: dict[str, tuple[dict[str, Any] | None, str | None]] = {}
+        #: what the registry returned for a version that is another one
+        self._answered_by: dict[tuple[str, int], str] = {}
         #: versions by subject, where the registry listed all at once
         self._listed: dict[str, list[RegisteredSchema]] = {}
         self._lock = threading.Lock()
@@ -430,8 +432,11 @@ class _Reader:
         self._read_versions()
         if self._selection.names is None:
             self._pull_in_references(live)
-        self._read_levels(sorted(self._wanted))
+        unlisted = sorted(name for name in self._selection.asked - listed if not self._selection.why_left_out(name))
+        self._read_levels(sorted({*self._wanted, *unlisted}))
+        self._read_behind_aliases(chosen, listed, live)
         self._finish(chosen)
+        self._add_unlisted(unlisted)
         return found
 
     # -- versions
@@ -512,13 +517,28 @@ class _Reader:
                     del self._wanted[subject][number]
                 return
         if item.subject != subject or item.version != number:
-            raise RegistryAnswerInvalid(
-                f"the registry was asked for version {number} of subject {subject} and returned version "
-                f"{item.version} of {item.subject}",
-                where=Where(),
-                next_step="check whether the subject is an alias of another one, and exclude it",
-            )
+            with self._lock:
+                self._answered_by[(subject, number)] = f"version {item.version} of {item.subject}"
+            return
         self._cache.versions[(subject, number)] = item
+
+    def _read_behind_aliases(self, chosen: list[str], listed: set[str], live: set[str]) -> None:
+        """Read subjects that are aliases of others, and have versions of their own.
+
+        Asked for such a name, the registry answers for the other subject. Only the list of all schemas shows them.
+        """
+        aliases = [name for name in chosen if (self._levels.get(name, (None, None))[0] or {}).get("alias")]
+        if aliases and not self._listed:
+            self._list_all(listed)
+            for name in aliases:
+                if name in self._listed:
+                    self._list(name, name in live)
+                    self._answered_by = {key: what for key, what in self._answered_by.items() if key[0] != name}
+            self._read_versions()
+        for (subject, number), what in sorted(self._answered_by.items()):
+            self._found.unread[unread_version(subject, number)] = (
+                f"the registry was asked for version {number} of subject {subject} and returned {what}"
+            )
 
     # -- references
 
@@ -607,9 +627,9 @@ class _Reader:
         self._calls.count()
         try:
             return read()
-        except Transient:
+        except Transient as error:
             with self._lock:
-                self._found.unread[key] = "the registry did not answer"
+                self._found.unread[key] = error.what
             raise
         except MigrationError as error:
             with self._lock:
@@ -634,5 +654,13 @@ class _Reader:
             self._found.subjects[subject] = SubjectSnapshot(
                 subject, versions, config, mode, as_reference=subject not in selected
             )
-        self._found.unread = dict(sorted(self._found.unread.items()))
         self._found.requests = self._calls.requests
+
+    def _add_unlisted(self, names: list[str]) -> None:
+        """Add names without versions that have a level or a mode."""
+        for name in names:
+            config, mode = self._levels[name]
+            if name not in self._found.subjects and (config is not None or mode is not None):
+                self._found.subjects[name] = SubjectSnapshot(name, (), config, mode)
+        self._found.subjects = dict(sorted(self._found.subjects.items()))
+        self._found.unread = dict(sorted(self._found.unread.items()))

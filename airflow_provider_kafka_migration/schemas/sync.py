@@ -69,6 +69,7 @@ from airflow_provider_kafka_migration.schemas.snapshot import (
     ask_ids,
     read_snapshot,
 )
+from airflow_provider_kafka_migration.schemas.unlisted import find_unlisted, spelled_out
 from airflow_provider_kafka_migration.schemas.written import Written, last_plan, last_started_plan
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def synchronize(
 
     What one schema, level or mode was refused for is in ``failed`` of the result; everything else is carried out.
 
-    :param reason: ``schemas`` and ``cli`` write nothing if there are conflicts and ``on_conflict`` is ``fail``;
+    :param reason: ``schemas`` and ``cli`` write nothing if there are conflicts and ``on_conflict`` is ``stop``;
         ``final`` writes all that it can, then fails; ``tail`` goes on.
     :raises SchemaConflicts: see ``reason``.
     :raises ClaimLost: another owner has taken over.
@@ -123,6 +124,7 @@ class _Pass:
         self._progress = progress
         self._settings = TemporarySettings(self._record, pair.target, "target", parallel=self._parallel)
         self._selection = selection_of(self._record)
+        self._unlisted = ""
         self._asked: set[WantedId] = set()
         #: why ids that copiers ask for cannot be answered, as far as reading the source has shown
         self._why_held: dict[WantedId, MigrationError] = {}
@@ -148,6 +150,10 @@ class _Pass:
         asked = self._asked = unanswered(wanted, document)
         undecided = undecided_ids(self._record, document)
         light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
+        if self._reason != "tail":
+            found = find_unlisted(self._context.source.wire, self._pair.source, self._selection)
+            self._unlisted = found.note
+            self._selection = replace(self._selection, asked=self._selection.asked | found.names)
         source = self._read_source(light)
         add_copied_for_records(
             self._record,
@@ -217,6 +223,7 @@ class _Pass:
             topic_ids=planned.topics if planned is not None else (),
             written=Written(self._record),
             copied_ids=copied_ids(document),
+            unlisted=self._unlisted,
         )
 
     # ---- ids that copiers ask for
@@ -335,7 +342,7 @@ class _Pass:
         for_records: bool,
     ) -> SchemasResult:
         blocking = [item for item in plan.conflicts if item.kind not in _HARMLESS]
-        fails = self._section.on_conflict == "fail"
+        fails = self._section.on_conflict == "stop"
         if blocking and fails and self._reason in ("schemas", "cli"):
             raise self._conflicts(blocking)
         if for_records or _registers(plan):
@@ -468,7 +475,7 @@ class _Pass:
         return SchemaConflicts(
             f"the target registry contradicts the plan in {len(conflicts)} places; {conflicts[0].what}",
             where=self._record.where(PHASE, cluster="target"),
-            next_step="resolve the conflicts on the target, or copy all others with schemas.on_conflict: report",
+            next_step="resolve the conflicts on the target, or copy all others with schemas.on_conflict: note",
             details={"conflicts": [item.model_dump(mode="json") for item in conflicts[:100]]},
         )
 
@@ -484,7 +491,10 @@ class _Pass:
 def selection_of(record: MigrationRecord) -> Selection:
     """Return which subjects move, by the spec and by the topics of the plan."""
     topics = {topic.name: topic.target_name for topic in record.plan().topics} if record.has_plan() else {}
-    return Selection.from_spec(record.spec.schemas, topics)
+    selection = Selection.from_spec(record.spec.schemas, topics)
+    plan = last_plan(record) if record.has_plan() else None
+    planned = {item.subject for item in plan.subjects if not item.versions} if plan is not None else set()
+    return replace(selection, asked=spelled_out(selection) | planned)
 
 
 def _versions(plan: SchemaPlan) -> set[VersionKey]:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from airflow_provider_kafka_migration.spec.sections import Section
 from airflow_provider_kafka_migration.spec.types import Duration
+from airflow_provider_kafka_migration.spec.verbs import AnyVerb, StopOrNote, on
 
 #: Where the boundary between the content that is there and the copy comes from.
 AdoptFrom = Literal["way_back", "mirror", "mirrormaker2", "redpanda_migrator", "comparison"]
@@ -69,12 +70,7 @@ class AdoptSection(Section):
         description="The migration, or the mirror, whose end is the boundary (from: way_back, mirror); same "
         "storage.journal.",
     )
-    on_diverged: Literal["fail", "leave_out", "append"] = Field(
-        "fail",
-        description="A partition to which the former source got records that were not mirrored before the promotion "
-        "(from: mirror). fail: the precheck blocks; leave_out: nothing is copied to it, all others go on; append: what "
-        "clients wrote since the promotion follows behind these records, so offsets are shifted by one constant.",
-    )
+    on_diverged: AnyVerb = on("adopt.on_diverged", "stop")
     stable_window: Duration = Field(  # type: ignore[assignment]
         "10s", description="How long the target's log ends must not move: nobody else writes there."
     )
@@ -85,11 +81,7 @@ class AdoptSection(Section):
         "suffix",
         description="How much below the boundary is compared: the newest records, or all that both sides have.",
     )
-    on_duplicates: Literal["refuse", "report", "afresh"] = Field(
-        "refuse",
-        description="A partition on which the other tool wrote records twice, lost some, or copied aborted ones: "
-        "refuse it, take it over and report them, or copy it afresh.",
-    )
+    on_duplicates: StopOrNote = on("adopt.on_duplicates", "stop")
     map_below: Literal["exact", "offset_syncs", "none"] = Field(
         "exact",
         description="Positions of groups that lag behind the boundary: from the content comparison, from offset syncs "

@@ -13,8 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from pydantic import BaseModel
+
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.spec import mirror
+from airflow_provider_kafka_migration.spec.reference_forms import why_no_connection, why_no_reference
+from airflow_provider_kafka_migration.spec.unmeant import unmeant
 
 #: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -56,7 +60,8 @@ class ValidKeys:
             raise KeyUnknownError(name)
         value = getattr(self._section, name)
         below = {path.partition(".")[2] for path in self._wrong if path.startswith(f"{name}.")}
-        return ValidKeys(value, below) if below else value
+        # Of a list or a mapping with free keys, what is wrong is not in it any more.
+        return ValidKeys(value, below) if below and isinstance(value, BaseModel) else value
 
 
 def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
@@ -127,10 +132,10 @@ def _promotion_freeze(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _deletion(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a policy that only a mirror can carry out."""
-    if _section(sections, "topology").on_topic_deleted == "delete" and _section(sections, "kind") != "mirror":
+    if _section(sections, "topology").on_topic_deleted == "repair" and _section(sections, "kind") != "mirror":
         yield (
             "topology.on_topic_deleted",
-            "delete is for mirrors (kind: mirror): a migration never deletes what it copied",
+            "repair is for mirrors (kind: mirror): a migration never deletes what it copied",
         )
 
 
@@ -147,12 +152,12 @@ def _early_sync(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 def _deleted_groups(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find a policy for deleted groups that nothing carries out, or that would not wait between two looks."""
     section = _section(sections, "groups")
-    if section.on_deleted != "delete":
+    if section.on_deleted != "repair":
         return
     if _section(sections, "kind") != "mirror":
-        yield "groups.on_deleted", "delete is for mirrors (kind: mirror): a migration never deletes a group"
+        yield "groups.on_deleted", "repair is for mirrors (kind: mirror): a migration never deletes a group"
     elif not _section(sections, "mirror").sync_groups:
-        yield "groups.on_deleted", "delete has no effect with mirror.sync_groups: false, which writes no groups"
+        yield "groups.on_deleted", "repair has no effect with mirror.sync_groups: false, which writes no groups"
     if section.deleted_after < timedelta(seconds=1):
         yield "groups.deleted_after", "at least 1s: two looks at the same moment are one"
 
@@ -330,7 +335,7 @@ def _adopt_keys(sections: Mapping[str, Any]) -> Iterator[Mistake]:
             yield "adopt.migration_id", f"from: {adopt.from_} needs the migration whose end is the boundary"
     elif adopt.migration_id:
         yield "adopt.migration_id", f"has no effect with from: {adopt.from_}"
-    if adopt.from_ != "mirror" and adopt.on_diverged != "fail":
+    if adopt.from_ != "mirror" and adopt.on_diverged != "stop":
         yield "adopt.on_diverged", f"has no effect with from: {adopt.from_}"
     for key in ("mirrormaker2", "redpanda_migrator"):
         if adopt.from_ != key and _differs(adopt, key, from_=adopt.from_):
@@ -359,10 +364,10 @@ def _mirror_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         return
     offsets = _section(sections, "offsets")
     for key in ("on_overtaken_tombstones", "on_source_truncation"):
-        if getattr(offsets, key) == "recopy":
+        if getattr(offsets, key) == "repair":
             yield (
                 f"offsets.{key}",
-                "recopy deletes target topics: a mirror never does that by itself. Delete the remote topic once its "
+                "repair deletes target topics: a mirror never does that by itself. Delete the remote topic once its "
                 "consumers agree, then pause and resume the mirror: it copies the topic again",
             )
 
@@ -374,10 +379,10 @@ def _adopt_and_copy(sections: Mapping[str, Any]) -> Iterator[Mistake]:
         yield "mirror.start", "latest contradicts adopt: a partition that is taken over goes on where its copy ended"
     offsets = _section(sections, "offsets")
     for key in ("on_overtaken_tombstones", "on_source_truncation"):
-        if getattr(offsets, key) == "recopy":
-            yield f"offsets.{key}", "recopy deletes target topics: not with adopt, whose topics have content of others"
-    if offsets.on_foreign_writer == "transactional":
-        yield "offsets.on_foreign_writer", "transactional contradicts adopt: nobody else may write to adopted topics"
+        if getattr(offsets, key) == "repair":
+            yield f"offsets.{key}", "repair deletes target topics: not with adopt, whose topics have content of others"
+    if offsets.on_foreign_writer == "note":
+        yield "offsets.on_foreign_writer", "note contradicts adopt: nobody else may write to adopted topics"
     if offsets.mode == "transactional":
         yield "offsets.mode", "transactional contradicts adopt: positions of adopted partitions are log ends"
     for index, item in enumerate(offsets.by_topic):
@@ -406,6 +411,39 @@ def _references(sections: Mapping[str, Any]) -> Iterator[Mistake]:
                 yield from check(path, getattr(_section(sections, section), key))
 
 
+def _reference_forms(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find references of no known form, where no secret has been found in their place."""
+    secrets = {path for path, _ in (*_references(sections), *_users(sections))}
+    for path in CONNECTIONS:
+        section, _, key = path.partition(".")
+        with contextlib.suppress(KeyUnknownError):
+            value = getattr(_section(sections, section), key)
+            if value and path not in secrets and (why := why_no_connection(value)):
+                yield path, why
+    given = {"cutover.webhook_secret": _section(sections, "cutover").webhook_secret}
+    given["evidence.signing_key"] = _section(sections, "evidence").signing_key
+    given |= {f"acls.users.{name}": value for name, value in _section(sections, "acls").users.items()}
+    for path, value in given.items():
+        if value and path not in secrets and (why := why_no_reference(value)):
+            yield path, why
+
+
+def _locations(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find addresses with a query, which may be a signature, in place of a folder."""
+    storage = _section(sections, "storage")
+    for key in ("journal", "archive", "evidence"):
+        with contextlib.suppress(KeyUnknownError):
+            if re.search(r"[?#]", getattr(storage, key) or ""):
+                yield (
+                    f"storage.{key}",
+                    "a location is a folder, without ? and #; logins are in storage.conn_id",
+                )
+
+
+def _engine_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_engine_arguments("spark.engine_args", _section(sections, "spark").engine_args)
+
+
 def _public_key(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     key = _section(sections, "evidence").public_key
     if key is not None and not re.fullmatch("[0-9a-fA-F]{64}", key):
@@ -425,8 +463,26 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)
 
 
+def _freeze_times(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find a freeze that its limit ends before it can be verified."""
+    cutover = _section(sections, "cutover")
+    if cutover.freeze_stable_window >= cutover.max_producer_freeze > timedelta(0):
+        yield (
+            "cutover.freeze_stable_window",
+            "shorter than cutover.max_producer_freeze: every freeze would be lifted before the source has stood still "
+            "for so long",
+        )
+
+
+def _unmeant(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Find values that are valid, and that nobody means."""
+    for name, section in sections.items():
+        yield from unmeant(name, section.model if isinstance(section, ValidKeys) else section)
+
+
 #: Rules for what earlier versions took. Whatever reads a spec that is in a journal must still be able to.
 _SINCE_ACCEPTED = (
     *(_mirror_and_copy, _promotion_freeze, _refuse_with_iam),
-    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets),
+    *(_users, _references, _public_key, _webhook_secret, _spark_secrets, _notifier_secrets, _freeze_times, _unmeant),
+    *(_reference_forms, _locations, _engine_secrets),
 )

@@ -220,10 +220,10 @@ def freeze_mistakes(kind: str, mirror: Any, cutover: Any) -> Iterator[Mistake]:
             "with naming: identity in both directions there is nothing to promote, and the other flow writes to the "
             "topics whose producers would be stopped; leave it out",
         )
-    if cutover.on_bypass == "continue":
+    if cutover.on_bypass == "note":
         yield (
             "cutover.on_bypass",
-            f"a mirror with freeze: {cutover.freeze} is not promoted while a producer goes on: use fail or wait",
+            f"a mirror with freeze: {cutover.freeze} is not promoted while a producer goes on: use stop",
         )
 
 
@@ -258,10 +258,10 @@ def merge_mistakes(kind: str, mirror: Any, others: Mapping[str, Any]) -> Iterato
         yield "acls.policy", f"set skip {both}: a right that is withdrawn on one cluster would come back from the other"
     if acls.quotas != "skip":
         yield "acls.quotas", f"set skip {both}: both flows would set the quotas of the other cluster back"
-    if others["topology"].on_topic_deleted == "delete":
+    if others["topology"].on_topic_deleted == "repair":
         yield (
             "topology.on_topic_deleted",
-            f"use fail or drop {both}: the copy has records that were first written there",
+            f"use stop or note {both}: the copy has records that were first written there",
         )
     if others["schemas"].source or others["schemas"].topic:
         yield (

@@ -13,13 +13,14 @@ flows:
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.spec.load import MigrationSpec, parse_spec, read_yaml
@@ -87,12 +88,14 @@ def parse_flows(data: Any, *, path: str | None = None) -> tuple[dict[str, Migrat
         found = [{"path": place or "(whole file)", "reason": why} for place, why in describe(errors, MirrorsFile)]
         raise _invalid(found, path) from None
     flows, mistakes = {}, list[dict[str, str]]()
+    for key in sorted(set(file.defaults) & set(_OWN)):
+        mistakes.append({"path": f"defaults.{key}", "reason": "has no effect: the file itself says this"})
     names = [_name(name) for name in file.flows]
     if len(set(names)) < len(names):
         mistakes.append({"path": "flows", "reason": "a flow is there twice"})
     # Which one is meant, nobody knows.
     flows_by_name = {_name(name): flow or {} for name, flow in file.flows.items() if names.count(_name(name)) == 1}
-    enabled = {name: flow for name, flow in flows_by_name.items() if flow.get("enabled", True) is not False}
+    enabled = {name: flow for name, flow in flows_by_name.items() if _is_enabled(flow) is not False}
     for name in sorted(enabled):
         try:
             flows[name] = _flow(file, name, enabled[name], both_ways=False)
@@ -341,8 +344,14 @@ def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bo
     wrong = sorted(set(own) & set(_OWN))
     if wrong:
         raise SpecInvalid(f"{', '.join(wrong)}: the file itself says this", next_step="remove it from the flow")
+    _check_enabled(own)
     data = _merged(file.defaults, {key: value for key, value in own.items() if key != "enabled"})
-    mirror = dict(data.pop("mirror", {}))
+    mirror = data.pop("mirror", {})
+    if not isinstance(mirror, Mapping):
+        raise _mistake(
+            "mirror", "a section with keys is needed: write them below it, further to the right, or remove it"
+        )
+    mirror = dict(mirror)
     aliases = {"source_alias": source, "target_alias": target}
     wrong = sorted(key for key, alias in aliases.items() if mirror.get(key, alias) != alias)
     if wrong:
@@ -368,6 +377,27 @@ def _flow(file: MirrorsFile, name: str, own: Mapping[str, Any], *, both_ways: bo
             "mirror": mirror,
         }
     )
+
+
+def _is_enabled(own: Mapping[str, Any]) -> bool | None:
+    """Return whether a flow is enabled, by what a person may write for yes and no; None: that is not clear."""
+    value = own.get("enabled")
+    try:
+        return value is None or TypeAdapter(bool).validate_python(value)
+    except ValidationError:
+        return None
+
+
+def _check_enabled(own: Mapping[str, Any]) -> None:
+    if _is_enabled(own) is None:
+        raise _mistake("enabled", "true or false")
+    for key in sorted(own.keys() - MigrationSpec.model_fields.keys() - {"enabled"}):
+        if difflib.get_close_matches(key, ["enabled"], cutoff=0.6):
+            raise _mistake(key, "there is no such key here; did you mean enabled?")
+
+
+def _mistake(key: str, reason: str) -> SpecInvalid:
+    return SpecInvalid(reason, details={"mistakes": [{"path": key, "reason": reason}]})
 
 
 def _name(text: str) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 #: A key is taken for a misspelt one from this similarity on.
 _SIMILAR = 0.6
+A_SECTION = "a section with keys is needed: write them below it, further to the right, or remove it"
 _TEXTS = {
     "list_type": "a list is needed: [a, b], or one item per line after `- `",
     "string_type": "a text is needed: put quotes round a number, a date or yes and no",
@@ -27,7 +28,11 @@ def describe(errors: Sequence[Mapping[str, Any]], kind: type[BaseModel]) -> Iter
         place, model, field = _find(kind, tuple(item["loc"]))
         path = as_path(place)
         is_union = len(place) < len(item["loc"]) and item["type"] != "extra_forbidden"
+        is_form = item["type"] == "string_pattern_mismatch" and field is not None and field.description
         reason = field.description if is_union and field is not None else _reason(item, model, kind)
+        if is_form:
+            pattern = item.get("ctx", {}).get("pattern", "")
+            reason = f"not of the form that is needed (pattern {pattern}): {field.description}"
         if (path, reason) not in seen:
             seen.add((path, reason))
             yield path, str(reason)
@@ -75,7 +80,7 @@ def _reason(item: Mapping[str, Any], model: type[BaseModel], root: type[BaseMode
     if kind == "extra_forbidden":
         return _unknown(str(item["loc"][-1]), model, root)
     if kind in ("model_type", "dict_type"):
-        return "a section with keys is needed: write them below it, further to the right, or remove it"
+        return A_SECTION
     return _TEXTS.get(kind, str(item["msg"]).removeprefix("Value error, "))
 
 
@@ -84,7 +89,9 @@ def _unknown(key: str, model: type[BaseModel], root: type[BaseModel]) -> str:
     if key in getattr(model, "retired", ()):
         return f"this key is gone, remove it: {model.retired[key].why}"  # type: ignore[attr-defined]
     here = list(_fields(model))
-    near = difflib.get_close_matches(key, here, n=1, cutoff=_SIMILAR)
+    near = [name for name in here if key in name.split("_")] or difflib.get_close_matches(
+        key, here, n=1, cutoff=_SIMILAR
+    )
     elsewhere = [
         f"{name}.{key}"
         for name, field in _fields(root).items()

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from airflow_provider_kafka_migration.spec.sections import Section, why_not_selected
 from airflow_provider_kafka_migration.spec.types import Duration, Regex
+from airflow_provider_kafka_migration.spec.verbs import StopOrNote, on
 
 #: Where the records of a topic carry schema ids; ``detect`` decides it from a sample when the plan is made.
 RewriteMode = Literal["detect", "key", "value", "both", "none"]
@@ -122,9 +123,7 @@ class SchemasSection(Section):
         "as it is.",
     )
     interval: Duration = Field("30s", description="How often new schemas are copied while records are.")  # type: ignore[assignment]
-    on_conflict: Literal["fail", "report"] = Field(
-        "fail", description="What the target registry has and that differs: stop, or copy all others and name it."
-    )
+    on_conflict: StopOrNote = on("schemas.on_conflict", "stop")
     rewrite: RewriteMode = Field(
         "detect",
         description="Where records carry schema ids (translate): in keys, in values, in both (each with their "

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
 from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
+from airflow_provider_kafka_migration.spec.verbs import AnyVerb, NoteOrRepair, StopOrNote, StopOrRepair, on
 
 QuotaPolicy = Literal["copy", "keep_target", "refuse", "skip"]
 
@@ -180,27 +181,14 @@ class TopologySection(Section):
         "compaction lags, delete.retention.ms, message.timestamp.type, max.message.bytes; topology.config_exclude "
         "leaves it to the target.",
     )
-    on_config_drift: Literal["overwrite_with_source", "keep_target", "refuse"] = Field(
-        "overwrite_with_source", description="What happens when a target topic exists with different configs."
-    )
+    on_config_drift: AnyVerb = on("topology.on_config_drift", "repair")
     follow_new: bool = Field(
         True,
         description="Include what appears on the source after the plan: partitions before topology_copy (false: they "
         "are an error), and selected topics and partitions while the tail runs.",
     )
-    on_source_drift: Literal["follow", "refuse", "ignore"] = Field(
-        "follow",
-        description="Topic configs, ACLs, SCRAM users and quotas that change on the source after the plan: the tail "
-        "applies them to the target, or they stop the cutover, or they are only reported (approval, validation, "
-        "evidence).",
-    )
-    on_topic_deleted: Literal["fail", "drop", "delete"] = Field(
-        "fail",
-        description="A topic that is deleted or recreated on the source while the tail runs. fail: stop before the "
-        "cutover, or the promotion; drop: continue without it (its copy stays; the evidence names it); delete: as "
-        "drop, and a person may have its copy deleted (kafka-migration mirror topics --delete), so that a recreated "
-        "topic is mirrored afresh.",
-    )
+    on_source_drift: AnyVerb = on("topology.on_source_drift", "repair")
+    on_topic_deleted: AnyVerb = on("topology.on_topic_deleted", "stop")
     refresh_interval: Duration = Field("30s", description="How often the tail checks for new topics and partitions.")  # type: ignore[assignment]
 
 
@@ -256,9 +244,7 @@ class GroupsSection(Section):
         ["console-consumer-.*", "__.*"],
         description="Exclude wins. Every excluded group is listed with its reason.",
     )
-    on_active_source: Literal["warn", "wait", "fail"] = Field(
-        "warn", description="Groups that still have members on the source at the acknowledgement of the client switch."
-    )
+    on_active_source: StopOrNote = on("groups.on_active_source", "note")
     sync_interval: Duration = Field("5s", description="How often translations are refreshed until the switch.")  # type: ignore[assignment]
     early_sync: bool = Field(
         False,
@@ -275,14 +261,10 @@ class GroupsSection(Section):
         "has left the source, so that consumers with auto.offset.reset: latest skip nothing that is written after it.",
     )
 
-    on_deleted: Literal["keep", "delete"] = Field(
-        "keep",
-        description="Groups that were deleted on the source of a mirror. keep: the target keeps them; delete: they are "
-        "deleted there, too, if nobody but the mirror has ever used them there.",
-    )
+    on_deleted: NoteOrRepair = on("groups.on_deleted", "note")
     deleted_after: Duration = Field(  # type: ignore[assignment]
         "10m",
-        description="on_deleted: delete: all brokers of the source must say that a group is gone, and say so once more "
+        description="on_deleted: repair: all brokers of the source must say that a group is gone, and say so once more "
         "after this time.",
     )
 
@@ -321,9 +303,7 @@ class OffsetsSection(Section):
         description="Different modes for some topics; the first entry that matches a topic applies. For instance "
         "mapped for a topic whose holes should not become control markers.",
     )
-    on_mismatch: Literal["mapped", "fail"] = Field(
-        "mapped", description="When a hole was filled twice: continue as mapped, or fail the partition."
-    )
+    on_mismatch: StopOrNote = on("offsets.on_mismatch", "note")
     max_filler_offsets: int = Field(
         1_000_000_000, ge=0, description="Largest log start that is filled; beyond it the partition is shifted."
     )
@@ -336,25 +316,10 @@ class OffsetsSection(Section):
         description="Longest time for filling the holes of a partition: if the remaining holes would take longer "
         "(estimated by the plan or measured while copying), the partition is mapped from there on.",
     )
-    on_foreign_writer: Literal["fail", "transactional"] = Field(
-        "fail",
-        description="A target topic that holds foreign data or has a foreign producer: fail, or copy into it in "
-        "transactions alongside (planned; a foreign producer that appears while copying stops the partition).",
-    )
-    on_source_gap: Literal["fail", "record"] = Field(
-        "fail", description="When source retention overtook the copy: fail, or record the gap (the evidence names it)."
-    )
-    on_overtaken_tombstones: Literal["fail", "warn", "recopy"] = Field(
-        "fail",
-        description="A compacted partition was read so late (delete.retention.ms) that tombstones may already be "
-        "removed, and deleted keys may survive on the target: fail the partition; or continue, name it in approvals "
-        "and evidence, and compare all of it again; or fail it, and copy its topic again at the task's next run.",
-    )
-    on_source_truncation: Literal["fail", "recopy"] = Field(
-        "fail",
-        description="The source has lost records that were already copied (unclean election): fail the partition; or "
-        "fail it, and copy its topic again at the task's next run (the target topic is deleted and recreated).",
-    )
+    on_foreign_writer: StopOrNote = on("offsets.on_foreign_writer", "stop")
+    on_source_gap: StopOrNote = on("offsets.on_source_gap", "stop")
+    on_overtaken_tombstones: AnyVerb = on("offsets.on_overtaken_tombstones", "stop")
+    on_source_truncation: StopOrRepair = on("offsets.on_source_truncation", "stop")
     timestamps: Literal["visible", "raw"] = Field(
         "visible", description="LogAppendTime topics: keep the time that consumers see, or the producer's."
     )
@@ -366,9 +331,9 @@ class OffsetsSection(Section):
                 return item.mode
         return self.mode
 
-    def on_mismatch_of(self, topic: str) -> Literal["mapped", "fail"]:
-        """Return what a topic's partitions do when their offsets cannot be kept; ``equal`` always fails."""
-        return "fail" if self.mode_of(topic) == "equal" else self.on_mismatch
+    def on_mismatch_of(self, topic: str) -> Literal["stop", "note"]:
+        """Return what a topic's partitions do when their offsets cannot be kept; ``equal`` always stops."""
+        return "stop" if self.mode_of(topic) == "equal" else self.on_mismatch
 
 
 class SeedSection(Section):
@@ -423,9 +388,7 @@ class CutoverSection(Section):
     sentinel: Literal["record", "end_offsets"] = Field(
         "record", description="record writes a sentinel record to each source partition; end_offsets writes nothing."
     )
-    on_bypass: Literal["fail", "wait", "continue"] = Field(
-        "fail", description="A producer that continues to write after the freeze, until clients have switched."
-    )
+    on_bypass: StopOrNote = on("cutover.on_bypass", "stop")
     max_open_transaction_wait: Duration = Field("30s", description="Longest wait for open transactions.")  # type: ignore[assignment]
     in_one_task: bool = Field(
         False,
@@ -466,9 +429,7 @@ class ValidationSection(Section):
         "the cutover shows how much is proven equal. Not for seed.via: split and transactional partitions: validate "
         "compares those.",
     )
-    on_difference: Literal["block", "warn"] = Field(
-        "block", description="A difference found before the cutover: the approval is refused, or only shows it."
-    )
+    on_difference: StopOrNote = on("validation.on_difference", "stop")
     max_bytes_per_second: ByteSize | None = Field(
         "32MiB",  # type: ignore[assignment]
         description="How fast the comparison before the cutover reads, per lane, both sides together; empty: no limit.",
@@ -483,11 +444,7 @@ class ValidationSection(Section):
         "100GiB",
         description="How much of the source the sample of validation.independent reads, at least one partition.",
     )
-    on_late_writes: Literal["fail", "warn"] = Field(
-        "fail",
-        description="Records written to the source after the cutover are not on the target: the validation "
-        "fails, or warns and names them. With cutover.on_bypass: continue it always warns.",
-    )
+    on_late_writes: StopOrNote = on("validation.on_late_writes", "stop")
 
 
 class EvidenceSection(Section):

@@ -61,12 +61,23 @@ def parse_bytes(value: Any) -> int:
     return int(match[1]) * _UNIT_BYTES[match[2].upper()]
 
 
+class _NotCached(str):
+    """A pattern that :mod:`re` has not compiled before, so that it warns of it again."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
 def check_regex(value: str, info: ValidationInfo) -> str:
     """Check that a regular expression compiles, and means in Python what its author means."""
     try:
         with warnings.catch_warnings(record=True) as ambiguous:
             warnings.simplefilter("always", FutureWarning)
-            re.compile(value)
+            re.compile(_NotCached(value))
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from None
     if ambiguous and not (info.context or {}).get("recorded"):

@@ -43,6 +43,11 @@ COPY_TIME_TIMESTAMPS_BOTH = {
     **COPY_TIME_TIMESTAMPS_OLD,
 }
 
+#: A limit of Kafka 4.4 and newer: a compressed batch with a larger record is refused, and stored ones can neither be
+#: compacted nor looked up by time. Older versions have none.
+DECOMPRESSED = "max.decompressed.message.bytes"
+NO_DECOMPRESSED_LIMIT = str(2**31 - 9)
+
 #: Tiered storage (KIP-405): not set during the copy, and afterwards only where the brokers support it.
 REMOTE = ("remote.", "local.retention.")
 
@@ -87,6 +92,7 @@ DECIDING = frozenset(
     {
         "cleanup.policy",
         "delete.retention.ms",
+        DECOMPRESSED,
         "max.compaction.lag.ms",
         "max.message.bytes",
         "message.timestamp.type",
@@ -104,6 +110,7 @@ SET_BY_COPY = frozenset(
         *COPY_TIME_TIMESTAMPS_OLD,
         *DELETING,
         *HELD_BACK,
+        DECOMPRESSED,
         "max.message.bytes",
         "segment.ms",
     }
@@ -122,6 +129,12 @@ def is_4_or_newer(facts: ClusterFacts) -> bool:
     """Whether a cluster runs Kafka 4.0 or newer."""
     match = re.match(r"(\d+)", facts.kafka_version)
     return bool(match) and int(match[1]) >= 4 if match else facts.mode == "kraft"
+
+
+def _limits_decompressed(facts: ClusterFacts) -> bool:
+    """Whether a cluster runs Kafka 4.4 or newer."""
+    match = re.match(r"(\d+)\.(\d+)", facts.kafka_version)
+    return match is not None and (int(match[1]), int(match[2])) >= (4, 4)
 
 
 def timestamp_limits(facts: ClusterFacts) -> dict[str, str]:
@@ -186,6 +199,8 @@ def _source_defaults(source: Configs, target: TargetRules) -> dict[str, str]:
     }
     if target.defaults is None:
         return {name: value for name, value in found.items() if name in DECIDING}
+    if target.knows(DECOMPRESSED) and DECOMPRESSED not in source.values:
+        found[DECOMPRESSED] = NO_DECOMPRESSED_LIMIT
     return {name: value for name, value in found.items() if target.defaults.get(name, value) != value}
 
 
@@ -253,7 +268,7 @@ def drift_of(present: Mapping[str, str], wanted: Mapping[str, str], policy: str)
             "config": name,
             "target": present.get(name),
             "source": value,
-            "planned": present.get(name) if policy == "keep_target" else value,
+            "planned": present.get(name) if policy == "note" else value,
         }
         for name, value in changes(present, wanted).items()
     ]
@@ -268,6 +283,8 @@ def copy_time_configs(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes
     if int(configs.get("segment.ms", MIN_SEGMENT_MS)) < MIN_SEGMENT_MS:
         configs["segment.ms"] = str(MIN_SEGMENT_MS)
     configs.update(timestamp_limits(target))
+    if _limits_decompressed(target):
+        configs[DECOMPRESSED] = NO_DECOMPRESSED_LIMIT
     configs["max.message.bytes"] = str(max(max_batch_bytes, int(configs.get("max.message.bytes", "0"))))
     return configs
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from airflow_provider_kafka_migration.errors import BrokerRefused
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -81,8 +82,11 @@ def defaults_of(record: MigrationRecord, target: Cluster) -> dict[str, str]:
     return {name: item.value for name, item in answer.values.items() if item.value is not None}
 
 
-def older_offsets(wire: Wire, partitions: Iterable[TopicPartition], age_ms: int, now_ms: int) -> int:
+def older_offsets(wire: Wire, partitions: Iterable[TopicPartition], age_ms: int, now_ms: int) -> int | None:
     """Return how many offsets hold records that are older than an age, up to the first younger record.
+
+    None: brokers refuse to look records up by their time. Those of Kafka 4.4 do where a stored record is larger than
+    ``max.decompressed.message.bytes`` of today.
 
     Retention deletes whole segments, and the active one last, so it may delete fewer at first.
 
@@ -92,6 +96,9 @@ def older_offsets(wire: Wire, partitions: Iterable[TopicPartition], age_ms: int,
     if not keys or age_ms == _UNLIMITED:
         return 0
     starts, ends = wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest")
-    younger = wire.offsets_for(keys, max(0, now_ms - age_ms))
+    try:
+        younger = wire.offsets_for(keys, max(0, now_ms - age_ms))
+    except BrokerRefused:
+        return None
     # -1: no record is younger.
     return sum(max(0, (younger[key] if younger[key] >= 0 else ends[key]) - starts[key]) for key in keys)

@@ -1,6 +1,6 @@
 """Copy target topics again from the source's log start when their content no longer matches the source.
 
-By policy (``recopy``) after the source has removed tombstones before they were read, and after the source has lost
+By policy (``repair``) after the source has removed tombstones before they were read, and after the source has lost
 records. A partition cannot be emptied below its own offsets, so the topic is deleted and recreated with all of its
 partitions. That happens at the start of a seed or tail run, before anything is copied, and only if
 
@@ -234,9 +234,9 @@ def _failed(record: MigrationRecord, phase: str, job: CopyJob) -> dict[TopicPart
     """Partitions that stopped for a reason that copying again heals, with the error code."""
     offsets = record.spec.offsets
     codes = set()
-    if offsets.on_overtaken_tombstones == "recopy":
+    if offsets.on_overtaken_tombstones == "repair":
         codes.add(TombstonesOvertaken.code)
-    if offsets.on_source_truncation == "recopy":
+    if offsets.on_source_truncation == "repair":
         codes.add(SourceTruncated.code)
     known = {item.key for item in job.partitions}
     found = {}
@@ -281,7 +281,7 @@ def _why_not_again(record: MigrationRecord, source: Cluster, job: CopyJob, name:
     return (
         "it was copied again for the same reason before, and delete.retention.ms on the source was not raised since "
         f"({now / 1000:g} s now, {before[-1] / 1000:g} s then); raise delete.retention.ms, or choose "
-        "offsets.on_overtaken_tombstones: warn"
+        "offsets.on_overtaken_tombstones: note"
     )
 
 

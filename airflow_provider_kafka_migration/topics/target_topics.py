@@ -204,7 +204,7 @@ def _after_foreign(spec: MigrationSpec, topic: str) -> str:
         )
     return (
         "delete these topics on the target, then clear the task; to keep them, "
-        f"{begin_again(spec)} and topics.rename, topics.exclude or offsets.on_foreign_writer: transactional"
+        f"{begin_again(spec)} and topics.rename, topics.exclude or offsets.on_foreign_writer: note"
     )
 
 
@@ -219,7 +219,7 @@ def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence])
     """Raise for topics that must not be touched, all of them in one error.
 
     :raises ForeignData: topics hold another party's data, or adopted partitions have moved since the plan.
-    :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: refuse``.
+    :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: stop``.
     """
     _refuse_moved(record, plan, present)
     foreign = {
@@ -274,7 +274,7 @@ def _refuse_narrow(record: MigrationRecord, plan: Plan, present: Mapping[str, Pr
 
 
 def _refuse_drift(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
-    if record.spec.topology.on_config_drift != "refuse":
+    if record.spec.topology.on_config_drift != "stop":
         return
     drifted = {
         topic.target_name: topic.drift for topic in plan.topics if topic.drift and not present[topic.target_name].ours

@@ -153,7 +153,7 @@ def _gone_error(record: MigrationRecord, name: str, details: dict[str, Any]) -> 
     return TopicRecreated(
         f"source topic {name}: {details['why']}",
         where=record.where(PHASE, cluster="source", topic=name),
-        next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the "
+        next_step="to continue without it, set topology.on_topic_deleted: note and clear tail (its copy on the "
         "target stays)"
         + ("" if record.spec.mirror.merges else "; or delete it on the target and start a new migration"),
         details=details,
@@ -164,11 +164,11 @@ def check_ids(record: MigrationRecord, source: Cluster, partitions: Iterable[Cop
     """Compare topic ids with the source's metadata now, independently of the tail's checks.
 
     :returns: topics that are gone and that the policy drops.
-    :raises TopicRecreated: a topic is gone, or was created again (``on_topic_deleted: fail``).
+    :raises TopicRecreated: a topic is gone, or was created again (``on_topic_deleted: stop``).
     """
     planned = {item.topic: item.topic_id for item in partitions}
     gone = find_gone(source.admin, planned)
-    if gone and record.spec.topology.on_topic_deleted == "fail":
+    if gone and record.spec.topology.on_topic_deleted == "stop":
         name = min(gone)
-        raise _gone_error(record, name, {"topic": name, "why": gone[name], "policy": "fail"})
+        raise _gone_error(record, name, {"topic": name, "why": gone[name], "policy": "stop"})
     return set(gone)

@@ -40,7 +40,7 @@ class CountRules:
     """
 
     late_writes: Mapping[TopicPartition, str] = field(default_factory=dict)
-    on_late_writes: Literal["fail", "warn"] = "fail"
+    on_late_writes: Literal["stop", "note"] = "stop"
     retention_is_back: bool = False
     compared_log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     adopted: frozenset[TopicPartition] = frozenset()
@@ -155,7 +155,7 @@ def _count_problems(
     warnings += deleted
     late = rules.late_writes.get((item.topic, item.partition))
     if late is not None:
-        (warnings if rules.on_late_writes == "warn" else errors).append(late)
+        (warnings if rules.on_late_writes == "note" else errors).append(late)
     if source is None:
         warnings.append("the source partition no longer exists")
     elif source.end < boundary_end:
@@ -194,8 +194,8 @@ def check(
     )
     rules = CountRules(
         late_writes={key: str(item) for key, item in late.items()},
-        # ``on_bypass: continue`` accepts that what producers write after the freeze is left behind.
-        on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
+        # ``on_bypass: note`` accepts that what producers write after the freeze is left behind.
+        on_late_writes="note" if context.spec.cutover.on_bypass == "note" else section.on_late_writes,
         retention_is_back=context.record.is_retention_restored(),
         compared_log_starts=compared_starts,
         adopted=frozenset(key for key, item in context.record.partitions().items() if item.adopted),

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.way_back import seen_from_first
 
-_FIX = "make both clusters equal, or set topology.on_source_drift: ignore"
+_FIX = "make both clusters equal, or set topology.on_source_drift: note"
 _WITHDRAWN = "this change removes write access on the source; if it should apply to the target, too, make it by hand"
 
 
@@ -24,7 +24,7 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster) -> CheckRes
     after the switch, while on the target they are meant to write. Changes before the freeze were checked there.
     What cannot be read is a failure, too, because it may have changed.
     """
-    serious = Outcome.WARNING if record.spec.topology.on_source_drift == "ignore" else Outcome.FAILED
+    serious = Outcome.WARNING if record.spec.topology.on_source_drift == "note" else Outcome.FAILED
     plan = record.plan()
     try:
         drift = source_drift.read_drift(record, source, target, plan)

@@ -153,7 +153,10 @@ def _stays(source: Cluster, topic: TopicPlan, here: Keeping | None, there: Keepi
     # Asked of the source: on the target, markers in the place of holes are younger than the records around them.
     keys = [(topic.name, item.partition) for item in topic.partitions]
     due = older_offsets(source.wire, keys, there.longest_ms, now_ms)
-    row = {"retention_ms": there.longest_ms, "retention_bytes": there.most_bytes, "records_due_now": due}
+    row: dict[str, Any] = {"retention_ms": there.longest_ms, "retention_bytes": there.most_bytes}
+    if due is None:
+        return _Stays(row, "the source refuses to look records up by their time, so what is due now is not known")
+    row["records_due_now"] = due
     if here is None:
         return _Stays(row, "how long the source keeps its records is not known, so it cannot be compared")
     why = there.loses_more_than(here)
@@ -189,7 +192,7 @@ def with_late_partitions(record: MigrationRecord, source: Cluster, check: CheckR
     """Add to the parity check the partitions that the freeze named as not part of the migration.
 
     An empty one is a warning: the source topic has more partitions than its copy, so keys map to other partitions. One
-    that holds records is an unexplained difference, unless ``cutover.on_bypass: continue`` accepts such writes.
+    that holds records is an unexplained difference, unless ``cutover.on_bypass: note`` accepts such writes.
     """
     late = follow.born_late(record)
     if not late:
@@ -202,7 +205,7 @@ def with_late_partitions(record: MigrationRecord, source: Cluster, check: CheckR
         if partition_name((name, part.partition)) in late
     ]
     ends = source.wire.list_offsets(keys, "log_end") if keys else {}
-    accepted = record.spec.cutover.on_bypass == "continue"
+    accepted = record.spec.cutover.on_bypass == "note"
     findings = [f"{partition_name(key)} appeared in the freeze and was not copied: {_holds(ends[key])}" for key in keys]
     outcomes = [Outcome.FAILED if ends[key] and not accepted else Outcome.WARNING for key in keys]
     return check.model_copy(

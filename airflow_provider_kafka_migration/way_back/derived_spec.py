@@ -89,14 +89,14 @@ def derive(record: MigrationRecord) -> MigrationSpec:
         "target": data["source"],
         "topics": _topics(record, section),
         # The old topics keep their own settings, and the old cluster its own access: it is as clients left it.
-        "topology": {**data["topology"], "on_config_drift": "keep_target", "on_source_drift": "ignore"},
+        "topology": {**data["topology"], "on_config_drift": "note", "on_source_drift": "note"},
         "acls": {"policy": "skip", "quotas": "skip"},
         # The section way_back decides whether groups follow.
         "groups": {**data["groups"], "early_sync": False},
         "offsets": offsets_of_return(data["offsets"]),
         "schemas": schemas_of_return(forward, data["schemas"]),
         "seed": {**data["seed"], "via": "direct"},
-        "cutover": {**data["cutover"], "freeze": section.freeze or forward.cutover.freeze, "on_bypass": "fail"},
+        "cutover": {**data["cutover"], "freeze": section.freeze or forward.cutover.freeze, "on_bypass": "stop"},
         "waive": [],
         "adopt": {"from": "way_back", "migration_id": forward.migration_id},
         "way_back": section.model_dump(mode="json"),
@@ -177,10 +177,10 @@ def offsets_of_return(forward: dict[str, Any]) -> dict[str, Any]:
         **forward,
         "mode": "auto",
         "by_topic": [],
-        "on_mismatch": "fail",
-        "on_foreign_writer": "fail",
-        "on_source_truncation": "fail",
-        "on_overtaken_tombstones": "warn" if forward["on_overtaken_tombstones"] == "warn" else "fail",
+        "on_mismatch": "stop",
+        "on_foreign_writer": "stop",
+        "on_source_truncation": "stop",
+        "on_overtaken_tombstones": "note" if forward["on_overtaken_tombstones"] == "note" else "stop",
     }
 
 

@@ -8,12 +8,13 @@ promoted itself, the same derivation leads forth again, under the names of the f
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Terminal
 from airflow_provider_kafka_migration.record import rolling_back
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.spec.verbs import Choice
 from airflow_provider_kafka_migration.state import State, mirror_name
 from airflow_provider_kafka_migration.way_back.derived_spec import (
     check_can_return,
@@ -27,7 +28,7 @@ from airflow_provider_kafka_migration.way_back.derived_spec import (
 def derive(
     record: MigrationRecord,
     *,
-    on_diverged: Literal["fail", "leave_out", "append"] = "fail",
+    on_diverged: Choice = "stop",
     first: MigrationSpec | None = None,
 ) -> MigrationSpec:
     """Return the spec of the mirror back.
@@ -61,10 +62,10 @@ def derive(
         "mirror": mirror,
         "topics": _topics(record),
         # The old topics keep their own settings, and the old cluster its own access: it is as clients left it.
-        "topology": {**data["topology"], "on_config_drift": "keep_target", "on_source_drift": "ignore"},
+        "topology": {**data["topology"], "on_config_drift": "note", "on_source_drift": "note"},
         "acls": {"policy": "skip", "quotas": "skip"},
         # The groups of the old side are its clients' own.
-        "groups": {**data["groups"], "on_deleted": "keep"},
+        "groups": {**data["groups"], "on_deleted": "note"},
         "offsets": offsets_of_return(data["offsets"]),
         "schemas": schemas_of_return(forward, data["schemas"]),
         "seed": {**data["seed"], "via": "direct"},

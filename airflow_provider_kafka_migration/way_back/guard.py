@@ -17,7 +17,6 @@ from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     FreezeFailed,
-    IllegalTransition,
     MigrationError,
     PermissionMissing,
     PhaseOver,
@@ -109,29 +108,31 @@ def _check_not_over(record: MigrationRecord) -> None:
     """
     record.journal.refresh()
     rolling_back.check_not_begun(record.journal, record.spec, PHASE)
-    if record.journal.find_step(steps.READY_FOR_CLIENT_RETURN) is not None:
-        raise PhaseOver(
-            "clients may return to the old cluster, so nobody is kept out there any more",
-            where=record.where(PHASE, cluster="target"),
-            next_step="none: the way back has moved on",
-        )
+    if _is_over(record.journal):
+        raise _over(record)
+
+
+def _is_over(journal: Journal) -> bool:
+    """Whether somebody has begun to let producers in, by the journal as last read."""
+    ends = (steps.READY_FOR_CLIENT_RETURN, steps.ROLLBACK_BEGUN, steps.ABANDONED)
+    return any(journal.find_step(step) is not None for step in ends)
+
+
+def _over(record: MigrationRecord) -> PhaseOver:
+    return PhaseOver(
+        "producers may write to the old cluster again, so nobody is kept out there any more",
+        where=record.where(PHASE, cluster="target"),
+        next_step="none: the way back has moved on",
+    )
 
 
 def _changes(context: PhaseContext) -> Changes:
     """Return what undoes bindings that were created while somebody let producers in."""
-
-    def over() -> MigrationError | None:
-        try:
-            _check_not_over(context.record)
-        except (IllegalTransition, PhaseOver) as error:
-            return error
-        return None
-
     return Changes(
         context.journal,
         _GUARD,
-        standing=lambda: Standing.GOES_ON if over() is None else Standing.OVER,
-        over=lambda: over() or PhaseOver("the guard of the old cluster has ended"),
+        standing=lambda: Standing.OVER if _is_over(context.journal) else Standing.GOES_ON,
+        over=lambda: _over(context.record),
         allowed={"unless_step": (steps.ROLLBACK_BEGUN, None)},
     )
 

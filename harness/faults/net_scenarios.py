@@ -78,7 +78,7 @@ class Stage:
         """Copy everything, and let a new migration take the partition over at its end."""
         self.copied()
         self._copy = self.lab.copying(
-            [self.topic], job_fields={"slice_seconds": _SLICE_SECONDS, "on_mismatch": "fail"}, adopted=True
+            [self.topic], job_fields={"slice_seconds": _SLICE_SECONDS, "on_mismatch": "stop"}, adopted=True
         )
         return self
 

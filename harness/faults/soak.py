@@ -13,6 +13,7 @@ import json
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,14 +31,23 @@ SUMMARY = Path("build/soak/summary.json")
 FAULTS_PER_RUN = 40
 
 
+def commit_of_tree() -> str:
+    """Return the commit that runs, with a mark if files differ from it; empty outside of a Git checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 class Summary:
     """The results so far.
 
     :param path: of the summary file.
+    :param target_version: Kafka's version of the target.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, target_version: str) -> None:
         self._path = path
+        self._tree = {"commit": commit_of_tree(), "target_version": target_version}
         self._damage = Damage()
         self._kinds: Counter[str] = Counter()
         self._seeds: list[int] = []
@@ -82,6 +92,7 @@ class Summary:
         """Write the current state."""
         damage = self._damage
         content = {
+            **self._tree,
             "faults": self._kinds.total(),
             "lost": damage.lost,
             "duplicated": damage.duplicated,
@@ -149,6 +160,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="of the target")
+    parser.add_argument("--target-version", default="4.1.1", help="Kafka's version there")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no more faults after that")
     parser.add_argument("--in-transactions", action="store_true", help="the verdict transactional for all partitions")
     parser.add_argument("--no-nets", action="store_true", help="only random faults")
@@ -158,15 +170,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # brokers are stopped, folders removed
     seed = random.randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    summary = Summary(options.summary)
+    summary = Summary(options.summary, options.target_version)
     deadline = time.monotonic() + options.minutes * 60
+    target = {"brokers": options.brokers, "version": options.target_version}
     folder = Path(tempfile.mkdtemp(prefix="kafka-migration-soak-"))
     try:
         if not (options.no_nets or options.in_transactions):
-            with FaultLab(folder / "nets", brokers=options.brokers, target_config=SWEEPING) as lab:
+            with FaultLab(folder / "nets", target_config=SWEEPING, **target) as lab:
                 nets(lab, summary)
         if options.faults:
-            with FaultLab(folder / "faults", brokers=options.brokers) as lab:
+            with FaultLab(folder / "faults", **target) as lab:
                 random_runs(lab, summary, seed, options.faults, deadline, in_transactions=options.in_transactions)
     finally:
         if options.keep:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,10 +28,24 @@ from harness.jars import maven
 from harness.jars.jar_sets import JarSets
 from harness.jars.maven import JarsError, java
 
-__all__ = ["DEFAULT_SETS", "JarsError", "cache_folder", "classpath", "ensure", "java", "record", "recorded_checksums"]
+__all__ = [
+    "DEFAULT_SETS",
+    "NEWEST",
+    "JarsError",
+    "cache_folder",
+    "classpath",
+    "dump_log_class",
+    "ensure",
+    "has_class",
+    "java",
+    "record",
+    "recorded_checksums",
+]
 
-#: The sets of tests and the demo: the source in ZooKeeper mode, the target in KRaft mode.
-DEFAULT_SETS = ("3.9.1", "4.1.1")
+#: The newest version with which the tests run.
+NEWEST = "4.4.0"
+#: The sets of tests and the demo: the source in ZooKeeper mode, the target in KRaft mode, and the newest for both.
+DEFAULT_SETS = ("3.9.1", "4.1.1", NEWEST)
 
 _CHECKSUMS = Path(__file__).parents[1] / "checksums"
 _SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-mirror-client|-tiered)?")
@@ -88,6 +103,18 @@ def record(name: str) -> Path:
 def classpath(name: str) -> str:
     """Class path of a set for ``java -cp``."""
     return f"{ensure(name)}/*"
+
+
+def has_class(name: str, jar: str, wanted: str) -> bool:
+    """Return whether a jar of a set, for instance ``kafka-clients``, has a class. Kafka 4.4 has moved some."""
+    with zipfile.ZipFile(ensure(name) / f"{jar}-{name}.jar") as file:
+        return f"{wanted.replace('.', '/')}.class" in file.namelist()
+
+
+def dump_log_class(name: str) -> str:
+    """The main class of DumpLogSegments, which Kafka 4.4 has in another package and another jar than 4.2."""
+    moved = "org.apache.kafka.tools.DumpLogSegments"
+    return moved if has_class(name, "kafka-tools", moved) else "kafka.tools.DumpLogSegments"
 
 
 def _sets(name: str) -> JarSets:

@@ -288,10 +288,12 @@ def lab_airflow(
     clusters: Mapping[str, KafkaCluster],
     s3_server: S3Server,
     env: Mapping[str, str] | None = None,
+    kind: type[ReplaceableAirflow] = ReplaceableAirflow,
 ) -> ReplaceableAirflow:
     """An Airflow, not started, with connections to everything.
 
     :param clusters: by the ids of their connections.
+    :param kind: how it runs.
     """
     s3 = s3_server.config()
     connections = {
@@ -311,6 +313,7 @@ def lab_airflow(
     }
     settings = {
         "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
+        "AIRFLOW__KAFKA_MIGRATION__OBJECT_URL_TEMPLATE": f"{s3['endpoint_url']}/{{bucket}}/{{key}}",
         # On a busy machine Airflow's 30 s run out while a task parses its DAG; it is tried again a minute later then.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "240",
         "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
@@ -319,7 +322,7 @@ def lab_airflow(
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "notifiers"), os.environ.get("PYTHONPATH", "")]),
         **(env or {}),
     }
-    return ReplaceableAirflow(folder / "airflow", dags, connections, settings)
+    return kind(folder / "airflow", dags, connections, settings)
 
 
 def may_be_cleared(task_id: str, states: Mapping[str, str | None]) -> bool:

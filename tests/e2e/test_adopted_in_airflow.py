@@ -50,7 +50,7 @@ def test_a_copy_by_another_tool_is_continued(lab: Lab, prefix: str) -> None:
         "adopted",
         prefix,
         offsets={"mode": "auto"},
-        adopt={"from": "comparison", "compare": "all", "on_duplicates": "report", "stable_window": "2s"},
+        adopt={"from": "comparison", "compare": "all", "on_duplicates": "note", "stable_window": "2s"},
     )
     run = lab.trigger(spec)
     run.wait("precheck", "success")

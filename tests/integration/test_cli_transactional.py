@@ -49,7 +49,7 @@ def test_a_migration_into_a_topic_of_others(
         "storage": {"journal": f"file://{tmp_path}/journal", "evidence": f"file://{tmp_path}/evidence"},
         "topics": {"include": [pattern]},
         "groups": {"include": [pattern]},
-        "offsets": {"on_foreign_writer": "transactional"},
+        "offsets": {"on_foreign_writer": "note"},
         "tail": {"drain_stable_window": "1s", "slice_seconds": 2},
         "cutover": {"freeze": "manual", "freeze_stable_window": "1s"},
         "evidence": {"signing_key": "env:CLI_KEY"},

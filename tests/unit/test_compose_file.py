@@ -15,6 +15,7 @@ import yaml
 
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.spec import load_spec
+from airflow_provider_kafka_migration.storage.s3 import S3Config
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yaml"
@@ -116,6 +117,10 @@ def test_services_are_those_of_airflows_own_file_plus_the_clusters(compose: dict
         "source",
         "target",
         "s3",
+        "registry-source",
+        "registry-target",
+        "spark-master",
+        "spark-worker",
         "trial-data",
     }
 
@@ -169,11 +174,27 @@ def test_connections_are_json_that_the_provider_accepts(compose: dict[str, Any])
         for name, text in environment.items()
         if name.startswith("AIRFLOW_CONN_")
     }
-    for name in ("kafka_source", "kafka_target"):
-        assert ClientConfig.from_librdkafka(connections[name]["extra"], name).bootstrap
     spec = load_spec(ROOT / "docker" / "migrations" / "trial.yaml")
-    used = {spec.source.conn_id, spec.target.conn_id, spec.storage.conn_id, spec.spark.conn_id}
-    assert used <= set(connections)
+    settings = {
+        reference: json.loads(environment[str(reference).removeprefix("env:")])
+        for reference in (
+            spec.source.conn_id,
+            spec.target.conn_id,
+            spec.storage.conn_id,
+            spec.schemas.source,
+            spec.schemas.target,
+        )
+    }
+    for cluster in (spec.source, spec.target):
+        assert ClientConfig.from_librdkafka(settings[cluster.conn_id], cluster.conn_id).bootstrap
+    assert S3Config.from_dict(settings[spec.storage.conn_id]).endpoint_url
+    for registry in (spec.schemas.source, spec.schemas.target):
+        assert settings[registry]["url"].startswith("http://registry-")
+    assert spec.spark.conn_id in connections
+    worker = compose["services"]["spark-worker"]["environment"]
+    assert all(
+        worker[name.removeprefix("env:")] == environment[name.removeprefix("env:")] for name in map(str, settings)
+    )
     assert spec.evidence.signing_key == "airflow:evidence_key"
     assert len(bytes.fromhex(connections["evidence_key"]["password"])) == 32
 

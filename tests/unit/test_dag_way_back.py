@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_releases import DagSerialization, Waits, waits
 
 from airflow_provider_kafka_migration.dag import WAY_BACK_DAG_ID, build_migration_dag, build_way_back_dag
 from airflow_provider_kafka_migration.errors import Terminal
@@ -114,10 +113,10 @@ def test_the_question_is_asked_again_after_a_while(tmp_path: Path) -> None:
 
     def ask(_context: Any, shown: Any) -> None:
         asked.append(shown)
-        raise TaskAwaitingInput(method_name="execute_complete")
+        raise waits()
 
     task._ask = ask
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(Waits):
         task.execute_complete({}, {"error": "no answer", "error_type": "timeout"})  # type: ignore[typeddict-item]
     assert asked == [facts]
 

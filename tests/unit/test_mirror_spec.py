@@ -49,17 +49,17 @@ def test_default_names() -> None:
 
 @pytest.mark.parametrize("key", ["on_source_truncation", "on_overtaken_tombstones"])
 def test_a_mirror_deletes_no_remote_topic_by_itself(key: str) -> None:
-    with pytest.raises(SpecInvalid, match=rf"offsets\.{key}: recopy deletes target topics"):
+    with pytest.raises(SpecInvalid, match=rf"offsets\.{key}: repair deletes target topics"):
         _mirror(offsets={key: "recopy"})
 
 
 def test_a_mirror_that_was_accepted_with_recopy_is_still_readable() -> None:
     """By what promotes it, fails back from it, or reads its journal: nobody can correct a spec that is recorded."""
     path = Path(__file__).parents[1] / "cases" / "spec" / "mirror-recopy.yaml"
-    with pytest.raises(SpecInvalid, match="recopy deletes target topics"):
+    with pytest.raises(SpecInvalid, match="repair deletes target topics"):
         load_spec(path)
     spec = load_spec(path, recorded=True)
-    assert (spec.offsets.on_source_truncation, spec.offsets.on_overtaken_tombstones) == ("recopy", "recopy")
+    assert (spec.offsets.on_source_truncation, spec.offsets.on_overtaken_tombstones) == ("repair", "repair")
     assert parse_spec(spec.model_dump(mode="json"), recorded=True) == spec
 
 
@@ -175,7 +175,7 @@ def test_a_mirror_may_stop_producers_before_its_promotion() -> None:
     ("sections", "path"),
     [
         ({**_MERGED, "cutover": {"freeze": "acl"}}, "cutover.freeze: with naming: identity in both directions"),
-        ({"cutover": {"freeze": "acl", "on_bypass": "continue"}}, "cutover.on_bypass: a mirror with freeze: acl"),
+        ({"cutover": {"freeze": "acl", "on_bypass": "note"}}, "cutover.on_bypass: a mirror with freeze: acl"),
         ({"cutover": {"freeze": "webhook"}}, "cutover.producer_freeze_webhook: freeze: webhook needs the address"),
     ],
 )
@@ -212,7 +212,7 @@ def test_identity_in_both_directions_without_equal_offsets() -> None:
         ({"mirror": {"naming": "identity", "two_way": True}}, "mirror.sync_groups: set false"),
         ({"acls": {"quotas": "skip"}}, "acls.policy: set skip"),
         ({"acls": {"policy": "skip"}}, "acls.quotas: set skip"),
-        ({"topology": {"on_topic_deleted": "delete"}}, "topology.on_topic_deleted: use fail or drop"),
+        ({"topology": {"on_topic_deleted": "repair"}}, "topology.on_topic_deleted: use stop or note"),
         ({"schemas": {"topic": "_schemas"}}, "schemas: leave the section out"),
     ],
 )

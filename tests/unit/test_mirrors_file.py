@@ -376,3 +376,37 @@ def test_all_flows_that_mark_records_need_one_header() -> None:
     assert error is not None
     paths = [item["path"] for item in error.details["mistakes"]]
     assert paths == ["flows.b->c.mirror.provenance_header", "flows.c->b.mirror.provenance_header"]
+
+
+@pytest.mark.parametrize("value", ["false", "no", 0, "off", False])
+def test_what_a_person_means_as_no_leaves_a_flow_out(value: Any) -> None:
+    assert list(parse_mirrors(file(flows={"a->b": {"enabled": value}, "a->c": {}}))) == ["a->c"]
+
+
+@pytest.mark.parametrize("value", ["true", "yes", 1, None, True])
+def test_what_a_person_means_as_yes_does_not(value: Any) -> None:
+    assert list(parse_mirrors(file(flows={"a->b": {"enabled": value}}))) == ["a->b"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "reason"),
+    [
+        ({"flows": {"a->b": {"enabled": "nope"}}}, "flows.a->b.enabled", "true or false"),
+        ({"flows": {"a->b": {"enable": False}}}, "flows.a->b.enable", "did you mean enabled?"),
+        ({"defaults": {"mirror": None}, "flows": {"a->b": {}}}, "flows.a->b.mirror", "a section with keys is needed"),
+        ({"defaults": {"source": {"conn_id": "x"}}}, "defaults.source", "has no effect: the file itself says this"),
+        ({"default": {}}, "default", "did you mean defaults?"),
+    ],
+)
+def test_what_a_person_gets_wrong_is_named(changes: dict[str, Any], path: str, reason: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        parse_mirrors(file(**changes))
+    found = {item["path"]: item["reason"] for item in caught.value.details["mistakes"]}
+    assert list(found) == [path]
+    assert reason in found[path]
+
+
+def test_a_key_without_effect_takes_no_flow_away() -> None:
+    flows, error = parse_flows(file(defaults={"source": {"conn_id": "x"}}))
+    assert sorted(flows) == ["a->b", "a->c", "b->a"]
+    assert error is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from random import Random
 from typing import Any
 
 import pytest
@@ -286,3 +288,64 @@ def test_a_seed_that_an_earlier_version_journaled_is_not_repeated(local_store: L
     guard_spec(journal, old)
     guard_spec(journal, parse_spec(with_value("evidence.signing_key", "airflow:key")).model_dump(mode="json"))
     assert SEED not in repr([entry.details for entry in journal.entries()])
+
+
+# -- keys, and what only looks like one --------------------------------------------------------------------------------
+
+
+def test_keys_are_told_from_paths_of_the_same_length() -> None:
+    random = Random(25)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for size in (32, 64):
+            keys = [encode(random.randbytes(size)).decode() for _ in range(2_000)]
+            assert all(plain_secrets.is_key(key) for key in keys)
+            bare = [key.rstrip("=") for key in keys]
+            # One in a thousand has as few changes as a name.
+            assert sum(map(plain_secrets.is_key, bare)) >= len(bare) - 10
+    assert plain_secrets.is_key(random.randbytes(32).hex())
+
+
+@pytest.mark.parametrize("length", [43, 86])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "file:/run/secrets/Kafka-Migration/evidence2/",
+        "file:/home/Alice/KafkaMigration/Secrets2026/",
+        "ssm:/Prod1/EU-West-1/KafkaMigration/Signing/",
+        "env:KAFKA_MIGRATION_EVIDENCE_SIGNING_KEY_2026_a",
+        "airflow:KafkaMigrationEvidenceOfProduction2026",
+    ],
+)
+def test_a_path_or_a_name_of_a_keys_length_is_a_reference(place: str, length: int) -> None:
+    scheme, _, start = place.partition(":")
+    reference = f"{scheme}:{(start + '/signing-key' * 8)[:length]}"
+    assert len(reference) == len(scheme) + 1 + length
+    found = parse_spec(spec(evidence={"signing_key": reference}, source={"conn_id": reference}))
+    assert (found.evidence.signing_key, found.source.conn_id) == (reference, reference)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "file:/home/a@b/x.json",
+        "secretsmanager:prod/kafka@eu-west-1#connection",
+        "vault:kv/team@corp/kafka",
+        "ssm:/users/a@b/kafka",
+    ],
+)
+def test_an_at_sign_in_a_path_is_no_login(reference: str) -> None:
+    assert parse_spec(spec(source={"conn_id": reference})).source.conn_id == reference
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"alice@{TOKEN}",
+        f"alice:{TOKEN}@broker:9092",
+        f"file:alice:{TOKEN}@broker",
+        f"airflow:a@{TOKEN}",
+        f"env:a@{TOKEN}",
+    ],
+)
+def test_a_login_is_no_connection(value: str) -> None:
+    assert set(mistakes(spec(source={"conn_id": value}))) == {"source.conn_id"}

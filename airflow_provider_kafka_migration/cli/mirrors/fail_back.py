@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.markup import escape
@@ -15,18 +14,19 @@ from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, make_v
 from airflow_provider_kafka_migration.cli.plan import write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_spec
 from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.spec.verbs import Choice, choose
 from airflow_provider_kafka_migration.state import State, mirror_name, position
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.record.context import PhaseContext
 
 
-class OnDiverged(StrEnum):
-    """``adopt.on_diverged``, as an option."""
-
-    fail = "fail"
-    leave_out = "leave_out"
-    append = "append"
+def _on_diverged(word: str) -> Choice:
+    """Read ``adopt.on_diverged``, as an option."""
+    try:
+        return cast(Choice, choose("adopt.on_diverged", word))
+    except ValueError as error:
+        raise typer.BadParameter(f"--on-diverged: {error}") from None
 
 
 @answering
@@ -42,9 +42,13 @@ def fail_back(
         ),
     ] = None,
     on_diverged: Annotated[
-        OnDiverged,
-        typer.Option("--on-diverged", help="Partitions of the former source with records that were never mirrored."),
-    ] = OnDiverged.fail,
+        str,
+        typer.Option(
+            "--on-diverged",
+            metavar="[stop|note|repair]",
+            help="Partitions of the former source with records that were never mirrored (adopt.on_diverged).",
+        ),
+    ] = "stop",
 ) -> Answer:
     """Show how the clients of a promoted mirror can fail back, and write the spec of that mirror.
 
@@ -55,12 +59,13 @@ def fail_back(
     from airflow_provider_kafka_migration.planning.make import make_plans
     from airflow_provider_kafka_migration.way_back.fail_back import derive
 
+    policy = _on_diverged(on_diverged)
     forward = read_spec(file).check_kind("mirror", path=str(file))
     with MigrationOpener(forward, make_view(quiet=True)).open() as migration, migration.reading() as context:
         adopt = forward.adopt
         is_second = adopt is not None and adopt.from_ == "mirror"
         first = forward_record(context, str(adopt.migration_id)).spec if adopt is not None and is_second else None
-        spec = derive(context.record, on_diverged=on_diverged.value, first=first)
+        spec = derive(context.record, on_diverged=policy, first=first)
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration, migration.reading() as context:
         _check_not_begun(context)
         made, _, adoption = make_plans(context)

@@ -69,7 +69,8 @@ def import_properties(
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        # Editors on Windows put a mark before the text.
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecInvalid(
             f"the file cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}",
@@ -167,6 +168,9 @@ def _lines(found: Imported, written: list[str], needs: list[dict[str, str]]) -> 
         yield f"[bold]connection of {escape(alias)}[/]"
         yield from (f"  {escape(key)}: {escape(reason)}" for key, reason in sorted(notes.items()))
     if found.unknown:
-        yield f"[yellow]unknown properties[/]: {escape(', '.join(found.unknown))}"
+        from airflow_provider_kafka_migration.mirror_maker.properties import meant
+
+        named = [f"{key} (did you mean {meant(key)}?)" if meant(key) else key for key in found.unknown]
+        yield f"[yellow]unknown properties[/]: {escape(', '.join(named))}"
     for item in needs:
         yield f"[yellow]to correct[/] {escape(item['path'])}: {escape(item['reason'])}"

@@ -471,7 +471,7 @@ class ResumeFinder:
             timestamps=self._job.timestamps,
             is_cleaned=look.copy.spec.topic in self._job.target_compacts,
         )
-        if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
+        if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "stop":
             raise self._mismatch(look, last)
         log.warning(
             "%s-%s: the take-over found excess control markers before source offset %s; continuing as mapped",

@@ -27,6 +27,8 @@ _RELEASES = (
     (25, "4.0"),
     (27, "4.1"),
     (29, "4.2"),
+    (30, "4.3"),
+    (33, "4.4"),
 )
 
 #: For clusters in ZooKeeper mode: (api key, version) that a release introduced, newest first.

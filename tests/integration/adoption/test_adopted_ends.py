@@ -96,7 +96,7 @@ class WayBack:
             [self.topic],
             f"{name}-{self.topic}"[:90],
             adopted=True,
-            job_fields={"on_mismatch": "fail", "slice_seconds": 10},
+            job_fields={"on_mismatch": "stop", "slice_seconds": 10},
             **options,  # type: ignore[arg-type]
         )
         shifted = self.old_end != self.new_end

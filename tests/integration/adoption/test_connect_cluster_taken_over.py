@@ -82,7 +82,7 @@ def test_a_killed_connect_worker_is_taken_over(
         "from": "mirrormaker2",
         "stable_window": "3s",
         "compare": "all",
-        "on_duplicates": "report",
+        "on_duplicates": "note",
         "mirrormaker2": mirror,
     }
     spec = write_spec(tmp_path, prefix, adopt, f"{_ALIASES[0]}.")

@@ -91,7 +91,7 @@ def test_a_transaction_of_a_killed_mirror_is_waited_for(
         "from": "mirrormaker2",
         "stable_window": "2s",
         "compare": "all",
-        "on_duplicates": "report",
+        "on_duplicates": "note",
         "mirrormaker2": {
             "source_alias": _ALIASES[0],
             "target_alias": _ALIASES[1],

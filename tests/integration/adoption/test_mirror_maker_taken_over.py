@@ -48,7 +48,7 @@ def test_a_killed_mirror_is_taken_over(
         "from": "mirrormaker2",
         "stable_window": "3s",
         "compare": "all",
-        "on_duplicates": "report",
+        "on_duplicates": "note",
         "mirrormaker2": {
             "source_alias": SOURCE_ALIAS,
             "target_alias": TARGET_ALIAS,

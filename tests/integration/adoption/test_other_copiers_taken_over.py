@@ -119,8 +119,8 @@ def test_a_group_that_has_committed_and_contents_alone_give_the_same_start(copie
     _write(copied.target, copied.topic, records[500:900])
     again = {"from": "redpanda_migrator", "redpanda_migrator": {"group": group}, "compare": "all"}
     assert copied.is_refused(**again), "twice is refused unless the spec says otherwise"
-    assert copied.is_refused(**again, on_duplicates="afresh")
-    twice = copied.start(**again, on_duplicates="report")
+    assert copied.is_refused(**again, on_duplicates="stop")
+    twice = copied.start(**again, on_duplicates="note")
     assert (twice["source_offset"], twice["target_offset"]) == (records[899].offset + 1, 1_100)
     assert twice["earlier"] == {"duplicates": 200, "missing": 0, "aborted_records": 0}
 

@@ -57,7 +57,7 @@ def sample(first: int) -> list[Record]:
     ]
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", kafka_jars.DEFAULT_SETS)
 def test_kafka_reads_encoded_rebuilt_and_split_batches(version: str, tmp_path: Path) -> None:
     batches: list[RawBatch] = []
     for codec in range(5):
@@ -73,11 +73,16 @@ def test_kafka_reads_encoded_rebuilt_and_split_batches(version: str, tmp_path: P
         batches += [RawBatch(memoryview(encode_batch([], codec, base_offset=first + 300, last_offset=first + 310)))]
     file = tmp_path / "batches.bin"
     file.write_bytes(b"".join(batch.data for batch in batches))
-    out = java(version, str(Path(__file__).with_name("ReadBatches.java")), str(file))
+    source = Path(__file__).with_name("ReadBatches.java").read_text(encoding="utf-8")
+    if not kafka_jars.has_class(version, "kafka-clients", "org.apache.kafka.common.record.Record"):
+        source = source.replace("common.record.", "common.record.internal.")
+    reader = tmp_path / "ReadBatches.java"
+    reader.write_text(source, encoding="utf-8")
+    out = java(version, str(reader), str(file))
     assert out.splitlines() == shown(batches)
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", kafka_jars.DEFAULT_SETS)
 def test_kafka_dump_log_reads_segments(version: str, tmp_path: Path) -> None:
     marker = Record(47, 5, b"\0\0\0\1", b"\0\0\0\0\0\0", [])
     data = (
@@ -96,7 +101,7 @@ def test_kafka_dump_log_reads_segments(version: str, tmp_path: Path) -> None:
     entry = SegmentWriter(LocalStore(tmp_path), "m", "orders", 0).put(data, [], 0, 1040)
     out = java(
         version,
-        "kafka.tools.DumpLogSegments",
+        kafka_jars.dump_log_class(version),
         "--files",
         str(tmp_path / entry.key),
         "--deep-iteration",

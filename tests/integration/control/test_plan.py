@@ -242,7 +242,7 @@ def test_drift_policies(make_control: Callable[..., Control]) -> None:
         ("retention.ms", "1000000", "7200000"),
         ("segment.ms", "900000", None),
     ]
-    kept = make_plan(control.context(topology={"on_config_drift": "keep_target"})).topic(name)
+    kept = make_plan(control.context(topology={"on_config_drift": "note"})).topic(name)
     assert kept.target_configs == {"retention.ms": "1000000", "segment.ms": "900000"}
     assert {item["config"] for item in kept.drift} == {"flush.ms", "retention.ms", "segment.ms"}
 

@@ -244,7 +244,7 @@ def test_quotas_and_users_are_followed(
     assert any(other in finding for finding in check.findings)
 
 
-@pytest.mark.parametrize("policy", ["refuse", "ignore"])
+@pytest.mark.parametrize("policy", ["stop", "note"])
 def test_other_policies_change_nothing_and_stay_in_sight(
     begin: Callable[..., tuple[Control, PhaseContext]], stem: str, policy: str
 ) -> None:
@@ -256,7 +256,7 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     change_acls(context, remove=(copied,))
     set_config(context, topic, retention_ms="172800000")
     digest = context.record.plan().digest()
-    if policy == "refuse":
+    if policy == "stop":
         assert take_over.follow(context) == []
         with pytest.raises(FreezeFailed, match="2 things have changed on the source") as caught:
             take_over.check_before_freeze(context)
@@ -267,7 +267,7 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     assert context.record.plan().digest() == digest
     assert len(context.journal.steps(steps.DRIFT_NAMED)) == 2
     check = validated_drift.check(context.record, context.source, context.target)
-    assert check.outcome is (Outcome.FAILED if policy == "refuse" else Outcome.WARNING)
+    assert check.outcome is (Outcome.FAILED if policy == "stop" else Outcome.WARNING)
     assert len(check.findings) == 2
 
 

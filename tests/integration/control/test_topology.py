@@ -125,7 +125,7 @@ def test_a_wider_topic_is_refused(control: Control) -> None:
 
 
 def test_drift_is_refused_by_policy(make_control: Callable[..., Control]) -> None:
-    control = make_control(topology={"on_config_drift": "refuse"})
+    control = make_control(topology={"on_config_drift": "stop"})
     name = f"{control.prefix}drift"
     control.source_cluster.create_topic(name, 1, {"retention.ms": "7200000"})
     control.target_cluster.create_topic(name, 1, {"retention.ms": "1000000"})

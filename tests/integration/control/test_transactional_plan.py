@@ -27,7 +27,7 @@ def _configs(context: PhaseContext, topic: str) -> dict[str, str]:
 
 
 def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control: Callable[..., Control]) -> None:
-    control = make_control(offsets={"on_foreign_writer": "transactional"})
+    control = make_control(offsets={"on_foreign_writer": "note"})
     shared, own = f"{control.prefix}shared", f"{control.prefix}own"
     before = {"retention.ms": "3600000", "cleanup.policy": "compact"}
     control.source_cluster.create_topics({shared: (2, {"retention.ms": "7200000"}), own: (1, {})})
@@ -64,7 +64,7 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
 
 
 def test_a_topic_of_others_is_never_widened(make_control: Callable[..., Control]) -> None:
-    control = make_control(offsets={"on_foreign_writer": "transactional"})
+    control = make_control(offsets={"on_foreign_writer": "note"})
     shared = f"{control.prefix}shared"
     control.source_cluster.create_topics({shared: (3, {})})
     control.target_cluster.create_topics({shared: (1, {})})

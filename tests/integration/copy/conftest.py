@@ -16,8 +16,9 @@ MakeCopying = Callable[..., Copying]
 
 
 def kept_topic(cluster: KafkaCluster, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-    """A topic of a source whose records stay, however old their timestamps are."""
-    cluster.create_topic(name, partitions, config={"retention.ms": "-1", **(config or {})})
+    """A topic of a source that takes and keeps records of all times; Kafka 4 refuses future ones by default."""
+    always = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+    cluster.create_topic(name, partitions, config=always | dict(config or {}))
 
 
 @pytest.fixture

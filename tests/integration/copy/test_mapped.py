@@ -140,6 +140,6 @@ def test_a_budget_that_must_be_kept_stops_the_partition(
 ) -> None:
     topics = topics_with_holes(unique_name("strict"))[:1]
     load(source_cluster, topics, seed=73)
-    copy = copying([topics[0].name], job_fields={"max_markers": 5, "on_mismatch": "fail"})
+    copy = copying([topics[0].name], job_fields={"max_markers": 5, "on_mismatch": "stop"})
     with pytest.raises(CopyFailed, match=r"HOLES_EXCEED_BUDGET.*control markers"):
         copy.run()

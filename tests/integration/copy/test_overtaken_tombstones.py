@@ -65,7 +65,7 @@ def test_a_deleted_key_that_lives_on_is_named_and_found(
     segments = Segments(source_cluster, topic)
     segments.add([(b"kept", b"value"), (b"dead", b"value")], [(b"more", b"value")])
     copy = copying([topic])
-    settings = TombstoneSettings(on_overtaken="fail", retention_ms={topic: RETENTION_MS})
+    settings = TombstoneSettings(on_overtaken="stop", retention_ms={topic: RETENTION_MS})
     copy.run(tombstones=settings)
     runner = LocalContentRunner(copy.clients)
     rules = {topic: TopicRules(compacted=True, delete_retention_ms=RETENTION_MS)}
@@ -94,7 +94,7 @@ def test_a_deleted_key_that_lives_on_is_named_and_found(
     assert failed["error"]["details"]["caught_up_offset"] == before[topic, 0]
     assert copy.clients.wire("target").list_offsets([(topic, 0)], "log_end") == before, "nothing was copied behind it"
 
-    progress = copy.run(tombstones=settings.model_copy(update={"on_overtaken": "warn"}))
+    progress = copy.run(tombstones=settings.model_copy(update={"on_overtaken": "note"}))
     assert progress["partitions_overtaken"] == 1
     assert {item.from_offset for item in read_overtaken([copy.clients.store(copy.journal)], copy.migration_id)} == {
         before[topic, 0]

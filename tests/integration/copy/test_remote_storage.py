@@ -6,6 +6,8 @@ records though there are some, which must never become holes.
 
 from __future__ import annotations
 
+import re
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -16,21 +18,36 @@ from airflow_provider_kafka_migration.kafka import logs
 from harness.brokers import KafkaCluster
 from harness.faults.fetch_faults import Answered, Asked, FetchFaults
 from harness.jars import kafka_jars
+from harness.jars.kafka_jars import NEWEST
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.copying import Copying, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
-VERSION = "3.9.1"
+#: Version of the brokers -> that of the storage's jars. Those of 4.4.0 are not published.
+STORAGES = {"3.9.1": "3.9.1-tiered", NEWEST: "4.3.1-tiered"}
 SEGMENT_BYTES = 65_536
 BATCHES, RECORDS, VALUE_BYTES = 200, 10, 1_000
 END = BATCHES * RECORDS
 QUOTA_BYTES_PER_SECOND = 300_000
 
 
-def properties(folder: Path) -> dict[str, str | int | bool]:
+def moved_classes(folder: Path) -> Path:
+    """A jar of the classes that the storage of 4.3.1 looks for where brokers of 4.4 no longer have them."""
+    jar = folder / "moved.jar"
+    clients = kafka_jars.ensure("4.3.1-mirror-client") / "kafka-clients-4.3.1.jar"
+    with zipfile.ZipFile(clients) as source, zipfile.ZipFile(jar, "w") as target:
+        for name in source.namelist():
+            if re.match(r"org/apache/kafka/common/utils/(Exit|KafkaThread|LogContext)\b", name):
+                target.writestr(name, source.read(name))
+    return jar
+
+
+def properties(version: str, folder: Path) -> dict[str, str | int | bool]:
     """A broker that keeps segments in a folder, looks after them several times a second, and reads them slowly."""
-    jars = sorted(kafka_jars.ensure(f"{VERSION}-tiered").glob("*.jar"))
+    jars = sorted(kafka_jars.ensure(STORAGES[version]).glob("*.jar"))
+    if version == NEWEST:
+        jars.append(moved_classes(folder.parent))
     return {
         "remote.log.storage.system.enable": True,
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
@@ -47,14 +64,14 @@ def properties(folder: Path) -> dict[str, str | int | bool]:
     }
 
 
-@pytest.fixture(scope="module")
-def tiered_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+@pytest.fixture(scope="module", params=STORAGES)
+def tiered_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     folder = tmp_path_factory.mktemp("tiered")
     with KafkaCluster(
         folder / "cluster",
-        VERSION,
+        request.param,
         "kraft",
-        config=properties(folder / "remote"),
+        config=properties(request.param, folder / "remote"),
         authorizer=False,
         sasl=False,
         proxied=True,
@@ -67,11 +84,13 @@ def remote_topic(tiered_cluster: KafkaCluster, unique_name: Callable[[str], str]
     """Two thousand records; all but the newest segments are in remote storage only."""
     topic = unique_name("remote")
     key = (topic, 0)
+    # Kafka 4 allows topics no segments below 1 MiB, but has this name for its own tests.
+    segment_bytes = "segment.bytes" if tiered_cluster.version.startswith("3.") else "internal.segment.bytes"
     tiered_cluster.create_topic(
         topic,
         config={
             "remote.storage.enable": "true",
-            "segment.bytes": str(SEGMENT_BYTES),
+            segment_bytes: str(SEGMENT_BYTES),
             "local.retention.bytes": "1",
             "retention.ms": "-1",
             "retention.bytes": "-1",

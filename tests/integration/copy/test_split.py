@@ -70,7 +70,7 @@ def test_retention_overtakes_a_backup_that_is_killed_right_behind_the_gap(
     """Its results are lost with it, and the next backup does not see the gap any more: the archive names it."""
     topic = unique_name("overtaken")
     kept_topic(source_cluster, topic)
-    copy = copying([topic], job_fields={"on_source_gap": "record"})
+    copy = copying([topic], job_fields={"on_source_gap": "note"})
     for number in range(20):
         raw_writer.write(topic, 0, plain(*[b"%d" % number] * 10))
         if number == 9:

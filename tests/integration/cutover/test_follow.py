@@ -181,7 +181,7 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
     # By policy it is left behind, and everything else goes on.
     lab.kill_tail()
     lab.spec = lab.spec.model_copy(
-        update={"topology": lab.spec.topology.model_copy(update={"on_topic_deleted": "drop"})}
+        update={"topology": lab.spec.topology.model_copy(update={"on_topic_deleted": "note"})}
     )
     context = lab.context()
     lab.start_tail()
@@ -266,7 +266,7 @@ def test_partitions_that_nobody_follows_stop_the_cutover_until_they_are_taken_up
     lab.check_equal()
 
 
-@pytest.mark.parametrize("on_bypass", ["fail", "continue"])
+@pytest.mark.parametrize("on_bypass", ["stop", "note"])
 def test_partitions_born_in_the_freeze_are_never_passed_over(following: Callable[..., Lab], on_bypass: str) -> None:
     lab = following({"old": 1}, follow_new=False)
     section = lab.spec.cutover.model_copy(update={"on_bypass": on_bypass})
@@ -279,13 +279,13 @@ def test_partitions_born_in_the_freeze_are_never_passed_over(following: Callable
     grow(lab, context, old, 3)
     assert follow.name_born_late(context.record, context.source, "1") == [f"{old}-1", f"{old}-2"]
     write(lab.source_cluster, old, 2, 5)
-    late = pytest.raises(ValidationFailed, match="topic_parity") if on_bypass == "fail" else nullcontext()
+    late = pytest.raises(ValidationFailed, match="topic_parity") if on_bypass == "stop" else nullcontext()
     with late:
         lab.advance(context)
     result = context.record.validation()
     assert result is not None
     parity = result.check("topic_parity")
-    assert parity.outcome.value == ("FAILED" if on_bypass == "fail" else "WARNING")
+    assert parity.outcome.value == ("FAILED" if on_bypass == "stop" else "WARNING")
     assert any(f"{old}-2" in finding and "5 offsets" in finding for finding in parity.findings)
     assert any(f"{old}-1" in finding and "empty" in finding for finding in parity.findings)
 

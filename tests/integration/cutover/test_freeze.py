@@ -94,10 +94,10 @@ def test_a_producer_that_goes_on_is_named_and_everything_is_lifted(
         assert len(lifted) == 1
 
 
-def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
+def test_on_bypass_note_names_what_is_not_copied(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
     topic = unique_name("t")
     fill({topic: 2})
-    lab = make_lab([topic], cutover={"freeze": "manual", "on_bypass": "continue"})
+    lab = make_lab([topic], cutover={"freeze": "manual", "on_bypass": "note"})
     context = lab.begin()
     lab.start_tail()
     with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
@@ -119,7 +119,7 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
 
 @pytest.mark.soak
 @pytest.mark.parametrize("stops", [True, False])
-def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
+def test_a_longer_window_waits_for_the_producer_but_not_for_ever(
     make_lab: MakeLab, fill: Fill, unique_name: Name, stops: bool
 ) -> None:
     topic = unique_name("t")
@@ -130,8 +130,8 @@ def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
             cutover={
                 "freeze": "webhook",
                 "producer_freeze_webhook": webhook.url,
-                "on_bypass": "wait",
-                "max_producer_freeze": "10m" if stops else "5s",
+                "freeze_stable_window": "6s",
+                "max_producer_freeze": "10m",
             },
         )
         context = lab.begin()
@@ -141,12 +141,12 @@ def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
         with producer:
             lab.enter_cutover(context)
             if stops:
-                # Longer than any policy but "wait" bears it.
+                # Longer than the default window bears it.
                 Timer(5.0, producer.freeze).start()
                 assert not freeze.run(context).already_done
                 assert time.monotonic() - begun >= 5.0
             else:
-                with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+                with pytest.raises(FreezeFailed, match="were written to after the freeze"):
                     freeze.run(context)
         if not stops:
             assert actions(webhook) == ["freeze", "unfreeze"]

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.errors import ClaimLost, MigrationError
 from airflow_provider_kafka_migration.freeze import stops
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.phases import freeze, rollback
+from airflow_provider_kafka_migration.record import changes
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
@@ -34,6 +35,12 @@ Name = Callable[[str], str]
 
 #: So long a request of these tests lasts at most, seconds.
 LONGEST = 3.0
+
+
+@pytest.fixture(autouse=True)
+def _late_ones_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client sends nothing later than the lift waits; here its requests are late on purpose, and a machine slow."""
+    monkeypatch.setattr(changes, "SENDING_SECONDS", 3600.0)
 
 
 def rolls_back(lab: Lab) -> None:

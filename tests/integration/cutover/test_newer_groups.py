@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.phases import floor_guard, groups
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
+from harness.jars.kafka_jars import NEWEST
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -41,13 +42,12 @@ class StreamsGroupHeartbeatResponse(ApiMessage, load_json=streams_schemas):  # t
 
 
 def newer(folder: Path) -> KafkaCluster:
-    """A Kafka with all kinds of groups switched on."""
+    """A Kafka that has all kinds of groups."""
     return KafkaCluster(
         folder,
-        "4.2.0",
+        NEWEST,
         authorizer=False,
         sasl=False,
-        features={"share.version": 1, "streams.version": 1},
         config={
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,

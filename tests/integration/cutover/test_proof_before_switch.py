@@ -112,7 +112,7 @@ def test_a_difference_blocks_the_approval(make_lab: MakeLab, fill: Fill, unique_
     assert "Proven equal: **50 %**" in facts.body
     with pytest.raises(ApprovalRefused, match=rf"1 partitions differ .* {topic}-1: 10 differences"):
         lab.approve(context)
-    changed = {**lab.spec.model_dump(mode="json"), "validation": {"on_difference": "warn"}}
+    changed = {**lab.spec.model_dump(mode="json"), "validation": {"on_difference": "note"}}
     lab.spec = parse_spec(changed)
     again = lab.context()
     assert "this is only shown" in request.show(again, "cutover").body

@@ -26,7 +26,7 @@ def test_a_seed_that_was_overtaken_copies_the_topic_again(
     segments = Segments(source_cluster, topic)
     segments.add([(b"first", b"1"), (b"again", b"1")], [(b"again", b"2")], [(b"last", b"1")])
     wait_cleaned(source_cluster, [topic])
-    lab = make_lab([topic], offsets={"on_overtaken_tombstones": "recopy"})
+    lab = make_lab([topic], offsets={"on_overtaken_tombstones": "repair"})
     with pytest.raises(CopyFailed, match=r"\[TOMBSTONES_OVERTAKEN\]") as caught:
         lab.begin()
     assert "recopy" in caught.value.next_step

@@ -1,4 +1,4 @@
-"""Groups that are deleted on the source of a mirror, on real brokers (``groups.on_deleted: delete``)."""
+"""Groups that are deleted on the source of a mirror, on real brokers (``groups.on_deleted: repair``)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_groups_that_nobody_else_has_used_are_deleted_on_the_target(
 ) -> None:
     prefix = f"{unique_name('gone')}."
     name = prefix.strip(".").lower().replace("_", "-")
-    sections = {"groups": {"include": [f"{prefix}.*"], "on_deleted": "delete", "deleted_after": "2s"}}
+    sections = {"groups": {"include": [f"{prefix}.*"], "on_deleted": "repair", "deleted_after": "2s"}}
     flow = Flow(source_cluster, target_cluster, tmp_path, name, prefix, ("A", "B"), sections)
     topic = f"{prefix}orders"
     remote = flow.remote([topic])[topic]

@@ -45,7 +45,7 @@ def test_a_topic_is_deleted_by_approval_and_mirrored_afresh(
 ) -> None:
     prefix = f"{unique_name('deleted')}."
     name = prefix.strip(".").lower().replace("_", "-")
-    topology = {"refresh_interval": "1s", "on_topic_deleted": "delete"}
+    topology = {"refresh_interval": "1s", "on_topic_deleted": "repair"}
     flow = Flow(source_cluster, target_cluster, tmp_path, name, prefix, ("A", "B"), {"topology": topology})
     orders, kept = f"{prefix}orders", f"{prefix}kept"
     remote = flow.remote([orders, kept])

@@ -110,7 +110,7 @@ def test_a_mirror_goes_on_where_mirror_maker_was_killed(
         "from": "mirrormaker2",
         "stable_window": "3s",
         "compare": "all",
-        "on_duplicates": "report",
+        "on_duplicates": "note",
         "mirrormaker2": {"source_alias": SOURCE_ALIAS, "target_alias": TARGET_ALIAS},
     }
     flow = _flow(source_cluster, target_cluster, prefix, tmp_path, adopt=adopt)

@@ -76,7 +76,7 @@ def test_lag_does_not_change_the_code_but_groups_plan_and_settings_do(tmp_path: 
     context.journal_store.put("m1/plan.json", make_plan({"orders": 2, "more": 1}).canonical())
     assert request.make_facts(context, "cutover").code not in (code, with_group)
 
-    other = ready(tmp_path / "other", cutover={"on_bypass": "continue"})
+    other = ready(tmp_path / "other", cutover={"on_bypass": "note"})
     assert request.make_facts(other, "cutover").code != code
 
 

@@ -325,7 +325,7 @@ def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> N
     assert check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
 
 
-@pytest.mark.parametrize("validation", [{"on_difference": "warn"}, {"before_cutover": False}])
+@pytest.mark.parametrize("validation", [{"on_difference": "note"}, {"before_cutover": False}])
 def test_a_difference_may_be_accepted(tmp_path: Path, validation: dict[str, Any]) -> None:
     context = ready(tmp_path, validation=validation)
     differ(context)

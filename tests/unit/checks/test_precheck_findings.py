@@ -632,7 +632,7 @@ def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monke
     drifted = with_topic(plan, drift=drift)
     here = SimpleNamespace(exists=True, ours=False, empty=True, partitions=3, end_offsets={})
     monkeypatch.setattr(target_topics, "read_presence", lambda *_: {"shop.alerts": here})
-    refusing = make(topology={"on_config_drift": "refuse"})
+    refusing = make(topology={"on_config_drift": "stop"})
     assert found(topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
     assert found(topics.check_present(make(), drifted)).keys() == {"W016"}
 
@@ -763,6 +763,26 @@ def test_producers_that_others_have_denied_are_named_before_a_freeze_by_acls(
     assert listed(denied("User:shop", place="payments")) == {}
     assert listed(denied("User:shop"), frozen_before=[denied("User:shop")]) == {}, "an earlier freeze has made it"
     assert listed(denied("User:shop"), freeze="manual") == {}
+
+
+@pytest.mark.parametrize(("principals", "is_many"), [(2999, False), (3000, True)])
+def test_so_many_denials_that_they_take_the_time_of_the_freeze_are_counted(
+    make: Callable[..., PhaseContext], plan: Plan, principals: int, is_many: bool
+) -> None:
+    """3,000 bindings took three seconds to create, and ten to remove, of a limit of one minute."""
+    name = plan.topics[0].name
+    acls = [Acl("TOPIC", name, "LITERAL", f"User:{number}", "*", "WRITE", "ALLOW") for number in range(principals)]
+    admin = answers(
+        describe_acls=AclListing(True, (*acls, Acl("TOPIC", "*", "LITERAL", "User:own", "*", "READ", "ALLOW"))),
+        facts=SimpleNamespace(brokers=[1]),
+        broker_configs=Configs("1", {}),
+    )
+    source = SimpleNamespace(role="source", admin=admin, wire=None, config=SimpleNamespace(username="own"))
+    context = make(source=source, cutover={"freeze": "acl", "max_producer_freeze": "60s"})
+    context.journal = cast(Any, SimpleNamespace(steps=lambda _name: []))
+    seen = found(access.check_denials(context, plan))
+    assert seen.keys() == ({"W094"} if is_many else set())
+    assert not is_many or seen["W094"].startswith("3000 DENY ACLs for 3000 principals: about 3 s until all exist")
 
 
 def test_acls_that_reach_what_others_have_are_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
@@ -913,7 +933,7 @@ def test_alter_on_the_target_is_missed_only_where_access_is_changed(
     assert missing == ({"target Cluster Alter"} if needed else set())
 
 
-@pytest.mark.parametrize(("policy", "missing"), [("keep", set()), ("delete", {"target Group Delete"})])
+@pytest.mark.parametrize(("policy", "missing"), [("note", set()), ("repair", {"target Group Delete"})])
 def test_delete_on_groups_is_missed_only_where_groups_are_deleted(
     make: Callable[..., PhaseContext], plan: Plan, policy: str, missing: set[str]
 ) -> None:

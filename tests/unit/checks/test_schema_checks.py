@@ -283,7 +283,7 @@ def test_conflicts_stop_the_migration_or_are_reported(make: Callable[..., PhaseC
 
 def test_reported_conflicts_are_one_warning(make: Callable[..., PhaseContext]) -> None:
     schemas = schema_plan(conflicts=[conflict("id"), conflict("mode"), conflict("compatibility")])
-    assert codes(planned(make(schemas, schemas={**BOTH, "on_conflict": "report"}))) == ["W105", "W106"]
+    assert codes(planned(make(schemas, schemas={**BOTH, "on_conflict": "note"}))) == ["W105", "W106"]
 
 
 def test_what_could_not_be_read_stops_the_migration(make: Callable[..., PhaseContext]) -> None:

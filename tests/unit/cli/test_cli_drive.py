@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.cli import runner
 from airflow_provider_kafka_migration.cli.frame import ExitCode, Stop, exit_code

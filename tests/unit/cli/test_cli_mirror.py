@@ -245,7 +245,7 @@ def _without_clusters(migration: Migration, journal: Journal) -> SimpleNamespace
 
 def test_a_deletion_is_approved_by_its_code(invoke: Invoke, mirror_file: Path, deletable: list[RemoteTopic]) -> None:
     text = mirror_file.read_text(encoding="utf-8")
-    mirror_file.write_text(f"{text}\ntopology: {{on_topic_deleted: delete}}\n", encoding="utf-8")
+    mirror_file.write_text(f"{text}\ntopology: {{on_topic_deleted: repair}}\n", encoding="utf-8")
     asked = invoke("mirror", "topics", mirror_file, "--delete")
     assert asked.exit_code == ExitCode.WAITS
     code = deletions.code("a-to-b", deletable)

@@ -155,8 +155,9 @@ def check_all(invoke: Any, *command: object) -> list[list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail that does not run is looked at twice, and a mirror's holder does not answer."""
+def _in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands may write files; and none waits: for a second look at a tail, or for a mirror's holder."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tail_health, "_LOOK_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(mirror, "_wait", lambda *_: None)
 

@@ -34,7 +34,7 @@ def way_back(worlds: Worlds, *, fenced: bool = True, **options: object) -> Simul
     _applications(source)
     fields: dict[str, object] = {
         "adopted": {"t": (END, END)},
-        "job_fields": {"on_mismatch": "fail", "way_back": True},
+        "job_fields": {"on_mismatch": "stop", "way_back": True},
         **options,
     }
     return SimulatedCopy(worlds.folder(), source, target, **fields)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_a_shifted_boundary_is_copied_with_one_constant(worlds: Worlds, source_o
         target,
         verdicts={"t": Verdict.SHIFTED},
         adopted={"t": (source_offset, END)},
-        job_fields={"on_mismatch": "fail"},
+        job_fields={"on_mismatch": "stop"},
     )
     assert copy.slice()["t"].done
     shift = END - source_offset
@@ -194,7 +194,7 @@ def test_a_foreign_record_in_the_middle_stops_the_copy_and_stays(worlds: Worlds)
 def test_nobody_is_told_to_delete_a_topic_that_holds_records_of_others(worlds: Worlds) -> None:
     """Below the boundary is what another tool has copied, or what clients had written before the switch."""
     for is_way_back in (True, False):
-        copy = way_back(worlds, job_fields={"on_mismatch": "fail", "way_back": is_way_back})
+        copy = way_back(worlds, job_fields={"on_mismatch": "stop", "way_back": is_way_back})
         copy.target.fault("act", apis.PRODUCE, action=lambda there=copy: _write_beside(there))
         between = copy.slice()["t"]
         behind = copy.slice()["t"]
@@ -262,7 +262,7 @@ def test_records_that_the_source_has_deleted_since_are_a_gap(worlds: Worlds, hol
 
 
 def test_a_gap_is_recorded_where_the_policy_says_so(worlds: Worlds) -> None:
-    copy = way_back(worlds, job_fields={"on_mismatch": "fail", "on_source_gap": "record"})
+    copy = way_back(worlds, job_fields={"on_mismatch": "stop", "on_source_gap": "note"})
     copy.source.log(KEY).delete_until(END + 3)
     result = copy.slice()["t"]
     assert (result.done, result.gaps) == (True, [(END, END + 3)])
@@ -274,7 +274,7 @@ def tombstones(worlds: Worlds, caught_up_at: float, on_overtaken: str) -> Simula
     copy = way_back(
         worlds,
         adopted_fields={"caught_up_at": caught_up_at},
-        job_fields={"on_mismatch": "fail", "tombstones": settings},
+        job_fields={"on_mismatch": "stop", "tombstones": settings},
     )
     copy.source.log(KEY).compact([END + 2])
     return copy

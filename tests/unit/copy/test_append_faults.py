@@ -338,6 +338,6 @@ def test_empty_transactions_that_are_refused(worlds: Worlds, code: int, expected
 
 
 def test_holes_beyond_the_budget_stop_a_copy_that_must_be_equal(worlds: Worlds) -> None:
-    copy = worlds.copy(with_hole, job_fields={"max_markers": 2, "on_mismatch": "fail"})
+    copy = worlds.copy(with_hole, job_fields={"max_markers": 2, "on_mismatch": "stop"})
     assert error_code(copy.slice()["t"]) == "HOLES_EXCEED_BUDGET"
     assert len(copy.target.log(KEY).content()) <= 10

@@ -138,7 +138,7 @@ def test_what_was_deleted_before_it_was_archived(worlds: Worlds) -> None:
     copy.source.produce("t", [b"kept"] * 5)
     copy.source.log(KEY).delete_until(40)
     assert error_code(copy.slice(copy.job("backup"))["t"]) == "SOURCE_GAP"
-    result = copy.slice(copy.job("backup", on_source_gap="record"))["t"]
+    result = copy.slice(copy.job("backup", on_source_gap="note"))["t"]
     assert (result.done, result.gaps) == (True, [(30, 40)])
     restored = copy.slice(copy.job("restore"))["t"]
     assert (restored.done, restored.holes) == (True, 10)

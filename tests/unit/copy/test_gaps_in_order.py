@@ -69,7 +69,7 @@ def backup_copier(store: ObjectStore) -> tuple[Lane, PartitionCopy]:
     """A backup's copier without brokers, with one partition that was read up to offset 0."""
     spec = orders()
     lane = CopyLane(lane=0, partitions=[spec], transactional_id="m1-0")
-    job = job_document([lane], "backup", on_source_gap="record")
+    job = job_document([lane], "backup", on_source_gap="note")
     copier = Lane(
         job,
         lane,
@@ -134,7 +134,7 @@ class World:
         store: ObjectStore,
         *,
         via: str = "s3",
-        policy: str = "record",
+        policy: str = "note",
         position: int = 100,
         tombstones: TombstoneSettings | None = None,
     ) -> None:
@@ -274,7 +274,7 @@ def test_a_put_that_fails_before_a_gap_takes_the_gap_with_it(worlds: Any) -> Non
     assert read_gaps([world.plain], "m1") == {("orders", 0): [(100, 300)]}
 
 
-@pytest.mark.parametrize("policy", ["fail", "record"])
+@pytest.mark.parametrize("policy", ["stop", "note"])
 def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -> None:
     """Its put ended after the present one had looked into the archive; the source has deleted the records since."""
     world = worlds(policy=policy)
@@ -304,7 +304,7 @@ def left_behind(world: World, first: int, until: int) -> Any:
     return future
 
 
-@pytest.mark.parametrize("policy", ["fail", "record"])
+@pytest.mark.parametrize("policy", ["stop", "note"])
 def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worlds: Any, policy: str) -> None:
     """Else the archive would have the records and a gap of the same range, and the target a hole."""
     world = worlds(policy=policy)
@@ -324,7 +324,7 @@ def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worl
     world.copier.source.fetch_more(time.monotonic(), world.copier._has_room)
     world.put()
     assert world.decided == [("records", 100, 200)]
-    if policy == "record":
+    if policy == "note":
         world.lose(300)
         world.put()
         assert world.decided == [("records", 100, 200), ("hole", 200, 300)]
@@ -439,7 +439,7 @@ def test_what_was_passed_as_a_gap_is_no_evidence_against_a_target(local_store: O
 
 def test_a_source_whose_log_begins_later_than_planned(worlds: Any) -> None:
     """Nothing was copied, so nothing is lost, whatever the policy is; the archive covers it from the start."""
-    world = worlds(policy="fail", position=0)
+    world = worlds(policy="stop", position=0)
     world.lose(100)
     world.read(100, 110)
     world.put()
@@ -452,7 +452,7 @@ def test_a_source_whose_log_begins_later_than_planned(worlds: Any) -> None:
 
 
 def test_records_that_are_on_their_way_make_a_copy_one_that_has_begun(worlds: Any) -> None:
-    world = worlds(policy="fail", position=0)
+    world = worlds(policy="stop", position=0)
     world.read(0, 10)
     world.lose(100)
     assert world.copy.state is CopyState.FAILED
@@ -485,7 +485,7 @@ def test_a_gap_in_the_archive_proves_nothing(local_store: ObjectStore) -> None:
 
 
 def tombstones_of_an_hour() -> TombstoneSettings:
-    return TombstoneSettings(on_overtaken="fail", retention_ms={"orders": 3_600_000})
+    return TombstoneSettings(on_overtaken="stop", retention_ms={"orders": 3_600_000})
 
 
 def answer(world: World, *, first: int, until: int, end: int) -> None:
@@ -509,7 +509,7 @@ def test_a_copy_begins_where_the_log_begins_by_then(worlds: Any, local_store: Ob
         )
         document = LaneReading(migration_id="m1", lane=0, partitions=[dead])
         local_store.put("m1/reading/lane-000000.json", document.canonical())
-    world = worlds(via="direct", policy="fail", position=0, tombstones=tombstones_of_an_hour())
+    world = worlds(via="direct", policy="stop", position=0, tombstones=tombstones_of_an_hour())
     world.copier._watch.load()
     world.lose(300)
     # It goes on from there, also where that was deleted before it was read.
@@ -525,7 +525,7 @@ def test_a_copy_begins_where_the_log_begins_by_then(worlds: Any, local_store: Ob
 
 
 def test_a_copy_that_is_resumed_at_its_planned_start_finds_the_beginning_again(worlds: Any) -> None:
-    world = worlds(via="direct", policy="fail", position=0)
+    world = worlds(via="direct", policy="stop", position=0)
     world.lose(300)
     world.resume(0)
     assert world.copy.is_fresh

@@ -53,7 +53,7 @@ def test_records_deleted_unread_are_a_gap_where_nothing_was_copied_yet(worlds: W
 
 
 def test_the_gap_of_such_a_partition_is_recorded_by_policy(worlds: Worlds) -> None:
-    copy = worlds.copy(lambda source: source.create("t"), job_fields={"on_source_gap": "record"})
+    copy = worlds.copy(lambda source: source.create("t"), job_fields={"on_source_gap": "note"})
     copy.slice()
     outage(copy)
     result = copy.slice()["t"]
@@ -63,7 +63,7 @@ def test_the_gap_of_such_a_partition_is_recorded_by_policy(worlds: Worlds) -> No
 
 def test_what_was_there_when_a_partition_was_first_read_may_be_deleted_before_it_is_copied(worlds: Worlds) -> None:
     """The target refuses everything at first, so nothing is copied of what is read."""
-    copy = worlds.copy(lambda source: plain(source, 20), job_fields={"on_source_gap": "record"})
+    copy = worlds.copy(lambda source: plain(source, 20), job_fields={"on_source_gap": "note"})
     copy.target.fault("code", apis.PRODUCE, times=10**6, code=7, topic="t")
     assert copy.slice(seconds=1.0)["t"].records == 0
     copy.target.faults.clear()
@@ -124,7 +124,7 @@ def test_a_target_that_lost_everything_is_not_a_new_one(
     assert "records 0..39 are on neither cluster" in str((result.error or {})["what"])
     # It stays so, however often the task is cleared.
     assert error_code(copy.slice()["t"]) == "SOURCE_GAP"
-    recorded = copy.slice(copy.job(on_source_gap="record"))["t"]
+    recorded = copy.slice(copy.job(on_source_gap="note"))["t"]
     assert (recorded.done, recorded.gaps, recorded.records) == (True, [(0, 40)], 20)
 
 

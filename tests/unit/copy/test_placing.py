@@ -87,8 +87,8 @@ def test_holes_whose_rest_takes_too_long_are_left_out(
 
 
 def test_a_partition_may_have_to_keep_its_offsets_though_others_need_not(local_store: ObjectStore) -> None:
-    world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="mapped")
-    world.copy.spec = world.copy.spec.model_copy(update={"on_mismatch": "fail"})
+    world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="note")
+    world.copy.spec = world.copy.spec.model_copy(update={"on_mismatch": "stop"})
     world.copy.read.last_stable_offset = 1000
     world.place([0, 2, 4])
     fill(world, 5.0)
@@ -97,7 +97,7 @@ def test_a_partition_may_have_to_keep_its_offsets_though_others_need_not(local_s
 
 
 def test_a_time_budget_that_must_be_kept_stops_the_partition(local_store: ObjectStore) -> None:
-    world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="fail")
+    world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="stop")
     world.copy.read.last_stable_offset = 1000
     world.place([0, 2, 4])
     fill(world, 5.0)

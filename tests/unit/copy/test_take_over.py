@@ -56,7 +56,7 @@ def test_markers_of_another_producer_are_a_filled_hole_too_many(worlds: Worlds) 
 
 
 def test_excess_markers_stop_a_copy_that_must_be_equal(worlds: Worlds) -> None:
-    copy = half_copied(worlds, job_fields={"on_mismatch": "fail"})
+    copy = half_copied(worlds, job_fields={"on_mismatch": "stop"})
     copy.target.log(("t", 0)).write_marker(9, 0, commit=True)
     result = copy.slice()["t"]
     assert (error_code(result), result.records) == ("FOREIGN_DATA", 0)
@@ -170,7 +170,7 @@ def test_a_record_in_the_place_of_a_marker_was_displaced(worlds: Worlds) -> None
 
 
 def test_displaced_records_stop_a_copy_that_must_be_equal(worlds: Worlds) -> None:
-    copy = displaced(worlds, job_fields={"on_mismatch": "fail"})
+    copy = displaced(worlds, job_fields={"on_mismatch": "stop"})
     before = list(copy.target.log(("t", 0)).batches)
     assert error_code(copy.slice()["t"]) == "FOREIGN_DATA"
     assert copy.target.log(("t", 0)).batches == before

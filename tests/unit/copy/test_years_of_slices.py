@@ -31,7 +31,7 @@ def _fill(source: SimulatedCluster) -> None:
 
 
 def mirror(worlds: Worlds) -> SimulatedCopy:
-    tombstones = {"on_overtaken": "warn", "retention_ms": {"compacted": 10**9}}
+    tombstones = {"on_overtaken": "note", "retention_ms": {"compacted": 10**9}}
     fields = {"target_deletes": True, "target_compacts": ["compacted"], "tombstones": tombstones}
     return worlds.copy(_fill, job_fields=fields)
 

@@ -357,7 +357,7 @@ def test_rights_that_cannot_be_read_are_no_rights_that_are_gone(tmp_path: Path) 
 
 
 def test_a_policy_that_refuses_changes_refuses_these_too(tmp_path: Path) -> None:
-    context = copied(tmp_path, "manual", on_source_drift="refuse")
+    context = copied(tmp_path, "manual", on_source_drift="stop")
     withdraw(source(context))
     with pytest.raises(FreezeFailed, match="4 things have changed"):
         take_over.check_before_freeze(context)

@@ -25,7 +25,7 @@ from airflow_provider_kafka_migration.state import State
 ENDS = {("orders", 0): 100, ("orders", 1): 50}
 
 
-def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "fail") -> PhaseContext:
+def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "stop") -> PhaseContext:
     """Clients may switch; both sides end at the boundary. Each offset behind it is one record."""
     context = make_context(
         folder, state=State.AWAITING_CLIENT_SWITCH, cutover={"freeze": "manual", "on_bypass": on_bypass}
@@ -73,12 +73,12 @@ def test_records_behind_the_boundary_are_shown_and_refuse_the_answer(
     context = switching(tmp_path, monkeypatch)
     write_late(context)
     body = request.make_facts(context, "client_switch").body
-    assert "**3 records in 1 partitions are on the source only** (cutover.on_bypass: fail): an approval" in body
+    assert "**3 records in 1 partitions are on the source only** (cutover.on_bypass: stop): an approval" in body
     assert "| orders-1 | 3 records were written to the source" in body
     assert "every record of the source up to the boundary" in body
     with pytest.raises(ApprovalRefused, match=r"orders-1: 3 records") as caught:
         approve(context)
-    assert "on_bypass: continue" in caught.value.next_step
+    assert "on_bypass: note" in caught.value.next_step
     assert "start a new run with the changed ones and takeover" in caught.value.next_step, "Params cannot change"
     assert caught.value.details["records"] == 3
     assert context.journal.find_step("approval", "client_switch") is None
@@ -107,7 +107,7 @@ def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.Mo
     assert "orders-1" in entry.details["summary"]
 
 
-@pytest.mark.parametrize("on_bypass", ["fail", "wait", "continue"])
+@pytest.mark.parametrize("on_bypass", ["stop", "note"])
 def test_a_source_that_cannot_be_asked_is_never_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_source_that_cannot_be_asked_is_never_nothing(
     assert "It could not be checked" in body
     assert "no broker of the source answers" in body
     assert "Nothing: all" not in body
-    if on_bypass == "continue":
+    if on_bypass == "note":
         approve(context)
         entry = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
         assert entry is not None

@@ -6,6 +6,7 @@ import socket
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -151,3 +152,33 @@ def test_a_receiver_that_hangs_costs_a_bounded_time() -> None:
         with pytest.raises(FreezeFailed, match="no answer"):
             webhook.call("m1", "freeze", now=NOW, deadline=DEADLINE, order=7)
         assert time.monotonic() - begun < 60  # and not until the deadline
+
+
+def test_a_receiver_that_answers_byte_by_byte_costs_a_bounded_time() -> None:
+    """Each read succeeds within the time of a request; the whole answer would take minutes."""
+    closed, gave_up = Event(), Event()
+
+    def trickles(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99999\r\n\r\n")
+            for _ in range(3000):
+                if closed.wait(0.05):
+                    return
+                try:
+                    connection.sendall(b" ")
+                except OSError:
+                    return
+        gave_up.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=trickles, args=(server,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        webhook = FreezeWebhook(url, SECRET, request_seconds=0.5, attempts=1, sleep=lambda _: None)
+        with pytest.raises(FreezeFailed, match="no answer"):
+            webhook.call("m1", "freeze", now=NOW, deadline=DEADLINE, order=7)
+        assert not gave_up.is_set(), "it ended before its receiver"
+        closed.set()
+        thread.join(60)

@@ -88,9 +88,9 @@ def test_no_text_advises_what_the_guard_refuses_there() -> None:
 
 CASES = [
     (State.SEED, "offsets.max_markers", 60_000_000),
-    (State.SEED, "offsets.on_mismatch", "fail"),
+    (State.SEED, "offsets.on_mismatch", "stop"),
     (State.TAIL, "offsets.max_fill_time", "2h"),
-    (State.AWAITING_CLIENT_SWITCH, "groups.on_active_source", "fail"),
+    (State.AWAITING_CLIENT_SWITCH, "groups.on_active_source", "stop"),
     (State.AWAITING_CLIENT_SWITCH, "groups.sync_interval", "1s"),
     (State.TOPOLOGY_COPY, "acls.policy", "replace"),
     (State.TOPOLOGY_COPY, "acls.quotas", "skip"),

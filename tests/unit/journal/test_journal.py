@@ -433,6 +433,14 @@ def test_a_store_that_ignores_create_only_is_refused(local_store: LocalStore) ->
         Journal.create_or_open(Overwriting(local_store.folder), "m1", FINGERPRINT, owner=ALICE)
 
 
+def test_it_is_refused_at_each_claim(open_local: OpenJournal, local_store: LocalStore) -> None:
+    """Its first entry is there, so that nothing has to be created that could show it."""
+    open_local().release("done")
+    with pytest.raises(StorageRefused, match="If-None-Match"):
+        Journal.create_or_open(Overwriting(local_store.folder), "m1", FINGERPRINT, owner=BOB)
+    assert Journal.create_or_open(local_store, "m1", FINGERPRINT, owner=BOB).generation == 2
+
+
 class Stuck(LocalStore):
     """Somebody else is always faster, and then cannot be seen."""
 

@@ -10,6 +10,8 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry, par
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
 from airflow_provider_kafka_migration.journal.spec_guard import last_spec
 from airflow_provider_kafka_migration.journal.view import contradiction
+from airflow_provider_kafka_migration.record import freeze_attempt, rolling_back
+from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.state import MIGRATION, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -89,3 +91,21 @@ def test_the_examples_are_complete() -> None:
     steps = {entry.step for entry in entries}
     assert steps >= {None, "created", "claimed", "released", "failed_again", "spec_recorded", "spec_changed"}
     assert {entry.to_state for entry in entries} == MIGRATION.states - {State.ROLLED_BACK}
+
+
+# -- a promoted mirror that was abandoned -----------------------------------------------------------------------------
+
+ABANDONED = CASES.parent / "abandoned-mirror"
+
+
+def test_a_promoted_mirror_that_was_opened_again_and_abandoned(local_store: LocalStore) -> None:
+    for file in sorted(ABANDONED.glob("*.json")):
+        local_store.put(f"a-to-b/journal/{file.name}", file.read_bytes())
+    journal = Journal(local_store, "a-to-b")
+    assert journal.history[-3:] == (State.TAIL, State.PROMOTED, State.ENDED)
+    assert (journal.is_closed, journal.verify().is_good) == (True, True)
+    attempt = freeze_attempt.latest(journal)
+    assert attempt is not None
+    assert (attempt.ready, attempt.lifted, attempt.request) == (True, True, 1)
+    assert rolling_back.is_abandoned(journal)
+    assert open_changes(journal, "1") == open_changes(journal, "1/free") == []

@@ -23,6 +23,13 @@ def test_a_read_is_transient_and_a_change_is_not() -> None:
     assert isinstance(error_codes.error_for(fault, "the broker refused the append", where=WHERE), BrokerRefused)
 
 
+def test_newer_codes_have_their_names() -> None:
+    """Those of Kafka 4.4 that kafka-python calls UNKNOWN."""
+    names = [error_codes.bare_name(code) for code in range(129)] + [error_codes.bare_name(n) for n in range(128, 137)]
+    assert "UNKNOWN" not in names
+    assert error_codes.name(133) == "SHARE_SESSION_LIMIT_REACHED (133)"
+
+
 @pytest.mark.parametrize("code", [3, 29, 42, 58])
 def test_other_codes_of_a_read_are_as_ever(code: int) -> None:
     read = error_codes.error_of_read(code, "it cannot be read", where=WHERE, needs="Read")

@@ -118,6 +118,17 @@ def test_all_problems_come_at_once() -> None:
         ({"bootstrap.servers": "b1:9092,,"}, "write host:port"),
         ({"enable.ssl.certificate.verification": "maybe"}, "use one of true, false"),
         ({"sasl.username": {"a": 1}}, "sasl.username is not text"),
+        ({"sasl.password": "hunter2\n"}, "sasl.password begins or ends with a line break or tab"),
+        ({"sasl.username": "\tann"}, "sasl.username begins or ends with a line break or tab"),
+        ({"sasl.password": "${KAFKA_PASSWORD}"}, "sasl.password is a placeholder that nobody has replaced"),
+        ({"sasl.username": "<your user>"}, "sasl.username is a placeholder"),
+        (
+            {"ssl.ca.pem": "-----BEGIN CERTIFICATE-----\\nMIIB"},
+            "ssl.ca.pem has line breaks written as a backslash and an n",
+        ),
+        ({"brokers": "b1:9092"}, "brokers: write bootstrap.servers"),
+        ({"username": "ann"}, "username: write sasl.username"),
+        ({"extra": {"client.id": "a"}}, "extra: write its keys directly"),
     ],
 )
 def test_keys_that_do_not_go_together(changes: dict[str, Any], problem: str) -> None:
@@ -186,7 +197,7 @@ def test_without_an_authority_both_clients_trust_what_python_trusts(
 
 def test_tls_files_that_cannot_be_used_are_the_connections_mistake(tmp_path: Any) -> None:
     missing = parse(**{"ssl.ca.location": str(tmp_path / "no.pem")})
-    with pytest.raises(ConnectionInvalid, match=r"No such file.*ssl\.ca\.location"):
+    with pytest.raises(ConnectionInvalid, match=r"ssl\.ca\.location .*is no file .*no\.pem"):
         missing.ssl_context()
     (tmp_path / "bad.pem").write_text("no certificate")
     with pytest.raises(ConnectionInvalid, match="cannot be loaded"):
@@ -216,3 +227,26 @@ def test_an_encrypted_key_without_its_pass_phrase_is_an_error_and_no_question(tm
         with pytest.raises(ConnectionInvalid, match=r"ssl\.key\.password"):
             parse(**keys, **{"ssl.key.password": "wrong"}).ssl_context()
         assert parse(**keys, **{"ssl.key.password": "phrase"}).ssl_context() is not None
+
+
+@pytest.mark.parametrize("value", ["a$b", "$ConnectionString", "p${x}q", "<", "{{", " two words "])
+def test_a_password_may_be_almost_anything(value: str) -> None:
+    assert ClientConfig.from_librdkafka({**SASL_SSL, "sasl.password": value}, "source").password == value
+
+
+def test_keys_that_a_form_leaves_empty_are_as_if_they_were_missing() -> None:
+    """Otherwise one client would trust the machine's authorities, and the other one none."""
+    empty = {"ssl.ca.location": "", "ssl.ca.pem": "", "ssl.certificate.location": "", "ssl.key.location": ""}
+    found = ClientConfig.from_librdkafka({**SASL_SSL, **empty}, "source")
+    assert found == ClientConfig.from_librdkafka(SASL_SSL, "source")
+    assert found.ssl_context() is not None
+
+
+@pytest.mark.parametrize("path", ["~/ca.pem", "/no/such/ca.pem", ""])
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, path: str) -> None:
+    place = path or str(tmp_path)
+    config = ClientConfig.from_librdkafka({**SASL_SSL, "ssl.ca.location": place}, "source")
+    with pytest.raises(ConnectionInvalid) as caught:
+        config.ssl_context()
+    assert f"ssl.ca.location of the source connection is no file on this machine: {place}" in caught.value.what
+    assert "ssl.ca.pem" in caught.value.next_step

@@ -6,6 +6,7 @@ import logging
 from types import SimpleNamespace
 from typing import Any
 
+import airflow_releases as releases
 import pytest
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
@@ -94,6 +95,8 @@ def test_links_are_there_while_a_task_runs(
     task = build_migration_dag(minimal_spec).get_task(task_id)
     if resume and not hasattr(task, resume):
         return
+    if resume and not releases.HAS_SERDE:
+        pytest.skip("Airflow 3.1 encodes what a task continues with in another way")
     ti = _Pushed()
     context = {"ti": ti, "params": {}, "outlet_events": {}}
     _run_until_execute(task, context, resume)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
@@ -18,6 +19,7 @@ from airflow_provider_kafka_migration.mirror_maker.properties import (
     COVERED,
     NO_EQUIVALENT,
     NOT_NEEDED,
+    meant,
     read_properties,
 )
 from airflow_provider_kafka_migration.references import Resolver
@@ -406,3 +408,47 @@ def test_the_import_checks_its_connections_as_a_migration_does() -> None:
     note = found.connection_notes["a"]["to correct"]
     assert "separates addresses by ';'" in note
     assert '"msk": {"region"' in note
+
+
+TWO = "clusters = a, b\na.bootstrap.servers = a1:9092\nb.bootstrap.servers = b1:9092\n"
+
+
+@pytest.mark.parametrize(
+    ("flow", "named"), [("a->c", "between two of the clusters (a->c: not both in clusters)"), ("a->a", "(a->a: not")]
+)
+def test_a_file_whose_only_flow_is_between_other_clusters_says_so(flow: str, named: str) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        read_properties(f"{TWO}{flow}.enabled = true\n", path="mm2.properties")
+    assert named in caught.value.what
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_named() -> None:
+    (flow,) = read_properties(f"{TWO}a->b.enabled = true\nsync.topic.acls.enabled = maybe\n", path="mm2").flows
+    assert flow.notes["sync.topic.acls.enabled"].startswith("neither true nor false")
+    (flow,) = read_properties(f"{TWO}a->b.enabled = true\nsync.topic.acls.enabled = FALSE\n", path="mm2").flows
+    assert "sync.topic.acls.enabled" not in flow.notes
+
+
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [
+        ("topcs", "topics"),
+        ("replication.polcy.class", "replication.policy.class"),
+        ("sync.topics.acls.enabled", "sync.topic.acls.enabled"),
+        ("my.own.thing", ""),
+    ],
+)
+def test_a_misspelt_property_is_named_with_the_one_that_was_meant(key: str, known: str) -> None:
+    assert meant(key) == known
+
+
+def test_a_file_of_an_editor_that_marks_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(f"\ufeff{TWO}a->b.enabled = true\ntopcs = orders\n", encoding="utf-8")
+    app = typer.Typer()
+    app.command()(import_properties)
+    output = tmp_path / "mirrors.yaml"
+    result = CliRunner().invoke(app, [str(file), "--journal", "s3://bucket/j", "--output", str(output)])
+    assert result.exit_code == ExitCode.OK, result.output
+    assert list(load_mirrors(output)) == ["a->b"]
+    assert "topcs (did you mean topics?)" in " ".join(result.output.split())

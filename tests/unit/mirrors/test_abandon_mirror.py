@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.freeze import fence, open_freeze, stops
 from airflow_provider_kafka_migration.freeze.open_freeze import Standing
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.mirrors import ending
 from airflow_provider_kafka_migration.mirrors import hand_over as hand_over_module
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.phases.mirrors.abandon import GOES_ON
@@ -243,6 +244,8 @@ def test_nobody_completes_a_promotion_that_is_abandoned(
         assert "kafka-migration mirror abandon FILE`, without a code" in refused.value.next_step
     watched = world.migration().run("freeze_limit")
     assert "the mirror is abandoned" in watched.summary
+    with pytest.raises(IllegalTransition, match="the mirror is abandoned since"):
+        ending.complete_promotion(world.context())  # a task whose job ends just now does not ask the gate
     assert not world.steps(steps.COPIERS_FENCED)
     run(world)
     check_ended(world)
@@ -299,6 +302,16 @@ def test_a_dead_target_needs_a_word_more(world: World) -> None:
     answer(world, unread=True)
     run(world)
     check_ended(world)
+
+
+def test_a_marker_that_retention_has_deleted_is_no_record_of_a_client(world: World) -> None:
+    """A mirror may have been promoted for weeks when somebody abandons it."""
+    for key in (ORDERS, ("orders", 1), ("state", 0)):
+        log = world.target.log(*key)
+        log.batches.clear()
+        log.start = log.end
+    found = abandon.read_target(world.context().record, world.context().target)
+    assert (found.late, found.unchecked) == ({}, {})
 
 
 # -- codes and people -------------------------------------------------------------------------------------------------
@@ -407,6 +420,32 @@ def test_a_request_to_keep_them_stopped_that_comes_late_is_taken_back(
             stops.hold(world.context(), abandon.ready_attempt(world.context().record))
         assert world.state is State.ENDED
         assert receiver.calls[-1].action == "unfreeze"
+
+
+def test_grants_that_are_given_late_are_taken_back(
+    worlds: Worlds, timed: Callable[[World], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever completes the promotion is slow at the target's ACLs; meanwhile people abandon the mirror."""
+    world = timed(worlds.at("tail", **FREEZE, acls={"write_grants": "at_cutover"}))
+    ask(world, "promoted")
+    create, left = SimAdmin.create_acls, [True]
+
+    def slow(self: SimAdmin, bindings: Any) -> Any:
+        if PRODUCER_ACL in list(bindings) and left:
+            left.pop()
+            late = world.context()
+            world.use(None)
+            answer(world)
+            run(world)
+            world.use(late)
+        return create(self, bindings)
+
+    monkeypatch.setattr(SimAdmin, "create_acls", slow)
+    with pytest.raises((ClaimLost, IllegalTransition, Terminal)):
+        go(world, nothing)
+    assert not left
+    assert PRODUCER_ACL not in (world.target.acls or ())
+    assert (world.state, world.denied) == (State.ENDED, set())
 
 
 def outcome(world: World) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def once(world: World, act: Any) -> None:
     mirror_until(world, lambda: (act(), ask(world, "paused")))
 
 
-def without_orders(worlds: Worlds, policy: str = "delete") -> World:
+def without_orders(worlds: Worlds, policy: str = "repair") -> World:
     """The mirror has noticed that ``orders`` is gone."""
     world = worlds.at("tail", **sections(policy))
     once(world, lambda: None)
@@ -82,7 +82,7 @@ def carry_out(world: World) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("policy", ["drop", "delete"])
+@pytest.mark.parametrize("policy", ["note", "repair"])
 def test_the_others_go_on_and_the_copy_stays(worlds: Worlds, policy: str) -> None:
     world = without_orders(worlds, policy)
     world.source.log("state").write(b"more")
@@ -194,17 +194,17 @@ def test_other_codes_and_other_policies_delete_nothing(worlds: Worlds) -> None:
         deletions.approve(record, shown, "00000000", by="ann", at=AT)
     with pytest.raises(ApprovalRefused):
         deletions.approve(record, [], deletions.code("m1", []), by="ann", at=AT)
-    kept = without_orders(worlds, "drop")
-    with pytest.raises(ApprovalRefused, match="on_topic_deleted is drop"):
+    kept = without_orders(worlds, "note")
+    with pytest.raises(ApprovalRefused, match="on_topic_deleted is note"):
         approve(kept)
-    with pytest.raises(SpecInvalid, match="delete is for mirrors"):
+    with pytest.raises(SpecInvalid, match="repair is for mirrors"):
         parse_spec(
             {
                 "migration_id": "m",
                 "source": {"conn_id": "env:S"},
                 "target": {"conn_id": "env:T"},
                 "storage": {"journal": "file:///j"},
-                "topology": {"on_topic_deleted": "delete"},
+                "topology": {"on_topic_deleted": "repair"},
             }
         )
 

@@ -133,7 +133,7 @@ def test_only_what_clients_wrote_comes_back(promoted: World) -> None:
 
 
 def test_it_goes_on_is_promoted_and_leads_forth_again(promoted: World) -> None:
-    groups = promoted.spec.groups.model_copy(update={"on_deleted": "delete"})
+    groups = promoted.spec.groups.model_copy(update={"on_deleted": "repair"})
     first = promoted.spec.model_copy(update={"groups": groups})
     back = MirrorBack(promoted).seeded()
     promoted.target.group("billing", **{"A.orders_0": 8, "A.orders_1": 11})
@@ -146,7 +146,7 @@ def test_it_goes_on_is_promoted_and_leads_forth_again(promoted: World) -> None:
     for key in KEYS:
         promoted.source.log(*key).write(b"at home")
     forth = MirrorBack(back, first=first).seeded()
-    assert (forth.spec.mirror.naming, forth.spec.groups.on_deleted) == ("default", "delete")
+    assert (forth.spec.mirror.naming, forth.spec.groups.on_deleted) == ("default", "repair")
     for key in KEYS:
         assert promoted.target.log(*REMOTE[key]).values() == promoted.source.log(*key).values()
     assert "A.A.orders" not in promoted.target.topics
@@ -177,7 +177,7 @@ def test_records_that_nobody_mirrored_block_by_name(world: World) -> None:
 
 
 def test_diverged_partitions_are_left_out_and_all_others_go_on(world: World) -> None:
-    back = MirrorBack(without_source(world, b"lost", b"too"), on_diverged="leave_out")
+    back = MirrorBack(without_source(world, b"lost", b"too"), on_diverged="note")
     kept = dict(world.source.log(*ORDERS).values())
     back.run("plan")
     findings = {item.code: item.seen for item in precheck.find_all(back.context(), back.context().record.plan())}
@@ -196,7 +196,7 @@ def test_diverged_partitions_are_left_out_and_all_others_go_on(world: World) -> 
 
 
 def test_records_follow_behind_those_that_nobody_mirrored(world: World) -> None:
-    back = MirrorBack(without_source(world, b"lost", b"too"), on_diverged="append").seeded()
+    back = MirrorBack(without_source(world, b"lost", b"too"), on_diverged="repair").seeded()
     assert starts(back)[REMOTE[ORDERS]] == (5, 7)
     assert starts(back)["A.orders", 1] == (10, 10)
     values = [value for _, value in sorted(world.source.log(*ORDERS).values().items())]
@@ -245,16 +245,16 @@ def test_names_lead_back(worlds: Worlds, naming: str, monkeypatch: pytest.Monkey
     assert spec.topics.selects(f"{prefix}orders")
     assert spec.topics.selects("appeared") is (naming == "identity")
     assert (spec.mirror.source_alias, spec.mirror.target_alias) == ("B", "A")
-    assert spec.topology.on_config_drift == "keep_target"
+    assert spec.topology.on_config_drift == "note"
 
 
 def test_no_group_of_the_old_side_is_deleted(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precheck, "CHECKS", {"adopted partitions": check_adoption})
-    world = worlds.at("tail", **SECTIONS, groups={"on_deleted": "delete", "sync_interval": "9s"})
+    world = worlds.at("tail", **SECTIONS, groups={"on_deleted": "repair", "sync_interval": "9s"})
     mirror_until(world, lambda: ask(world, "promoted"))
     first = world.spec
     back = fail_back.derive(world.context().record)
-    assert (back.groups.on_deleted, back.groups.sync_interval) == ("keep", first.groups.sync_interval)
+    assert (back.groups.on_deleted, back.groups.sync_interval) == ("note", first.groups.sync_interval)
 
 
 def test_under_equal_names_new_topics_go_back_too(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +342,7 @@ def test_what_was_left_out_once_is_left_out_on_the_next_way(world: World) -> Non
     """Both sides have records that the other lacks; nobody is told to delete clients' records."""
     first = world.spec
     without_source(world, b"lost", b"too")
-    back = MirrorBack(world, on_diverged="leave_out").seeded()
+    back = MirrorBack(world, on_diverged="note").seeded()
     mirror_until_of(back, "promoted")
     before = world.target.log(*REMOTE[ORDERS]).values()
     forth = MirrorBack(back, first=first).seeded()
@@ -395,7 +395,7 @@ def test_a_former_source_that_has_lost_records_is_left_out_by_policy(world: Worl
     assert [(item.topic, item.partition) for item in adoption.refused] == [REMOTE[ORDERS]]
     spec = refused.spec.adopt
     assert spec is not None
-    policy = refused.spec.model_copy(update={"adopt": spec.model_copy(update={"on_diverged": "leave_out"})})
+    policy = refused.spec.model_copy(update={"adopt": spec.model_copy(update={"on_diverged": "note"})})
     context = replace(refused.context(), spec=policy)
     made = make_adoption(context, refused.context().record.plan().topics)
     assert made is not None
@@ -408,7 +408,7 @@ def test_a_former_source_that_has_lost_records_is_left_out_by_policy(world: Worl
 def test_groups_of_a_partition_that_is_left_out_are_told_so(world: World) -> None:
     without_source(world, b"lost", b"too")
     world.target.group("billing", **{"A.orders_0": 6})
-    back = MirrorBack(world, on_diverged="leave_out").seeded()
+    back = MirrorBack(world, on_diverged="note").seeded()
     results: list[Any] = []
     mirror_until_of(back, "paused", lambda: results.append(group_sync.sync_once(back.context())))
     [found] = [

@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.record import keys, steps
 SECTIONS: dict[str, Any] = {
     "kind": "mirror",
     "mirror": {"source_alias": "A", "target_alias": "B", "sync_interval": "1h"},
-    "groups": {"on_deleted": "delete", "deleted_after": "10m"},
+    "groups": {"on_deleted": "repair", "deleted_after": "10m"},
 }
 PLACE = ("A.orders", 0)
 LATER = 601.0

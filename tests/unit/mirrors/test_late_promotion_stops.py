@@ -13,7 +13,7 @@ from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
 from phase_world.world import World, Worlds
 from test_mirror_phase import SECTIONS, ask
-from test_promotion_freeze import go, nothing
+from test_promotion_freeze import frozen_world, go, nothing
 
 from airflow_provider_kafka_migration.errors import ClaimLost
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.lanes import slices
 from airflow_provider_kafka_migration.mirrors import last_looks, promotion_freeze, requests
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import open_changes
+from airflow_provider_kafka_migration.state import State
 
 FREEZE = {**SECTIONS, "cutover": {"freeze": "acl"}}
 
@@ -82,6 +83,40 @@ def test_acls_that_are_created_after_a_takeover_has_called_the_promotion_off_are
         go(world, nothing)
     assert world.denied == set()
     assert world.steps(steps.FREEZE_VERIFIED) == []
+
+
+def test_a_dead_lifter_frees_nobody_of_the_next_promotion(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request to remove the ACLs arrives while the next promotion begins, which waits for that."""
+    frozen_world(world)
+    ask(world, "run")
+    admin = type(world.context().source.admin)
+    delete, sent = admin.delete_acls, []
+
+    def dies(_: Any, bindings: Any) -> None:
+        sent.append(bindings)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(admin, "delete_acls", dies)
+        with pytest.raises(Killed):
+            promotion_freeze.settle(world.context(), requests.read(world.journal_store, MIGRATION))
+    world.restart()
+    promotion_freeze.settle(world.context(), requests.read(world.journal_store, MIGRATION))
+    assert len(open_changes(world.context().journal, "1/free")) == 1
+    assert world.denied == set()
+    world.restart()
+
+    def sleep(seconds: float) -> None:
+        world.clock.sleep(seconds)
+        if sent:
+            assert len(world.steps(steps.FREEZE_REQUESTED)) == 1
+            delete(SimCluster("source", world.source, world.outside).admin, sent.pop())
+
+    world.context().sleep = sleep
+    ask(world, "promoted")
+    go(world, nothing)
+    assert not sent, "it waited"
+    assert (world.state, world.denied) == (State.PROMOTED, {"User:shop"})
 
 
 @pytest.mark.parametrize("arrival", ["before the lift", "while it waits"])

@@ -37,7 +37,7 @@ MERGED: dict[str, Any] = {
     },
     "offsets": {"mode": "transactional"},
     "acls": {"policy": "skip", "quotas": "skip"},
-    "topology": {"follow_new": True, "on_source_drift": "follow"},
+    "topology": {"follow_new": True, "on_source_drift": "repair"},
 }
 
 

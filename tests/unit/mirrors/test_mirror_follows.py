@@ -18,7 +18,7 @@ def sections(**topology: Any) -> dict[str, Any]:
     return {
         "kind": "mirror",
         "mirror": {"source_alias": "A", "target_alias": "B"},
-        "topology": {"follow_new": True, "on_source_drift": "follow", **topology},
+        "topology": {"follow_new": True, "on_source_drift": "repair", **topology},
     }
 
 

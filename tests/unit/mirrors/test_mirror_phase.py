@@ -537,7 +537,7 @@ def test_a_mapped_partition_may_end_in_holes(world: World, monkeypatch: pytest.M
 def test_a_promotion_is_refused_if_something_is_not_followed(world: World, gone: bool) -> None:
     def change() -> None:
         if gone:
-            details = {"topic": "orders", "why": "it was deleted", "policy": "fail"}
+            details = {"topic": "orders", "why": "it was deleted", "policy": "stop"}
             world.context().journal.step(steps.SOURCE_TOPIC_GONE, key="orders", details=details, reason="gone")
         else:
             world.source.topics["orders"].logs.append(Log(0, 0))

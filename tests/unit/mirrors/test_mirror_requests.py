@@ -321,6 +321,27 @@ def test_a_freeze_that_has_begun_ends_by_its_own_limit(worlds: Worlds) -> None:
     assert requests.in_time(context, by="mirror") == request, "it is called off, which frees its producers"
 
 
+def test_a_promotion_that_copies_the_rest_may_take_its_time(world: World) -> None:
+    """People have stopped the producers, and the copiers have hours to catch up: nobody has to ask again."""
+    request = ask(world, "promoted", valid_until=UNTIL)
+    context = world.context()
+    requests.stop_if_asked(context.record, context.source)
+    world.clock.sleep(10 * 3600)
+    assert requests.in_time(context, by="mirror") == request
+    mirror_until(world, lambda: None)
+    assert world.state is State.PROMOTED
+
+
+def test_a_late_request_says_why_nobody_has_begun(worlds: Worlds) -> None:
+    world = worlds.at("tail", **SECTIONS, cutover={"freeze": "acl"})
+    ask(world, "promoted", valid_until=UNTIL)
+    world.clock.sleep(10 * 3600)
+    why = requests.in_time(world.context(), by="mirror").refused
+    assert "nobody ran the mirror, or a partition lagged by more than 50 offsets" in why
+    assert "ask again: `kafka-migration mirror promote FILE`" in why
+    assert "It goes on mirroring" in why
+
+
 def test_a_withdrawal_gives_way_to_a_later_request(world: World) -> None:
     former = requests.read(world.journal_store, MIGRATION)
     request = ask(world, "promoted")

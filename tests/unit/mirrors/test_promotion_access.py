@@ -35,7 +35,7 @@ def sections(policy: str) -> dict[str, Any]:
         "kind": "mirror",
         "mirror": {"source_alias": "A", "target_alias": "B"},
         "acls": {"write_grants": policy},
-        "topology": {"on_source_drift": "follow"},
+        "topology": {"on_source_drift": "repair"},
     }
 
 

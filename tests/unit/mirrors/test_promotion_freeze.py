@@ -696,7 +696,7 @@ def test_a_process_that_dies_anywhere_in_the_lift_is_followed_by_one_that_comple
 
 
 def test_its_deny_acls_do_not_follow_to_the_target(worlds: Worlds, timed: Callable[[World], World]) -> None:
-    sections = {**FREEZE, "topology": {"follow_new": False, "on_source_drift": "follow"}}
+    sections = {**FREEZE, "topology": {"follow_new": False, "on_source_drift": "repair"}}
     world = frozen_world(timed(worlds.at("tail", **sections)))
     context = world.context()
     assert world.source.acls is not None

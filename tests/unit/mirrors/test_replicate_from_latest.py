@@ -26,7 +26,7 @@ def sections(**more: Any) -> dict[str, Any]:
     return {
         "kind": "mirror",
         "mirror": {"source_alias": "A", "target_alias": "B", "start": "latest"},
-        "topology": {"follow_new": True, "on_source_drift": "ignore"},
+        "topology": {"follow_new": True, "on_source_drift": "note"},
         **more,
     }
 

@@ -587,7 +587,7 @@ def shared_and_ended(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> World:
         mirror={**SECTIONS["mirror"], **naming},
         offsets={"mode": "transactional"},
         acls={"policy": "skip", "quotas": "skip"},
-        topology={"follow_new": True, "on_source_drift": "follow"},
+        topology={"follow_new": True, "on_source_drift": "repair"},
     )
     log = target_log(world)
     log.end = 6

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow_releases import TaskDeferred
 
 import airflow_provider_kafka_migration.migration as core
 from airflow_provider_kafka_migration.dag import build_migration_dag

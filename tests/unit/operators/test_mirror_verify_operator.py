@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow_releases import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine
 from phase_world.jobs import MIGRATION, compare_ranges
 from phase_world.outside import Killed

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import DagRunTriggerException
+from airflow_releases import DagRunTriggerException
 
 from airflow_provider_kafka_migration.operators.next_run import KafkaMirrorNextRunOperator
 from airflow_provider_kafka_migration.provider.run_chain import RUN_IS_OVER

@@ -144,14 +144,14 @@ def test_verdicts(offsets: dict[str, Any], start: int, holes: int, records: int,
 def test_one_topic_may_have_another_offsets_mode() -> None:
     offsets = {
         "mode": "equal",
-        "on_mismatch": "mapped",
+        "on_mismatch": "note",
         "by_topic": [{"topics": ["events", "logs\\..*"], "mode": "mapped"}, {"topics": ["logs.x"], "mode": "auto"}],
     }
     spec = _spec(offsets=offsets)
     assert verdict_of(spec, 0, 10, 100, topic="orders")[0] is Verdict.EQUAL
     assert verdict_of(spec, 0, 10, 100, topic="logs.x") == (Verdict.MAPPED, "offsets.by_topic: mapped")
     found = {name: spec.offsets.on_mismatch_of(name) for name in ("orders", "events", "logs.x", "events2")}
-    assert found == {"orders": "fail", "events": "mapped", "logs.x": "mapped", "events2": "fail"}
+    assert found == {"orders": "stop", "events": "note", "logs.x": "note", "events2": "stop"}
 
 
 def test_transactions_are_taken_where_nothing_else_is_exact() -> None:
@@ -243,13 +243,13 @@ def test_permissions_follow_the_spec() -> None:
     mirror = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
     groups = {
         policy: needed(_spec(**mirror, groups={"include": ["b.*"], "on_deleted": policy}), _plan())
-        for policy in ("keep", "delete")
+        for policy in ("note", "repair")
     }
     deleting = {
         policy: [item.side for item in found if item.resource_type == "GROUP" and "DELETE" in item.operations]
         for policy, found in groups.items()
     }
-    assert (deleting["keep"], set(deleting["delete"])) == ([], {"target"})
+    assert (deleting["note"], set(deleting["repair"])) == ([], {"target"})
     policy = json.dumps(iam_policy(_spec(), [item for item in plain if item.side == "target"], None))
     assert "kafka-cluster:WriteData" in policy
     assert "kafka-migration.orders-2026.*" in policy

@@ -164,7 +164,7 @@ def test_approvals_show_conflicts_failures_and_what_could_not_be_read(kind: str)
     synchronized = result(ids=4, conflicts=[conflict], failed=[failure], unread={"subject x": "HTTP 500"})
     shown = body(kind, schema_plan(), synchronized)
     assert "- last synchronization: 2026-01-01T00:00:00Z: 2 subjects, 5 versions, 4 ids" in shown
-    assert "**1 conflicts** (schemas.on_conflict: fail)" in shown
+    assert "**1 conflicts** (schemas.on_conflict: stop)" in shown
     assert "| id | new-value | id 9 is taken |" in shown
     assert "another schema is there" not in shown, "the plan's conflicts are those of a synchronization that is past"
     assert "| bad-value | 3 | SCHEMA_INVALID: no such type |" in shown

@@ -10,7 +10,9 @@ import pytest
 from phase_world.world import ORDER, World, new_world, without_probes
 
 from airflow_provider_kafka_migration.checks import topics
+from airflow_provider_kafka_migration.errors import BrokerRefused
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
+from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.topics.kept_records import Keeping
 
 DAY_MS = 86_400_000
@@ -59,6 +61,18 @@ def test_retention_by_default_is_carried_over() -> None:
     assert (row["retention_ms"], row["retention_bytes"]) == (30 * DAY_MS, -1)
 
 
+def test_so_it_is_for_a_topic_that_follows_later() -> None:
+    world = run_to(world_with(topology={"follow_new": True}), "drain_ready")
+    late = world.source.create("late")
+    late.configs.clear()
+    late.logs[0].write(b"new")
+    assert follow.follow(world.context()) == [("late", 0)]
+    world.run("tail")
+    for name in ORDER[ORDER.index("drain_ready") : ORDER.index("validate") + 1]:
+        world.run(name)
+    assert world.target.topics["late"].configs["retention.ms"] == str(30 * DAY_MS)
+
+
 @pytest.mark.parametrize(("age_days", "gone"), [(20, 12), (3, 0)])
 def test_what_the_spec_leaves_to_the_target_is_said_with_its_records(age_days: int, gone: int) -> None:
     world = world_with(topology={"config_exclude": [r"retention\..*"]})
@@ -75,6 +89,19 @@ def test_what_the_spec_leaves_to_the_target_is_said_with_its_records(age_days: i
     check = parity(world)
     assert check["outcome"] == "WARNING"
     assert f"up to {gone} records are due now" in check["findings"][0]
+
+
+def test_a_source_that_refuses_lookups_by_time_leaves_the_number_not_known() -> None:
+    """As Kafka 4.4 does where a stored record is larger than today's ``max.decompressed.message.bytes``."""
+    world = run_to(world_with(topology={"config_exclude": [r"retention\..*"]}), "validate")
+    world.outside.fail("source.wire.offsets_for", BrokerRefused("offsets cannot be listed: INVALID_RECORD (87)"))
+    ((_, _, seen),) = findings(world)
+    assert "it is not known how many go" in seen
+    world.run("validate")
+    check = parity(world)
+    assert check["outcome"] == "WARNING"
+    assert "what is due now is not known" in check["findings"][0]
+    assert "records_due_now" not in next(item for item in check["partitions"] if item["topic"] == "orders")
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def lose_the_process(_answer: Any) -> Any:
 def test_partitions_that_the_source_has_gained_are_added_by_policy(worlds: Worlds) -> None:
     for follow in (True, False):
         world = worlds.at(COPY)
-        world.change_spec(topology={"follow_new": follow, "on_source_drift": "ignore"})
+        world.change_spec(topology={"follow_new": follow, "on_source_drift": "note"})
         world.run(PRECHECK)
         world.source.topics["orders"].logs.append(type(world.source.log("orders"))())
         if follow:

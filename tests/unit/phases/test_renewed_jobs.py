@@ -25,8 +25,8 @@ CHANGES: list[tuple[str, str, Any, str, Any]] = [
     ("offsets", "max_markers", 7, "max_markers", 7),
     ("offsets", "max_markers_per_record", 2.5, "max_markers_per_record", 2.5),
     ("offsets", "max_fill_time", "2h", "max_fill_seconds", 7200.0),
-    ("offsets", "on_mismatch", "fail", "on_mismatch", "fail"),
-    ("offsets", "on_source_gap", "record", "on_source_gap", "record"),
+    ("offsets", "on_mismatch", "stop", "on_mismatch", "stop"),
+    ("offsets", "on_source_gap", "note", "on_source_gap", "note"),
     ("seed", "segment_max_bytes", "64MiB", "segment_max_bytes", 64 * 1024 * 1024),
     ("seed", "max_concurrent_partitions", 9, "max_concurrent_partitions", 9),
 ]
@@ -64,9 +64,9 @@ def test_the_policy_of_single_topics_reaches_their_partitions(worlds: Worlds, ph
     by_topic = [{"topics": ["orders"], "mode": "auto"}]
     world = worlds.at(phase, offsets={"by_topic": by_topic})
     write = seed_job if phase == "seed" else written_tail_job
-    assert {item.on_mismatch for item in write(world).partitions} == {"mapped"}
-    world.change_spec(offsets={"by_topic": by_topic, "on_mismatch": "fail"})
-    assert {item.on_mismatch for item in write(world).partitions} == {"fail"}
+    assert {item.on_mismatch for item in write(world).partitions} == {"note"}
+    world.change_spec(offsets={"by_topic": by_topic, "on_mismatch": "stop"})
+    assert {item.on_mismatch for item in write(world).partitions} == {"stop"}
 
 
 def test_every_field_of_a_job_is_renewed_or_kept_on_purpose(worlds: Worlds) -> None:

@@ -112,7 +112,7 @@ def test_conflicts_stop_the_task_by_name_before_anything_is_written(worlds: Worl
 
 
 def test_reported_conflicts_leave_out_only_what_they_concern(worlds: Worlds) -> None:
-    world = worlds.at("schemas", schemas={**SECTION, "on_conflict": "report", "ids": "keep"})
+    world = worlds.at("schemas", schemas={**SECTION, "on_conflict": "note", "ids": "keep"})
     world.registries.seed("target", "taken-value", '"long"', id=3)
     result = world.run("schemas")
     target = world.registries.state("target")["subjects"]
@@ -241,7 +241,7 @@ def test_a_partition_that_waits_behind_a_conflict_has_its_reason_in_the_journal(
     from phase_world import jobs
 
     monkeypatch.setattr(jobs, "_PATIENCE", 3000)
-    world = worlds.at("tail", schemas={**TRANSLATE, "on_conflict": "report"})
+    world = worlds.at("tail", schemas={**TRANSLATE, "on_conflict": "note"})
     waiting_behind_a_conflict(world)
     world.source.log("orders").write(with_id(20))
 
@@ -263,7 +263,7 @@ def test_a_partition_that_waits_behind_a_conflict_has_its_reason_in_the_journal(
 
 
 def test_an_id_that_no_pass_can_answer_stops_the_cutover_before_the_producers(worlds: Worlds) -> None:
-    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "on_conflict": "report"})
+    world = worlds.at("cutover.freeze", schemas={**TRANSLATE, "on_conflict": "note"})
     waiting_behind_a_conflict(world)
     world.context().journal_store.put_new(wanted_key(MIGRATION, ".", 20), b"{}")
     with pytest.raises(SchemasIncomplete, match=r"schema id 20 of context \. in records: .* READONLY"):
@@ -274,7 +274,7 @@ def test_an_id_that_no_pass_can_answer_stops_the_cutover_before_the_producers(wo
 def test_ids_that_the_target_cannot_keep_are_neither_registered_nor_accepted(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = worlds.at("schemas", schemas={**SECTION, "ids": "keep", "on_conflict": "report"})
+    world = worlds.at("schemas", schemas={**SECTION, "ids": "keep", "on_conflict": "note"})
     monkeypatch.setattr(Registry, "kind", lambda registry: "karapace" if registry.role == "target" else "confluent")
     result = world.run("schemas")
     assert world.registries.state("target")["subjects"] == {}

@@ -61,11 +61,11 @@ def test_the_stop_offsets_stay_and_the_limits_are_the_present_ones(worlds: World
     first = until(world)
     world.source.log("orders").write(b"later")
     world.copiers.leaves.clear()
-    world.change_spec(seed={"max_bytes_per_second": 1234567}, offsets={"on_source_gap": "record"})
+    world.change_spec(seed={"max_bytes_per_second": 1234567}, offsets={"on_source_gap": "note"})
     world.run("seed")
     assert until(world) == first
     assert job(world, "seed").max_bytes_per_second == 1234567
-    assert job(world, "seed").on_source_gap == "record"
+    assert job(world, "seed").on_source_gap == "note"
 
 
 def test_a_target_that_lost_records_after_the_seed_is_copied_again(worlds: Worlds) -> None:

@@ -143,11 +143,11 @@ def test_records_that_are_gone_before_they_were_compared_are_a_loss(worlds: Worl
 
 
 def test_records_behind_the_boundary_fail_or_warn_by_policy(worlds: Worlds) -> None:
-    for policy, outcome in (("fail", "FAILED"), ("warn", "WARNING")):
+    for policy, outcome in (("stop", "FAILED"), ("note", "WARNING")):
         validation = {"before_cutover": False, "on_late_writes": policy}
         world = worlds.at(VALIDATE, validation=validation)
         world.source.log("orders").write(b"late", producer_id=7)
-        if policy == "fail":
+        if policy == "stop":
             assert "counts_and_offsets" in failed_checks(world)
         else:
             world.run(VALIDATE)
@@ -237,11 +237,11 @@ def test_retention_that_is_refused_does_not_pass(worlds: Worlds) -> None:
 
 
 def test_a_config_that_changed_on_the_source_fails_by_policy(worlds: Worlds) -> None:
-    for policy, outcome in (("follow", "FAILED"), ("ignore", "WARNING")):
+    for policy, outcome in (("repair", "FAILED"), ("note", "WARNING")):
         world = worlds.at(VALIDATE)
         world.change_spec(topology={"follow_new": False, "on_source_drift": policy})
         world.source.topics["orders"].configs["retention.ms"] = "1000"
-        if policy == "follow":
+        if policy == "repair":
             assert failed_checks(world) == ["source_drift"]
         else:
             world.run(VALIDATE)
@@ -250,7 +250,7 @@ def test_a_config_that_changed_on_the_source_fails_by_policy(worlds: Worlds) -> 
 
 def test_a_source_whose_drift_cannot_be_read_has_not_stood_still(worlds: Worlds) -> None:
     world = worlds.at(VALIDATE)
-    world.change_spec(topology={"follow_new": False, "on_source_drift": "follow"})
+    world.change_spec(topology={"follow_new": False, "on_source_drift": "repair"})
     world.outside.fail("source.admin.describe_acls", Terminal("not permitted", next_step="grant Describe"))
     assert failed_checks(world) == ["source_drift"]
 
@@ -283,7 +283,7 @@ def test_a_source_log_that_was_truncated_since_fails(worlds: Worlds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "policy", "outcome"), [(0, "fail", "WARNING"), (1, "fail", "FAILED"), (1, "continue", "WARNING")]
+    ("records", "policy", "outcome"), [(0, "stop", "WARNING"), (1, "stop", "FAILED"), (1, "note", "WARNING")]
 )
 def test_partitions_that_appeared_in_the_freeze_are_named(
     worlds: Worlds, records: int, policy: str, outcome: str

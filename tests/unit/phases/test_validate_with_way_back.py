@@ -57,7 +57,7 @@ def test_without_a_way_back_its_producer_id_means_nothing(worlds: Worlds) -> Non
 def test_settings_of_the_way_back_are_no_drift_of_the_source(worlds: Worlds) -> None:
     changed = {"cleanup.policy": "delete", "retention.ms": "-1"}
     for with_way_back in (False, True):
-        world = worlds.at("validate", topology={"on_source_drift": "follow"})
+        world = worlds.at("validate", topology={"on_source_drift": "repair"})
         if with_way_back:
             _begin_way_back(world)
         world.source.topics["state"].configs.update(changed)

@@ -77,6 +77,6 @@ def test_drift_leaves_excluded_configs_out() -> None:
     planned = _plan({"delete.retention.ms": "2"}, target, config_exclude=[r"delete\..*"])
     assert planned.target_configs == {"delete.retention.ms": "7"}
     assert [item["config"] for item in planned.drift] == ["segment.ms"]
-    kept = _plan({"flush.ms": "2"}, target, on_config_drift="keep_target")
+    kept = _plan({"flush.ms": "2"}, target, on_config_drift="note")
     assert kept.target_configs == present[NAME]
     assert {item["config"]: item["planned"] for item in kept.drift}["flush.ms"] is None

@@ -17,10 +17,15 @@ class Variables:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: dict[str, str] = {}
         monkeypatch.setattr(Variable, "get", lambda key, default: self.found.get(key, default))
-        monkeypatch.setattr(Variable, "keys", lambda prefix: [key for key in self.found if key.startswith(prefix)])
+        monkeypatch.setattr(
+            Variable, "keys", lambda prefix: [key for key in self.found if key.startswith(prefix)], raising=False
+        )
         monkeypatch.setattr(Variable, "set", lambda key, value, **_more: self.found.update({key: value}))
         monkeypatch.setattr(installation.time, "sleep", lambda _: self.meanwhile())
         self.meanwhile: Any = lambda: None
+
+    def _keys(self, prefix: str) -> list[str]:
+        return [key for key in self.found if key.startswith(prefix)]
 
 
 def test_it_is_made_once_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +74,16 @@ def test_an_airflow_that_cannot_read_it_is_not_known(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Variable, "get", denied)
     assert installation_id() == ""
+
+
+def test_an_airflow_that_lists_no_variables_makes_none_and_uses_one_that_a_person_has_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Airflow before 3.3 cannot tell a Variable that is missing from one that it cannot read now."""
+    variables = Variables(monkeypatch)
+    monkeypatch.delattr(Variable, "keys")
+    with caplog.at_level("INFO"):
+        assert (installation_id(), variables.found) == ("", {})
+    assert "set it if another one uses the same storage" in caplog.text
+    variables.found[VARIABLE] = "blue"
+    assert installation_id() == "blue"

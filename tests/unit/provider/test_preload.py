@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.provider import preload
 
 
 def test_default_is_off() -> None:
-    assert conf.get("kafka_migration", "preload") == "False"
+    assert conf.get("kafka_migration", "preload", fallback="False") == "False"
     assert not preload.wanted()
 
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import airflow_releases as releases
 import boto3
 import pytest
 from airflow.sdk import Connection
@@ -146,6 +147,8 @@ def test_other_connections_give_their_password(connection: Define) -> None:
 def test_mistakes_are_named_and_never_quoted(connection: Define, fields: dict[str, Any] | None, told: str) -> None:
     if fields is not None:
         connection("wrong", **fields)
+    if told == "not a JSON object" and not releases.HAS_SERDE:
+        told = "has no connection"  # Airflow 3.1 finds none that it cannot read
     with pytest.raises(ConnectionInvalid, match=told) as caught:
         airflow_resolver().text("wrong")
     assert caught.value.next_step

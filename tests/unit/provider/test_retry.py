@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk import RetryAction
+from airflow_releases import needs_policies
 
 from airflow_provider_kafka_migration import errors
 from airflow_provider_kafka_migration.provider.compat import migration_retry_policy
+
+pytestmark = needs_policies
 
 
 @pytest.mark.parametrize(
     ("error", "action"),
     [
-        (errors.AuthenticationFailed("x"), RetryAction.FAIL),
-        (errors.ApprovalRefused("x"), RetryAction.FAIL),
-        (errors.Terminal("x"), RetryAction.FAIL),
-        (errors.BrokerUnreachable("x"), RetryAction.DEFAULT),
-        (errors.DrainTimeout("x"), RetryAction.DEFAULT),
-        (RuntimeError("x"), RetryAction.DEFAULT),
+        (errors.AuthenticationFailed("x"), "fail"),
+        (errors.ApprovalRefused("x"), "fail"),
+        (errors.Terminal("x"), "fail"),
+        (errors.BrokerUnreachable("x"), "default"),
+        (errors.DrainTimeout("x"), "default"),
+        (RuntimeError("x"), "default"),
     ],
 )
-def test_decision(error: Exception, action: RetryAction) -> None:
-    assert migration_retry_policy().evaluate(error, 1, 4).action is action
+def test_decision(error: Exception, action: str) -> None:
+    assert migration_retry_policy().evaluate(error, 1, 4).action.value == action
 
 
 def test_policy_serialises() -> None:
     policy = migration_retry_policy()
-    assert type(policy).deserialize(policy.serialize()).evaluate(errors.Terminal("x"), 1, 4).action is RetryAction.FAIL
+    assert type(policy).deserialize(policy.serialize()).evaluate(errors.Terminal("x"), 1, 4).action.value == "fail"

@@ -117,7 +117,9 @@ def test_the_only_gauge_is_the_silence() -> None:
 
 
 def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.sdk.observability import stats
+    stats = pytest.importorskip("airflow.sdk.observability.stats")
+    if not hasattr(stats, "gauge"):
+        pytest.skip("an Airflow before 3.3")
 
     written: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stats, "gauge", lambda name, value, tags: written.append((name, value, tags)))

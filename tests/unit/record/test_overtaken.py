@@ -90,9 +90,9 @@ def test_the_last_known_value_counts_where_the_source_tells_none(
     topics = {topic.name: topic for topic in plan.topics}
     orders = topics["orders"].model_copy(update={"kinds": ["compacted"], "source_configs": {NAME: "5"}})
     plan = plan.model_copy(update={"topics": [orders, topics["plain"]]})
-    former = None if known is None else TombstoneSettings(on_overtaken="warn", retention_ms={"orders": known})
+    former = None if known is None else TombstoneSettings(on_overtaken="note", retention_ms={"orders": known})
     assert tombstone_settings(context.spec, context.source, plan, former) == TombstoneSettings(
-        on_overtaken="fail", retention_ms={"orders": expected}
+        on_overtaken="stop", retention_ms={"orders": expected}
     )
 
 

@@ -57,7 +57,7 @@ def check(at: World, ids: Iterable[int] = ()) -> SchemaCheck:
 
 @pytest.mark.parametrize("id_mode", ["keep", "translate", "auto"])
 def test_a_live_version_of_the_target_is_not_deleted(tmp_path: Path, id_mode: str) -> None:
-    with world(tmp_path, ids=id_mode, on_conflict="report") as at:
+    with world(tmp_path, ids=id_mode, on_conflict="note") as at:
         at.target.seed("orders-value", ORDER, id=1)
         at.source.seed("orders-value", ORDER, id=1, deleted=True)
         at.source.seed("orders-value", NEWER, id=2, version=2)
@@ -146,7 +146,7 @@ def test_an_equal_version_that_answers_a_registration_is_not_deleted(tmp_path: P
 
 
 def test_an_equal_version_that_answers_a_normalized_registration_is_not_deleted(tmp_path: Path) -> None:
-    with world(tmp_path, ids="translate", normalize=True, on_conflict="report") as at:
+    with world(tmp_path, ids="translate", normalize=True, on_conflict="note") as at:
         at.target.seed("m", SPELLED, id=1, kind="PROTOBUF")
         at.source.seed("m", SPELLED, id=5, deleted=True, kind="PROTOBUF")
         at.source.seed("m", SHORT, id=6, version=2, deleted=True, kind="PROTOBUF")
@@ -191,7 +191,7 @@ def settings(at: World, scope: str) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("own_level", [True, False])
 def test_a_context_with_other_subjects_keeps_its_level_and_mode(tmp_path: Path, own_level: bool) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.target.seed(":.x:foreign-value", avro("F", "x"), id=1)
         if own_level:
             at.target.store.configs[":.x:"] = dict(FULL)
@@ -240,7 +240,7 @@ def test_a_context_that_moves_to_the_default_one_does_not_change_the_registry(tm
 
 @pytest.mark.parametrize("own_versions", [True, False])
 def test_a_subject_with_versions_of_its_own_keeps_its_level(tmp_path: Path, own_versions: bool) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", avro("A", "x"), id=100)
         at.source.store.configs["a-value"] = dict(NONE)
         at.target.seed("a-value", avro("A", "x"), id=100)

@@ -278,7 +278,7 @@ def test_a_foreign_schema_under_a_used_id_stops_before_anything_is_written(tmp_p
 
 
 def test_conflicts_that_are_only_reported(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", ORDER, id=1)
         at.source.seed("b-value", avro("B", "x"), id=2)
         at.target.seed("foreign", avro("F", "x"), id=1)

@@ -1,4 +1,4 @@
-"""What ``on_conflict: report`` accepts, and what it never does; registries that cannot keep ids."""
+"""What ``on_conflict: note`` accepts, and what it never does; registries that cannot keep ids."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def answers(method: str, part: str, reply: Reply) -> Callable[[Request], Reply |
 
 
 def test_a_refused_global_level_does_not_accept_ids_that_do_not_resolve(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report", include=["a-.*"], global_config=True) as at:
+    with world(tmp_path, ids="keep", on_conflict="note", include=["a-.*"], global_config=True) as at:
         at.source.seed("a-value", A, id=100)
         at.source.seed("other-value", B, id=200)
         at.source.store.config = {"compatibilityLevel": "FULL"}
@@ -74,7 +74,7 @@ def test_a_refused_global_level_does_not_accept_ids_that_do_not_resolve(tmp_path
 
 
 def test_only_versions_with_a_conflict_may_be_missing(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", A, id=1)
         at.source.seed("a-value", avro("A", "x", "y", y=0), id=2, version=2)
         at.target.seed("foreign", B, id=1)
@@ -87,7 +87,7 @@ def test_only_versions_with_a_conflict_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_what_the_target_refuses_is_no_accepted_conflict(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", A, id=1)
         at.target.before = answers("POST", "/subjects/a-value/versions", Reply.error(422, 42201, "Invalid schema"))
         assert [item.error["code"] for item in completely(at).failed] == ["SCHEMA_INVALID"]
@@ -98,7 +98,7 @@ def test_what_the_target_refuses_is_no_accepted_conflict(tmp_path: Path) -> None
 
 
 def test_a_target_that_does_not_answer_in_the_last_pass(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", A, id=1)
         at.synchronize()
         at.source.seed("new-value", B, id=2)
@@ -110,7 +110,7 @@ def test_a_target_that_does_not_answer_in_the_last_pass(tmp_path: Path) -> None:
 
 
 def test_a_subject_of_the_source_that_cannot_be_read_in_the_last_pass(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at:
+    with world(tmp_path, ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", A, id=1)
         at.synchronize()
         at.source.seed("new-value", B, id=2)
@@ -124,7 +124,7 @@ def test_a_subject_of_the_source_that_cannot_be_read_in_the_last_pass(tmp_path: 
 
 
 def test_nothing_is_registered_where_ids_cannot_be_kept(tmp_path: Path) -> None:
-    with world(tmp_path, kind="karapace", ids="keep", on_conflict="report") as at:
+    with world(tmp_path, kind="karapace", ids="keep", on_conflict="note") as at:
         at.source.seed("a-value", A, id=100)
         at.source.seed("b-value", B, id=1)
         result = completely(at)
@@ -149,7 +149,7 @@ def test_a_schema_that_appears_where_ids_cannot_be_kept_stops_the_last_pass(tmp_
 
 
 def test_the_first_ignored_id_ends_the_registration(tmp_path: Path) -> None:
-    with world(tmp_path, ids="keep", on_conflict="report") as at, at.pair() as pair:
+    with world(tmp_path, ids="keep", on_conflict="note") as at, at.pair() as pair:
         for number in range(1, 9):
             at.source.seed(f"s-{number}", avro(f"S{number}", "x"), id=number)
 

@@ -179,7 +179,7 @@ def test_other_products(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_read_only_target_writes_nothing(tmp_path: Path) -> None:
-    with world(tmp_path, ids="translate", on_conflict="report") as at:
+    with world(tmp_path, ids="translate", on_conflict="note") as at:
         at.source.seed("a-value", ORDER, id=1)
         at.target.store.mode = "READONLY"
         result = at.synchronize()

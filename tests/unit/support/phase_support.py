@@ -104,6 +104,10 @@ class FakeWire:
         known = {**default, **self.offsets.get(which, {})}
         return {key: known.get(key, 0) for key in sorted(set(partitions))}
 
+    def metadata(self, topics: Iterable[str]) -> dict[str, Any]:
+        """No topic can be described."""
+        return {}
+
 
 @dataclass
 class FakeGroup:

@@ -31,7 +31,7 @@ from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import bring, recopy, topics_gone
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
-RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
+RECOPY = {"on_overtaken_tombstones": "repair", "on_source_truncation": "repair"}
 
 
 class World:
@@ -150,9 +150,9 @@ def test_the_right_that_is_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "offsets"),
     [
-        ("TOMBSTONES_OVERTAKEN", {"on_source_truncation": "recopy"}),
-        ("TOMBSTONES_OVERTAKEN", {"on_source_truncation": "recopy", "on_overtaken_tombstones": "warn"}),
-        ("SOURCE_TRUNCATED", {"on_overtaken_tombstones": "recopy"}),
+        ("TOMBSTONES_OVERTAKEN", {"on_source_truncation": "repair"}),
+        ("TOMBSTONES_OVERTAKEN", {"on_source_truncation": "repair", "on_overtaken_tombstones": "note"}),
+        ("SOURCE_TRUNCATED", {"on_overtaken_tombstones": "repair"}),
         ("FOREIGN_DATA", RECOPY),
     ],
 )
@@ -437,7 +437,7 @@ def test_what_stops_again_for_tombstones_is_not_deleted_again(tmp_path: Path, ca
     assert world.named[0]["delete_retention_ms"] == {"orders": 3_600_000}
     world.fail("TOMBSTONES_OVERTAKEN", run="r2")
     assert world.run() == []
-    assert "raise delete.retention.ms, or choose offsets.on_overtaken_tombstones: warn" in caplog.text
+    assert "raise delete.retention.ms, or choose offsets.on_overtaken_tombstones: note" in caplog.text
     world.keep_tombstones(1_800_000)
     assert world.run() == []
     # A person has done something about it.

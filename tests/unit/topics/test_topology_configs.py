@@ -77,6 +77,21 @@ def test_broker_defaults_that_decide_which_records_stay_are_carried_over(name: s
     assert final_configs(configs, rules, excluded)[0] == {}
 
 
+def test_the_limit_of_kafka_4_4_for_decompressed_records_stops_no_copy() -> None:
+    """It may be lower than records that are stored already; sources before 4.4 have no such limit."""
+    name, none = "max.decompressed.message.bytes", "2147483639"
+    kafka_44 = ClusterFacts(cluster_id="t", kafka_version="4.4", mode="kraft", brokers=[1])
+    assert copy_time_configs(_topic({name: "100"}), kafka_44, max_batch_bytes=1)[name] == none
+    assert producer_visible(_topic({name: "100"}))[name] == "100"
+    assert name not in copy_time_configs(_topic({}), KAFKA_4, max_batch_bytes=1)
+    low = TargetRules(kafka_44, {name: "100"})
+    assert final_configs(_configs({}), low, TopologySection())[0] == {name: none}
+    assert final_configs(_configs({}, {name: "500"}), low, TopologySection())[0] == {name: "500"}
+    assert final_configs(_configs({}), TargetRules(kafka_44, {name: none}), TopologySection())[0] == {}
+    kept, dropped = final_configs(_configs({name: "100"}), TargetRules(KAFKA_4, {"flush.ms": "1"}), TopologySection())
+    assert (kept, dropped) == ({}, {name: "the target does not know this config"})
+
+
 def test_unknown_configs_go_by_what_the_target_says_and_else_by_the_table() -> None:
     source = _configs({"message.format.version": "2.8", "brand.new": "1", "retention.ms": "5"})
     told = TargetRules(KAFKA_4, {"retention.ms": "7"})
@@ -190,9 +205,9 @@ def test_changes_make_one_the_other(present: dict[str, str], wanted: dict[str, s
 
 def test_drift_says_what_will_be() -> None:
     present, wanted = {"a": "1", "b": "2"}, {"a": "3"}
-    overwritten = {item["config"]: item["planned"] for item in drift_of(present, wanted, "overwrite_with_source")}
+    overwritten = {item["config"]: item["planned"] for item in drift_of(present, wanted, "repair")}
     assert overwritten == {"a": "3", "b": None}
-    kept = {item["config"]: item["planned"] for item in drift_of(present, wanted, "keep_target")}
+    kept = {item["config"]: item["planned"] for item in drift_of(present, wanted, "note")}
     assert kept == present
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from airflow_releases import TaskDeferred
 
 from airflow_provider_kafka_migration.deadline_watch import UNKNOWN_SECONDS, Finding, LagLimit, Standing
 from airflow_provider_kafka_migration.errors import StorageRefused, StorageUnavailable

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TriggerEvent
+from airflow_releases import TaskDeferred
 
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.dag import build_migration_dag

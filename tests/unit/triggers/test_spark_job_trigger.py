@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow_releases import TaskDeferred
 from memory_engine import MemoryCluster, MemoryEngine, MemoryJob
 
 from airflow_provider_kafka_migration import job_news

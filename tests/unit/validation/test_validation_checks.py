@@ -103,9 +103,9 @@ def test_counts_and_offsets(source: Ends, target: Ends, changes: dict[str, Any],
     assert result.outcome == outcome, result.findings
 
 
-@pytest.mark.parametrize(("policy", "outcome"), [("fail", "FAILED"), ("warn", "WARNING")])
+@pytest.mark.parametrize(("policy", "outcome"), [("stop", "FAILED"), ("note", "WARNING")])
 def test_records_behind_the_boundary_fail_by_default(policy: Any, outcome: str) -> None:
-    assert ValidationSection().on_late_writes == "fail"
+    assert ValidationSection().on_late_writes == "stop"
     late = LateWrites(3, "2026-01-01T00:00:00+00:00", (7,))
     rules = CountRules(late_writes={KEY: str(late)}, on_late_writes=policy)
     ends = {KEY: Ends(10, 103)}

@@ -33,9 +33,9 @@ def test_both_ends_are_swapped_and_the_journal_is_its_own(tmp_path: Path) -> Non
     assert found.adopt is not None
     assert (found.adopt.from_, found.adopt.migration_id) == ("way_back", "m1")
     assert found.is_way_back
-    assert found.topology.on_config_drift == "keep_target"
+    assert found.topology.on_config_drift == "note"
     assert (found.acls.policy, found.acls.quotas) == ("skip", "skip")
-    assert (found.offsets.mode, found.offsets.on_mismatch) == ("auto", "fail")
+    assert (found.offsets.mode, found.offsets.on_mismatch) == ("auto", "stop")
     assert found.seed.via == "direct"
     assert found.evidence.signing_key is not None
 
@@ -100,10 +100,10 @@ def test_topics_stay_away_by_the_spec_and_if_they_were_copied_in_transactions(tm
 
 
 def test_the_freeze_of_the_new_side_has_a_key_of_its_own(tmp_path: Path) -> None:
-    assert _derive(tmp_path / "a", cutover={"freeze": "acl", "on_bypass": "continue"}).cutover.freeze == "acl"
+    assert _derive(tmp_path / "a", cutover={"freeze": "acl", "on_bypass": "note"}).cutover.freeze == "acl"
     found = _derive(tmp_path / "b", cutover={"freeze": "acl"}, way_back={"freeze": "manual", "freeze_old": "acl"})
     assert found.cutover.freeze == "manual"
-    assert found.cutover.on_bypass == "fail"
+    assert found.cutover.on_bypass == "stop"
     assert derived_spec.section_of(found).freeze_old == "acl"
 
 

@@ -86,7 +86,7 @@ class Slices:
         self.now = T0
         self.values = job
         self.retention_ms = int(DAY * 1000)
-        self.policy = "fail"
+        self.policy = "stop"
         self.position = 0
         self.begin()
 
@@ -261,7 +261,7 @@ def test_the_lowest_value_counts(slices: Slices) -> None:
 
 def test_by_policy_the_copy_goes_on_and_is_named_once(slices: Slices) -> None:
     pause(slices, 2 * DAY)
-    slices.policy = "warn"
+    slices.policy = "note"
     slices.begin()
     slices.answer(batches((12, 20)), 40)
     slices.now += 60
@@ -324,7 +324,7 @@ def test_a_partition_that_was_in_another_lane_is_known(slices: Slices) -> None:
 
 def test_nothing_is_copied_that_cannot_be_named(slices: Slices, monkeypatch: pytest.MonkeyPatch) -> None:
     pause(slices, 2 * DAY)
-    slices.policy = "warn"
+    slices.policy = "note"
     slices.begin()
 
     def full(*_: object, **__: object) -> None:

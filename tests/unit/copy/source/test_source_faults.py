@@ -154,7 +154,7 @@ def test_what_was_deleted_before_it_was_copied_stops_the_copy(worlds: Worlds) ->
 
 
 def test_a_gap_that_may_be_recorded_becomes_a_hole(worlds: Worlds) -> None:
-    copy = worlds.copy(plain, job_fields={**SMALL_FETCHES, "on_source_gap": "record"})
+    copy = worlds.copy(plain, job_fields={**SMALL_FETCHES, "on_source_gap": "note"})
     copy.source.fault("act", apis.FETCH, skip=2, action=lambda: copy.source.log(KEY).delete_until(25))
     result = copy.slice()["t"]
     [(first, until)] = result.gaps
@@ -268,7 +268,7 @@ def test_a_topic_that_comes_back_was_not_deleted(worlds: Worlds) -> None:
 
 def test_tombstones_that_compaction_may_have_removed(worlds: Worlds) -> None:
     """The copy was away for longer than ``delete.retention.ms`` while the source was compacted."""
-    settings = TombstoneSettings(on_overtaken="fail", retention_ms={"t": 1})
+    settings = TombstoneSettings(on_overtaken="stop", retention_ms={"t": 1})
     copy = worlds.copy(plain, job_fields={"tombstones": settings})
     assert copy.slice()["t"].done
     copy.source.produce("t", [None, b"1", b"2", None, b"3"], batch=1)

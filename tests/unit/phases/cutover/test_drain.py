@@ -244,7 +244,7 @@ def test_another_topic_is_named_before_its_offsets_are_looked_at(tmp_path: Path)
     with pytest.raises(TopicRecreated, match="another-id") as caught:
         lags.measure(context.record, context.source, context.target)
     assert caught.value.where.topic == "users"
-    assert "on_topic_deleted: drop" in caught.value.next_step
+    assert "on_topic_deleted: note" in caught.value.next_step
 
 
 def test_a_deleted_topic_is_named_when_it_is_said_again_and_again(
@@ -311,7 +311,7 @@ def test_a_topic_that_no_broker_describes_is_not_gone(tmp_path: Path, monkeypatc
 
 
 def test_a_topic_that_is_dropped_by_policy_holds_nothing_up(tmp_path: Path) -> None:
-    context = planned_with_ids(tmp_path, topology={"on_topic_deleted": "drop"})
+    context = planned_with_ids(tmp_path, topology={"on_topic_deleted": "note"})
     context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("users", 0): 50}  # type: ignore[attr-defined]
     assert [item.topic for item in lags.measure(context.record, context.source, context.target)] == ["orders"]
@@ -330,7 +330,7 @@ def test_what_another_process_has_journaled_is_seen(tmp_path: Path) -> None:
     other.step(
         steps.SOURCE_TOPIC_GONE,
         key="users: gone",
-        details={"topic": "users", "why": "it was deleted", "policy": "fail"},
+        details={"topic": "users", "why": "it was deleted", "policy": "stop"},
     )
     with pytest.raises(TopicRecreated, match="users: it was deleted"):
         lags.measure(context.record, context.source, context.target)

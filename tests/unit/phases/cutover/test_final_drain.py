@@ -28,7 +28,7 @@ DRAIN = "cutover.final_drain"
 STOP = f"{MIGRATION}/control/tail-stop.json"
 #: exclusive ends of the source, each behind its sentinel
 ENDS = {"orders-0": 6, "orders-1": 11, "state-0": 6}
-CONTINUE = {"cutover": {"freeze": "acl", "on_bypass": "continue"}}
+CONTINUE = {"cutover": {"freeze": "acl", "on_bypass": "note"}}
 
 
 def offset_map(world: World) -> dict[str, Any] | None:

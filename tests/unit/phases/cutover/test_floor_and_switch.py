@@ -230,14 +230,14 @@ def test_nobody_switches_without_an_approval(worlds: Worlds) -> None:
     assert not world.steps("client_switch_acknowledged")
 
 
-@pytest.mark.parametrize("policy", ["fail", "warn", "wait"])
+@pytest.mark.parametrize("policy", ["stop", "note"])
 def test_groups_that_still_read_the_source(worlds: Worlds, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_provider_kafka_migration.approvals import answers
 
     monkeypatch.setattr(answers.switch_clients, "__kwdefaults__", {"wait_seconds": 0.0, "sleep": lambda _: None})
     world = worlds.at("approve_switch", groups={"on_active_source": policy})
     world.source.groups["audit"].members = ("app",)
-    if policy == "warn":
+    if policy == "note":
         world.approve("client_switch")
         (entry,) = world.steps("client_switch_acknowledged")
         assert entry.details["active_on_source"] == ["audit"]

@@ -50,7 +50,7 @@ def test_a_source_that_was_written_to_is_not_ready(tmp_path: Path, monkeypatch: 
     with pytest.raises(FreezeFailed, match="orders-1 got offsets 50 to 52") as caught:
         floor_guard._already_ready(context, attempt)
     assert "approve the cutover again" not in caught.value.next_step, "there is no way back from READY"
-    assert "on_bypass: continue" in caught.value.next_step
+    assert "on_bypass: note" in caught.value.next_step
     assert "start a new run with the changed ones and takeover" in caught.value.next_step, "Params cannot change"
     assert context.journal.find_step(steps.FREEZE_LIFTED) is None
 

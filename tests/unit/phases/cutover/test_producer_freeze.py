@@ -305,16 +305,23 @@ def test_a_producer_that_stops_soon_is_waited_for(worlds: Worlds) -> None:
     assert not verified(world)["bypasses"]
 
 
-def test_with_wait_the_limit_ends_the_patience(worlds: Worlds) -> None:
-    world = worlds.at(FREEZE, cutover={"freeze": "acl", "on_bypass": "wait"})
-    keep_writing(world)
-    with pytest.raises(FreezeFailed, match="longer than max_producer_freeze"):
-        world.run(FREEZE)
-    assert_lifted(world)
+@pytest.mark.parametrize("window", ["2s", "20s"])
+def test_a_longer_window_waits_longer_for_a_producer(worlds: Worlds, window: str) -> None:
+    cutover = {"freeze": "acl", "freeze_stable_window": window, "max_producer_freeze": "5m"}
+    world = worlds.at(FREEZE, cutover=cutover)
+    keep_writing(world, until=8.0)
+    if window == "2s":
+        with pytest.raises(FreezeFailed, match="were written to after the freeze") as caught:
+            world.run(FREEZE)
+        assert "cutover.freeze_stable_window" in caught.value.next_step
+        assert_lifted(world)
+        return
+    world.run(FREEZE)
+    assert not verified(world)["bypasses"]
 
 
-def test_with_continue_the_writer_is_in_the_result(worlds: Worlds) -> None:
-    world = worlds.at(FREEZE, cutover={"freeze": "acl", "on_bypass": "continue"})
+def test_with_note_the_writer_is_in_the_result(worlds: Worlds) -> None:
+    world = worlds.at(FREEZE, cutover={"freeze": "acl", "on_bypass": "note"})
     keep_writing(world)
     world.run(FREEZE)
     (bypass,) = verified(world)["bypasses"]

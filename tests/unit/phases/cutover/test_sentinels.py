@@ -199,7 +199,7 @@ def test_the_boundary_waits_until_all_of_the_source_can_be_copied(worlds: Worlds
 
 
 def test_with_continue_the_boundary_is_behind_the_sentinels_though_records_follow(worlds: Worlds) -> None:
-    world = worlds.at(SENTINELS, cutover={"freeze": "acl", "on_bypass": "continue"})
+    world = worlds.at(SENTINELS, cutover={"freeze": "acl", "on_bypass": "note"})
     log = world.source.log("orders")
 
     def write(answer: Any) -> Any:
@@ -234,7 +234,7 @@ def test_with_end_offsets_what_is_not_replicated_is_no_end(worlds: Worlds) -> No
 
 
 def test_with_continue_a_transaction_that_hides_the_sentinel_is_waited_for(worlds: Worlds) -> None:
-    world = worlds.at(SENTINELS, cutover={"freeze": "acl", "on_bypass": "continue"})
+    world = worlds.at(SENTINELS, cutover={"freeze": "acl", "on_bypass": "note"})
     world.source.log("orders").open_from = 5
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         world.run(SENTINELS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from airflow.sdk.exceptions import AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from engine_lab import Lab, dies
 from memory_engine import MemoryEngine
 from phase_world.jobs import MIGRATION

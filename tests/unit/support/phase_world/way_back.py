@@ -31,8 +31,8 @@ class WayBack(World):
             target=data["source"],
             adopt={"from": "way_back", "migration_id": world.spec.migration_id, "stable_window": 0, **(adopt or {})},
         )
-        data["offsets"]["on_mismatch"] = "fail"
-        data["topology"]["on_config_drift"] = "keep_target"
+        data["offsets"]["on_mismatch"] = "stop"
+        data["topology"]["on_config_drift"] = "note"
         for name, value in sections.items():
             data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value
         self.spec = parse_spec(data)

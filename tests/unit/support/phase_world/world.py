@@ -65,7 +65,7 @@ _SPEC: dict[str, Any] = {
     "storage": {"journal": "file:///simulated/journal"},
     "evidence": {"signing_key": f"env:{SIGNING_KEY}"},
     "tail": {"drain_stable_window": "10s", "drain_max_partition_lag": 50},
-    "topology": {"follow_new": False, "on_source_drift": "ignore"},
+    "topology": {"follow_new": False, "on_source_drift": "note"},
     "validation": {"before_cutover": False},
     "cutover": {"freeze": "acl"},
 }
