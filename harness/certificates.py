@@ -59,6 +59,8 @@ class Authority:
             _builder(name, name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
+            # Both identifiers: since Python 3.13 clients refuse a chain without them.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.certificate.write_bytes(_pem(self._own))
@@ -87,6 +89,8 @@ class Authority:
         builder = _builder(_name(common_name), self._own.subject, key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = _pem(builder.sign(self._key, hashes.SHA256()))

@@ -310,7 +310,7 @@ def test_keys_are_told_from_paths_of_the_same_length() -> None:
     "place",
     [
         "file:/run/secrets/Kafka-Migration/evidence2/",
-        "file:/home/Alice/KafkaMigration/Secrets2026/",
+        "file:/data/Alice/KafkaMigration/Secrets2026/",
         "ssm:/Prod1/EU-West-1/KafkaMigration/Signing/",
         "env:KAFKA_MIGRATION_EVIDENCE_SIGNING_KEY_2026_a",
         "airflow:KafkaMigrationEvidenceOfProduction2026",
@@ -327,7 +327,7 @@ def test_a_path_or_a_name_of_a_keys_length_is_a_reference(place: str, length: in
 @pytest.mark.parametrize(
     "reference",
     [
-        "file:/home/a@b/x.json",
+        "file:/run/secrets/a@b/x.json",
         "secretsmanager:prod/kafka@eu-west-1#connection",
         "vault:kv/team@corp/kafka",
         "ssm:/users/a@b/kafka",

@@ -411,7 +411,9 @@ class _Records:
 
     def _judge_missing(self, missing: DataFrame, founds: Sequence[Found]) -> None:
         """Judge what only the source has: applications delete records on the target, too, once they have read them."""
-        rows = self.group.with_spots(missing.select("number", "status", "place", "offset", "of_source.*"))
+        rows = self.group.with_spots(missing.select("number", "status", "place", "of_source.*"))
+        # Where it would have to be.
+        rows = rows.withColumn("offset", F.col("spot"))
         for row in self._explained(self._there_is_target(), rows, founds):
             found, reason = founds[row["number"]], row["reason"]
             if reason == _DELETED:

@@ -33,7 +33,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaClu
 
 def fill(cluster: KafkaCluster, topic: str) -> None:
     cluster.create_topic(topic, 1)
-    cluster.allow(USER, "topic", topic)
+    cluster.allow(USER, "topic", topic, ["read", "describe"])
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(RECORDS):
         producer.produce(topic, b"%d" % number, partition=0)
@@ -49,7 +49,7 @@ def test_tls_and_logins(
     spark: SparkSession,
     secured: tuple[KafkaCluster, IdentityProvider],
     unique_name: Callable[[str], str],
-    kind: str,
+    kind: Any,
 ) -> None:
     cluster, provider = secured
     topic = unique_name("j")
@@ -94,7 +94,8 @@ def test_kerberos_by_keytab(
                 "sasl.kerberos.keytab": str(kdc.principal(USER)),
             }
             # Elsewhere spark.driver.extraJavaOptions and that of executors have it.
-            system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+            jvm_of_spark: Any = spark._jvm
+            system = jvm_of_spark.java.lang.System
             system.setProperty("java.security.krb5.conf", str(kdc.config))
             try:
                 assert count(spark, connection, topic) == RECORDS
