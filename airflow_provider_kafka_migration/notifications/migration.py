@@ -124,7 +124,7 @@ class RunNotifier(MigrationNotifier):
                 )
                 dag_id = str(getattr(context.get("dag"), "dag_id", ""))
                 given = context_without_task(spec, self.event, text, task_id="(run)", dag_id=dag_id, run_id=run_id)
-                load_notifier(spec)({**context, **given})  # type: ignore[arg-type]
+                load_notifier(spec)({**context, **given})
         except Exception:
             log.exception("The notification of the run's end failed")
 
