@@ -43,7 +43,7 @@ class Unlisted:
 def find_unlisted(wire: Wire | None, registry: ReadsRegistry, selection: Selection) -> Unlisted:
     """Return names without versions that a selection may have. Only reads.
 
-    :param wire: the source cluster.
+    :param wire: the source cluster; None: no broker of it answers.
     :raises MigrationError: the registry does not answer.
     """
     if registry.kind() in _WITHOUT:
@@ -82,7 +82,7 @@ def _names_in_topic(wire: Wire | None, listed: frozenset[str]) -> frozenset[str]
     :raises MigrationError: it cannot be read.
     """
     if wire is None:
-        raise _NotOurs("the source cluster is not known here")
+        raise _NotOurs("no broker of the source cluster answers")
     facts = wire.metadata([TOPIC]).get(TOPIC)
     if facts is None or facts.error_code or set(facts.leaders) != {0}:
         raise _NotOurs("there is none with one partition that may be read")
