@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_kafka_migration.errors import UNREADABLE, Interrupted, MigrationError, Transient
+from airflow_provider_kafka_migration.errors import (
+    CREDENTIALS_REFUSED,
+    UNREADABLE,
+    Interrupted,
+    MigrationError,
+    Transient,
+)
 from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
@@ -54,9 +60,9 @@ _BUSY_SECONDS = 20.0
 _LOOK_SECONDS = 5.0
 #: ``freeze_limit`` looks so long after the end of the run's time whether ``mirror`` has ended, and again while it runs.
 _AFTER_SECONDS, _AGAIN_SECONDS = 20.0, 60.0
-#: The same while ``mirror`` waits for a person or for another attempt.
+#: The same while ``mirror`` waits for a person.
 _SELDOM_SECONDS = 900.0
-_AT_WORK = frozenset({"scheduled", "queued", "running", "deferred"})
+_AT_WORK = frozenset({"scheduled", "queued", "running", "deferred", "up_for_retry"})
 
 
 class MirrorTask(MigrationTask):
@@ -351,7 +357,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         try:
             with self.open_migration(context) as migration:
                 return migration.status().freeze is None
-        except Transient as error:
+        except (Transient, *CREDENTIALS_REFUSED) as error:
+            # The mirror goes on meanwhile, as it does at all other times.
             self.log.warning("The time of this run is over, but the journal cannot be read: %s", error)
             return False
 

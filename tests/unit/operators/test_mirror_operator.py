@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     EngineUnreachable,
     SpecInvalid,
+    StorageRefused,
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.job_news import JobNews
@@ -627,6 +628,23 @@ def test_a_task_that_stays_leaves_a_detached_job_and_ends_its_own_driver(airflow
     assert airflow.world.state is State.TAIL, "nothing has failed"
 
 
+@pytest.mark.parametrize("error", [StorageUnavailable("away"), StorageRefused("keys were replaced")])
+def test_a_run_is_not_left_while_its_journal_cannot_be_read(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nobody knows then whether producers are stopped; and the mirror itself does not end of it."""
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.context = airflow.run("r", hours=25)
+
+    def away(_migration: Migration) -> None:
+        raise error
+
+    monkeypatch.setattr(Migration, "status", away)
+    again = airflow.until_it_waits(lambda: airflow.go_on(waiting, wake_seconds=0.0))
+    assert isinstance(again[0], MirrorJobTrigger)
+    assert len(airflow.cluster.running) == 1
+
+
 @pytest.mark.parametrize("waits_deferred", [True, False])
 def test_a_paused_mirror_passes_on_as_well(airflow: Airflow, waits_deferred: bool) -> None:
     airflow.ask("paused")
@@ -726,7 +744,14 @@ def _guard(airflow: Airflow, monkeypatch: pytest.MonkeyPatch, **arguments: Any) 
 
 @pytest.mark.parametrize(
     ("hours", "mirror", "looks_after"),
-    [(0.0, "running", 86_420), (25, "running", 60), (25, "deferred", 60), (25, "failed", 900), (25, "success", None)],
+    [
+        (0.0, "running", 86_420),
+        (25, "running", 60),
+        (25, "deferred", 60),
+        (25, "up_for_retry", 60),
+        (25, "failed", 900),
+        (25, "success", None),
+    ],
 )
 def test_the_watch_of_a_freeze_ends_after_the_mirrors_task(
     airflow: Airflow, monkeypatch: pytest.MonkeyPatch, hours: float, mirror: str, looks_after: float | None
