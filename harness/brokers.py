@@ -66,7 +66,6 @@ class KafkaCluster(ClusterAdmin):
     :param tls: have an SSL listener that requires client certificates, and (with ``sasl``) a SASL_SSL listener.
     :param users: name -> password, for all SASL mechanisms; ``admin`` is added when it is missing.
     :param jvm: JVM options of the brokers.
-    :param features: KRaft only: feature levels to format with, for instance ``{"share.version": 1}``.
     :param proxied: have a plaintext listener behind a proxy (:attr:`proxy`), for faults of the network.
     :param host: run all brokers there; the folder must be on its disk. None: on loopback. Whoever talks to the cluster,
         this class included, must be on the network of the host's lab.
@@ -84,7 +83,6 @@ class KafkaCluster(ClusterAdmin):
         tls: bool = False,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
-        features: Mapping[str, int] | None = None,
         proxied: bool = False,
         host: Host | None = None,
     ) -> None:
@@ -107,7 +105,6 @@ class KafkaCluster(ClusterAdmin):
         self._config = dict(config or {})
         self._authorizer = authorizer
         self._jvm = tuple(jvm)
-        self._features = [f"--feature={name}={level}" for name, level in sorted((features or {}).items())]
         self._ports: dict[str, list[int]] = {}
         self._proxied = proxied
         self._proxy_ports: list[int] = []
@@ -441,7 +438,6 @@ class KafkaCluster(ClusterAdmin):
                 SMALL_JVM,
                 "kafka.tools.StorageTool",
                 *("format", f"--cluster-id={cluster_id}", "-c", properties),
-                *self._features,
             )
             formatting.append(self._spawn(f"format of {self.data_folder(index)}", command, self.broker_log(index)))
         try:

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.registry.client import Registry
 from airflow_provider_kafka_migration.registry.glue import is_glue
 from airflow_provider_kafka_migration.registry.model import Schema
-from airflow_provider_kafka_migration.schemas.detect import decided_by_decoding
+from airflow_provider_kafka_migration.schemas.payloads.detect import decided_by_decoding
 from airflow_provider_kafka_migration.schemas.plan_topic import own_content
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot, read_snapshot

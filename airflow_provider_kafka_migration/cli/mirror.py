@@ -124,7 +124,7 @@ def run(
 
 
 def _run(spec: MigrationSpec, file: Path, plane: DataPlane, *, takeover: bool, quiet: bool) -> Answer:
-    from airflow_provider_kafka_migration.cli.mirror_runner import MirrorRunner
+    from airflow_provider_kafka_migration.cli.mirrors.runner import MirrorRunner
 
     view = make_view(quiet=quiet)
     stop = Stop()

@@ -99,6 +99,40 @@ class MigrationNotifier(BaseNotifier):
         return run_spec(self.spec, context, recorded=True, kind=None)
 
 
+class RunNotifier(MigrationNotifier):
+    """Runs the notifier of the spec, as for ``failed``, for a run that ends although none of its tasks has failed.
+
+    That is a run that its ``dagrun_timeout`` has ended, or whose tasks nothing can start any more. No task tells of it.
+    A run with a failed task is told by that task.
+    """
+
+    #: Why a run has failed, in Airflow's words.
+    _TOLD_BY_ITS_TASK = "task_failure"
+
+    def __init__(self, *, spec: SpecSource = None, **kwargs: Any) -> None:
+        super().__init__(event="failed", spec=spec, **kwargs)
+
+    def notify(self, context: Context) -> None:
+        """Run the spec's notifier, unless a task has failed."""
+        reason = str(context.get("reason") or "")
+        if reason == self._TOLD_BY_ITS_TASK:
+            return
+        try:
+            spec = self._spec_of(context)
+            if spec.notifications.notifier and self.event in spec.notifications.events:
+                run_id, why = str(context.get("run_id") or ""), reason or "no reason was given"
+                text = (
+                    f"Kafka {spec.kind} {spec.migration_id}: the run {run_id} has ended ({why}) "
+                    "and none of its tasks has failed. If it was in a cutover, producers may stand still: run "
+                    "kafka-migration status"
+                )
+                dag_id = str(getattr(context.get("dag"), "dag_id", ""))
+                given = context_without_task(spec, self.event, text, task_id="(run)", dag_id=dag_id, run_id=run_id)
+                load_notifier(spec)({**context, **given})
+        except Exception:
+            log.exception("The notification of the run's end failed")
+
+
 def _attempt(context: Context) -> int:
     """Return which attempt of the task this is since it was started or cleared; the first is 1."""
     instance: Any = context.get("ti")

@@ -24,8 +24,8 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.registry_settings import Role
-from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids
 from airflow_provider_kafka_migration.schemas.id_map_document import copied_ids, wanted_ids
+from airflow_provider_kafka_migration.schemas.payloads.detect import detect_topic_ids
 from airflow_provider_kafka_migration.schemas.plan_schemas import (
     PlanSettings,
     ids_to_ask,
@@ -171,8 +171,8 @@ def check_clear(context: PhaseContext, found: list[TopicIds]) -> list[TopicIds]:
             f"ids are translated, and the records of {len(unclear)} topics do not show surely where they carry ids; "
             f"{first}: {unclear[first]}",
             where=context.where("schemas", topic=first),
-            next_step="exclude these topics (topics.exclude) and move them by a migration of their own whose "
-            "schemas.by_topic says it",
+            next_step="move these topics by a migration of their own, with another migration_id and with where they "
+            "carry ids in schemas.by_topic; a migration that has copied nothing yet leaves them out by topics.exclude",
             details={"topics": dict(sorted(unclear.items())[:100])},
         )
     return found

@@ -24,10 +24,10 @@ from airflow_provider_kafka_migration.record.registry_settings import scope_name
 from airflow_provider_kafka_migration.record.schema_id_settings import schema_id_settings
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.schema_ids.id_map import Absent, IdMap
-from airflow_provider_kafka_migration.schemas.detect import decided_by_decoding
 from airflow_provider_kafka_migration.schemas.id_map_document import publish_id_map
 from airflow_provider_kafka_migration.schemas.modes import former_modes
 from airflow_provider_kafka_migration.schemas.open import open_pair
+from airflow_provider_kafka_migration.schemas.payloads.detect import decided_by_decoding
 from airflow_provider_kafka_migration.schemas.settings_left import find_settings_left, try_to_put_back_target
 from airflow_provider_kafka_migration.schemas.sync import selection_of
 from airflow_provider_kafka_migration.schemas.verify import FoundInRecords, compare_registries

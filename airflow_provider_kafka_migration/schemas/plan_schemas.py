@@ -80,7 +80,7 @@ class PlanSettings:
 
     :param ids: ``auto``, or the mode to plan for; a later pass gives the mode of the recorded plan.
     :param topics_of_migration: source topics to target topics.
-    :param topic_ids: where the records of topics carry ids, see ``schemas.detect``.
+    :param topic_ids: where the records of topics carry ids, see ``schemas.payloads.detect``.
     :param written: what the target has from this migration; None: nothing yet.
     :param unlisted: which names without versions could not be looked for, for people; empty: all were.
     :param copied_ids: (source context, source id) to the id on the target, of what was copied before with new ids.

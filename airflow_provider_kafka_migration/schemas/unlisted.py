@@ -60,7 +60,7 @@ def find_unlisted(wire: Wire | None, registry: ReadsRegistry, selection: Selecti
     likely = frozenset(f"{topic}{suffix}" for topic in selection.topics for suffix in SUFFIXES)
     return Unlisted(
         (likely | spelled_out(selection)) - listed,
-        "names without versions (aliases; levels and modes that were set in advance) are in no list of the registry, "
+        "names without versions (aliases; levels and modes before a first schema) are in no list of the registry, "
         f"and its topic {TOPIC} does not show them ({why}). Asked for: TOPIC-key and TOPIC-value of the migrated "
         "topics, and names that schemas.include and schemas.rename.subjects spell out; name others there",
     )

@@ -2,7 +2,7 @@
 
 The record that a copier has found is read again, with those around it. If the payloads that begin with this id decode
 with its schema, it is an id in this part of this topic from then on; if not, such payloads stay as they are. Shares are
-those of ``schemas.detect``. As long as nobody can tell, the copier's partition waits.
+those of ``schemas.payloads.detect``. As long as nobody can tell, the copier's partition waits.
 """
 
 from __future__ import annotations

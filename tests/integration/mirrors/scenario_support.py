@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from airflow_provider_kafka_migration.cli.frame import Stop
-from airflow_provider_kafka_migration.cli.mirror_runner import MirrorRunner
+from airflow_provider_kafka_migration.cli.mirrors.runner import MirrorRunner
 from airflow_provider_kafka_migration.cli.runner import InProcessRunner
 from airflow_provider_kafka_migration.errors import Interrupted
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess

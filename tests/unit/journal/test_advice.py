@@ -27,7 +27,7 @@ LAST_STATE = {
     # before a plan is made, or by it
     **dict.fromkeys(("spec/", "checks/", "adoption/", "mirror_maker/", "provider/params.py"), State.PRECHECK),
     **dict.fromkeys(("record/finding_codes.py", "cli/schemas.py", "way_back/derived_spec.py"), State.PRECHECK),
-    **dict.fromkeys(("planning/make.py", "planning/verdicts.py", "schemas/detect.py"), State.PRECHECK),
+    **dict.fromkeys(("planning/make.py", "planning/verdicts.py", "schemas/payloads/detect.py"), State.PRECHECK),
     **dict.fromkeys(("planning/source_snapshot.py", "internal_topics.py"), State.PRECHECK),
     **dict.fromkeys(("schemas/plan_schemas.py", "schemas/plan_topic.py", "planning/estimate.py"), State.PRECHECK),
     "mirrors/hand_over.py": State.PRECHECK,

@@ -13,8 +13,8 @@ from airflow_provider_kafka_migration.documents.schemas import TopicIds
 from airflow_provider_kafka_migration.errors import RegistryRefused, Transient
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.registry.model import Schema
-from airflow_provider_kafka_migration.schemas import detect
-from airflow_provider_kafka_migration.schemas.detect import detect_topic_ids, sample_topics
+from airflow_provider_kafka_migration.schemas.payloads import detect
+from airflow_provider_kafka_migration.schemas.payloads.detect import detect_topic_ids, sample_topics
 from airflow_provider_kafka_migration.schemas.snapshot import RegistrySnapshot
 from airflow_provider_kafka_migration.spec import SchemasSection
 

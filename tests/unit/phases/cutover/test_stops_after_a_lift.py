@@ -316,9 +316,9 @@ def test_nothing_is_sent_later_than_whoever_lifts_waits(worlds: Worlds, monkeypa
         until.append(self.send_until)
         return create(self, bindings)
 
-    def writes(self: Any, *given: Any) -> None:
+    def writes(self: Any, *given: Any, **more: Any) -> None:
         until.append(self._registry.send_until)
-        write(self, *given)
+        write(self, *given, **more)
 
     monkeypatch.setattr(admin, "create_acls", creates)
     monkeypatch.setattr(TemporarySettings, "_write", writes)
@@ -471,7 +471,7 @@ def test_a_registry_that_a_dead_process_makes_read_only_gets_its_mode_back(
     before = dict(world.registries.state("source")["modes"])
     from airflow_provider_kafka_migration.schemas.modes import TemporarySettings
 
-    def dies(*_: Any) -> None:
+    def dies(*_: Any, **__: Any) -> None:
         world.outside.dies_after = 0
         raise Killed
 
