@@ -1,4 +1,4 @@
-"""What a receiver of freeze requests outlives: odd requests, machines that cannot start a process, clocks that are set."""
+"""What a receiver of freeze requests outlives: odd requests, machines that start no process, clocks that are set."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def body(action: str, order: int, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["m\x00", "m\ud800", "m 1", "../m", "M1", "m\n"])
-def test_an_id_that_no_migration_has_is_refused(receiver: Receiver, producers: Producers, times: Time, name: str) -> None:
+def test_an_id_that_no_migration_has_is_refused(
+    receiver: Receiver, producers: Producers, times: Time, name: str
+) -> None:
     """It could be written into no file and no environment, and then nobody would free producers any more."""
     assert receiver.answer(body("freeze", 5), None)[0] == 200
     assert receiver.answer(body("freeze", 1, migration_id=name), None)[0] == 400
