@@ -293,6 +293,8 @@ def _undo(
         # Again: a process that was slow may have created one of them in the meantime, and died of it.
         _release_old_cluster(context)
     elif is_abandoned:
+        details["written_meanwhile"], told = abandonment.written_meanwhile(record, context.target)
+        summary += told
         signed, told = sign_end(context, Outcome.ABANDONED)
         details |= signed
         summary += told
