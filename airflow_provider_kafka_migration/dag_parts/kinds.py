@@ -12,6 +12,7 @@ from airflow.sdk import DAG, Param
 
 from airflow_provider_kafka_migration.dag_parts.files import ReadSpecs, load_dags
 from airflow_provider_kafka_migration.dag_parts.tasks import default_args
+from airflow_provider_kafka_migration.notifications.migration import RunNotifier
 
 #: Generic DAGs: each run is another migration or mirror. The journal's claim separates two runs with the same id.
 #: Deferred runs cost nothing, and a run that has to wait for another one's end would wait for a day or for ever.
@@ -26,10 +27,12 @@ def dag_args(given: Mapping[str, Any], **own: Any) -> dict[str, Any]:
     """Return the arguments of a DAG.
 
     :param given: the caller's; they override all others. ``tags`` are added to ours, by which people and pages find the
-        DAGs of this package, and ``default_args`` are merged name by name.
+        DAGs of this package, ``on_failure_callback`` to ours, and ``default_args`` are merged name by name.
     :param own: those of this DAG; by default it has no schedule.
     """
     tags = sorted({*own.get("tags", ()), *(given.get("tags") or ())})
+    callbacks = given.get("on_failure_callback") or []
+    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     return {
         "schedule": None,
         "catchup": False,
@@ -37,6 +40,7 @@ def dag_args(given: Mapping[str, Any], **own: Any) -> dict[str, Any]:
         **own,
         **given,
         "tags": tags,
+        "on_failure_callback": [*own.get("on_failure_callback", ()), *callbacks] or None,
         "default_args": default_args(given),
     }
 
@@ -78,6 +82,7 @@ class DagKind:
             max_active_runs=1 if spec else GENERIC_ACTIVE_RUNS,
             params=self.run_params() if spec else self.generic_params(),
             tags=sorted({*self.tags, *([name] if name else [])}),
+            on_failure_callback=[RunNotifier(spec=spec)],
         )
 
     def load(

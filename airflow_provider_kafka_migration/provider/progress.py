@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +27,11 @@ log = logging.getLogger(__name__)
 #: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it. What runs
 #: beside a copy has keys of its own: ``progress.schemas``.
 STORE_KEY = "progress"
-#: A line that repeats the last one is written only this often: some tasks wait for days.
+#: A line with no more news than other figures is written only this often: some tasks run for months.
 UNCHANGED_SECONDS = 60.0
+#: Until then each other figure is news: people look on while a task begins.
+_WATCHED_SECONDS = 600.0
+_FIGURES = re.compile(r"[0-9][0-9.,]*")
 
 
 def interval_seconds() -> float:
@@ -59,8 +63,9 @@ class ProgressSink:
         self._copies = copies
         #: by slot: when its progress was shown
         self._shown_at: dict[tuple[str, bool], float] = {}
-        #: by slot: its last line, and when that was written
-        self._written: dict[tuple[str, bool], tuple[str, float]] = {}
+        #: by slot: when its first line was written; what the last one said, and when that was written
+        self._first_at: dict[tuple[str, bool], float] = {}
+        self._written: dict[tuple[str, bool], tuple[object, float]] = {}
         self._lock = threading.Lock()
         self._names: Mapping[str, str] = {}
 
@@ -77,11 +82,14 @@ class ProgressSink:
             if slot in self._shown_at and now - self._shown_at[slot] < self._every_seconds:
                 return
             self._shown_at[slot] = now
-            text = line(progress)
-            last_text, written_at = self._written.get(slot, ("", now))
-            news = text != last_text or now - written_at >= UNCHANGED_SECONDS
+            is_watched = now - self._first_at.setdefault(slot, now) < _WATCHED_SECONDS
+            text, gist = line(progress), _gist(progress)
+            # In the first minutes the line itself counts, afterwards what it says apart from its figures.
+            said = (text, gist) if is_watched else (None, gist)
+            last, written_at = self._written.get(slot, (None, now))
+            news = said != last or now - written_at >= UNCHANGED_SECONDS
             if news:
-                self._written[slot] = text, now
+                self._written[slot] = said, now
         if news:
             self._write(text)
         self._save(progress)
@@ -94,6 +102,16 @@ class ProgressSink:
             self._store.set(f"{STORE_KEY}.{progress.phase}" if beside else STORE_KEY, progress.figures())
         except Exception as error:  # an unreachable state store must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
+
+
+def _gist(progress: Progress) -> object:
+    """Return what is news whenever it changes: of a copy its troubles, of all else the words of its message.
+
+    The words of a copy name the partition that is furthest behind, which is another one each time.
+    """
+    if progress.heartbeat:
+        return progress.failed, progress.went_back, progress.stuck > 0
+    return _FIGURES.sub("#", progress.message)
 
 
 def line(progress: Progress) -> str:

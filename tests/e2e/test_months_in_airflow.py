@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,11 @@ class Chain:
         # Read at once: runs end meanwhile.
         rows = self._rows("SELECT run_id, state, start_date FROM dag_run WHERE dag_id = ?")
         goes_on = {run: began for run, state, began in rows if state != "success"}
-        limit = min(filter(None, goes_on.values()), default=None)
-        if limit is None:
+        oldest = min(filter(None, goes_on.values()), default=None)
+        if oldest is None:
             return 0
+        # With SQLite it also deletes what began at its limit: it compares texts, one of which has a time zone.
+        limit = datetime.fromisoformat(oldest) - timedelta(seconds=1)
         airflow = str(Path(sys.executable).with_name("airflow"))
         command = [airflow, "db", "clean", "--clean-before-timestamp", f"{limit}+00:00", "--skip-archive", "--yes"]
         environment = self.lab.airflow.environment()

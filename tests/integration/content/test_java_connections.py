@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from pyspark.sql import SparkSession
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.spark.frames.java_client import java_settings
 from airflow_provider_kafka_migration.spark.frames.topics import read_topic
-from harness.brokers import SMALL_JVM, KafkaCluster
+from harness.brokers import KafkaCluster
 from harness.identity_provider import IdentityProvider
-from harness.kdc import REALM, Kdc, KdcMissing
-from tests.conftest import USERS
 from tests.integration.security.oauth_cluster import oauth_cluster, oauth_keys
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1500)]
@@ -61,43 +58,3 @@ def test_tls_and_logins(
     else:
         connection = cluster.client_config(USER, kind, tls=True)
     assert count(spark, connection, topic) == RECORDS
-
-
-def test_kerberos_by_keytab(
-    spark: SparkSession, tmp_path: Path, unique_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    try:
-        kdc = Kdc(tmp_path / "kdc")
-    except KdcMissing as missing:
-        pytest.skip(str(missing))
-    with kdc:
-        broker = kdc.principal("kafka/127.0.0.1")
-        listener = "listener.name.sasl_plaintext."
-        config = {
-            f"{listener}sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,GSSAPI",
-            f"{listener}gssapi.sasl.jaas.config": (
-                "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
-                f'keyTab="{broker}" principal="kafka/127.0.0.1@{REALM}";'
-            ),
-            "sasl.kerberos.service.name": "kafka",
-        }
-        jvm = (*SMALL_JVM, f"-Djava.security.krb5.conf={kdc.config}")
-        with KafkaCluster(tmp_path / "cluster", "4.1.1", "kraft", users=USERS, config=config, jvm=jvm) as cluster:
-            topic = unique_name("j")
-            fill(cluster, topic)
-            connection = {
-                "bootstrap.servers": cluster.client_config(USER)["bootstrap.servers"],
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "GSSAPI",
-                "sasl.kerberos.service.name": "kafka",
-                "sasl.kerberos.principal": f"{USER}@{REALM}",
-                "sasl.kerberos.keytab": str(kdc.principal(USER)),
-            }
-            # Elsewhere spark.driver.extraJavaOptions and that of executors have it.
-            jvm_of_spark: Any = spark._jvm
-            system = jvm_of_spark.java.lang.System
-            system.setProperty("java.security.krb5.conf", str(kdc.config))
-            try:
-                assert count(spark, connection, topic) == RECORDS
-            finally:
-                system.clearProperty("java.security.krb5.conf")

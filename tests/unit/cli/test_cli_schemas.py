@@ -115,6 +115,16 @@ def test_the_plan_shows_what_would_move_and_writes_nothing(
     assert "hunter2" not in result.output
 
 
+def test_registries_can_be_compared_while_no_broker_answers(
+    invoke: Any, with_registries: Path, tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning_schemas, "topic_ids", lambda *_args: [])
+    put(tmp_path, keys.PLAN, empty_plan())
+    result = invoke("schemas", "plan", with_registries)
+    assert result.exit_code == 0, result.output
+    assert "no broker of the source cluster answers" in result.stdout
+
+
 def test_the_plan_as_json_and_markdown_and_file(invoke: Any, planned: Path, tmp_path: Path) -> None:
     file = tmp_path / "out" / "schema-plan.json"
     shown = json.loads(invoke("schemas", "plan", planned, "--format", "json", "-o", file).stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,12 @@ from airflow.sdk import BaseNotifier
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, make_view
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
-from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier, message
+from airflow_provider_kafka_migration.notifications.migration import (
+    MigrationNotifier,
+    RunNotifier,
+    load_notifier,
+    message,
+)
 from airflow_provider_kafka_migration.operators.migration import KafkaMigrationFreezeOperator
 from airflow_provider_kafka_migration.provider.params import params_from_spec
 from airflow_provider_kafka_migration.provider.progress import TROUBLE
@@ -67,6 +73,24 @@ def test_failure_says_what_where_and_what_next(minimal_spec: dict[str, Any]) -> 
     MigrationNotifier(event="failed", spec=_spec(minimal_spec))(_context(exception=error))
     assert SENT[0]["message"].startswith("Kafka migration orders: seed failed. [BROKER_UNREACHABLE] no broker")
     assert SENT[0]["message"].endswith("Next: start it")
+
+
+def test_a_run_that_ends_without_a_failed_task_is_told(minimal_spec: dict[str, Any]) -> None:
+    """By the DAG; where a task has failed, that task has told it."""
+    spec = _spec(minimal_spec, kwargs={"text": "{{ ti.task_id }}"})
+    dag: Any = build_migration_dag(minimal_spec)
+    RunNotifier(spec=spec)({"dag": dag, "run_id": "r", "reason": "task_failure"})
+    assert SENT == []
+    RunNotifier(spec=spec)({"dag": dag, "run_id": "r", "reason": "timed_out"})
+    assert SENT[0]["text"] == "(run)"
+    assert "the run r has ended (timed_out) and none of its tasks has failed" in SENT[0]["message"]
+
+
+def test_callbacks_of_a_dag_are_added_to_ours(minimal_spec: dict[str, Any]) -> None:
+    def own(_: Any) -> None: ...
+
+    dag = build_migration_dag(minimal_spec, on_failure_callback=own)
+    assert [type(item).__name__ for item in dag.on_failure_callback] == ["RunNotifier", "function"]  # type: ignore[union-attr]
 
 
 def test_references_are_resolved_when_it_runs_and_masked_in_logs(
@@ -216,6 +240,20 @@ def test_of_a_task_that_is_retried_without_an_end_few_attempts_are_told(
             told.append(attempt)
         SENT.clear()
     assert told == [1, 5, 20, 100, 200]
+
+
+@pytest.mark.parametrize(("minutes", "is_told"), [(1, False), (29, False), (31, True), (60 * 24 * 20, True)])
+def test_an_attempt_that_had_worked_for_long_is_told_whatever_its_number(
+    minimal_spec: dict[str, Any], minutes: int, is_told: bool
+) -> None:
+    """In the weeks of a tail, workers die: its 21st attempt may be the first one of an outage."""
+    notifier = MigrationNotifier(event="failed", spec=_spec(minimal_spec), thins_out=True)
+    began = datetime.now(UTC) - timedelta(minutes=minutes)
+    instance = SimpleNamespace(
+        task_id="tail", run_id="r", dag_id="d", try_number=21, max_tries=1_000_000, start_date=began
+    )
+    notifier(_context(ti=instance, task=SimpleNamespace(retries=1_000_000)))
+    assert bool(SENT) == is_told
 
 
 def test_an_old_run_is_no_trouble_with_partitions() -> None:

@@ -114,7 +114,7 @@ def test_a_cutover_that_cannot_fit_is_said_and_refused(tmp_path: Path) -> None:
     [
         ({"in_one_task": True}, PODS),
         ({"max_producer_freeze": "10m"}, PODS),
-        ({"max_producer_freeze": "2s"}, [700, 700, 700, 700]),
+        ({"max_producer_freeze": "2s", "freeze_stable_window": "1s"}, [700, 700, 700, 700]),
         ({}, [3.0, 90.0, 120.0, 200.0]),
     ],
     ids=["in one task", "more time", "nothing measured", "waits for a slot"],

@@ -130,6 +130,11 @@ class News:
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
         self.closed = 0
+        self.is_open = False
+        self.failure = ""
+
+    def open(self, *_: object) -> None:
+        self.is_open = True
 
     def check(self) -> str:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -138,7 +143,8 @@ class News:
         return answer
 
     def close(self) -> None:
-        self.closed += 1
+        self.closed += self.is_open
+        self.is_open = False
 
 
 def _with_news(
@@ -149,7 +155,7 @@ def _with_news(
 
     found = News(*answers)
     monkeypatch.setattr(spark_job, "prefetch", no_connections)
-    monkeypatch.setattr(job_news.JobNews, "open", lambda *_: found)
+    monkeypatch.setattr(job_news, "JobNews", lambda *_, **__: found)
     return trigger(spec=spec, job="tail", **more), found
 
 
