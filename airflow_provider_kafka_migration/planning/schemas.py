@@ -19,7 +19,6 @@ from airflow_provider_kafka_migration.errors import (
     RegistryRefused,
     RegistryUnreachable,
     SchemaIdsUnsampled,
-    Transient,
 )
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
@@ -41,7 +40,6 @@ from airflow_provider_kafka_migration.schemas.unlisted import find_unlisted
 from airflow_provider_kafka_migration.schemas.written import Written
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.kafka.wire import Wire
     from airflow_provider_kafka_migration.registry.client import Registry
 
 PHASE = "plan"
@@ -84,7 +82,7 @@ def _plan_of_both(
     section, record = context.spec.schemas, context.record
     selection = Selection.from_spec(section, topics)
     parallel = section.max_parallel_requests
-    unlisted = find_unlisted(_source_wire(context), source, selection)
+    unlisted = find_unlisted(lambda: context.source.wire, source, selection)
     selection = replace(selection, asked=unlisted.names)
     here = _as_before(record, "source", read_snapshot(source, selection, parallel=parallel, progress=_shown(context)))
     add_copied_for_records(record, source, here, wanted_ids(record), parallel=parallel)
@@ -103,14 +101,6 @@ def _plan_of_both(
         unlisted=unlisted.note,
     )
     return plan_schemas(context.migration_id, here, there, settings)
-
-
-def _source_wire(context: PhaseContext) -> Wire | None:
-    """Return the source's client; None if no broker answers: registries can be compared without them."""
-    try:
-        return context.source.wire
-    except Transient:
-        return None
 
 
 def _as_before(record: MigrationRecord, role: Role, snapshot: RegistrySnapshot) -> RegistrySnapshot:

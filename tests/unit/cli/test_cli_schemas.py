@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
 from airflow_provider_kafka_migration.errors import MigrationError, SchemaInvalid
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.planning import schemas as planning_schemas
+from airflow_provider_kafka_migration.record import context as cluster_module
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
@@ -61,7 +62,8 @@ def register(registry: FakeRegistry, subject: str, schema: Schema) -> None:
 def with_registries(
     spec_file: Path, source: FakeRegistry, target: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """The spec with both registries; the clusters exist in name only."""
+    """The spec with both registries; the clusters exist in name only, which is soon noticed."""
+    monkeypatch.setattr(cluster_module, "FIRST_CONTACT_SECONDS", 0.1)
     for name in ("SOURCE", "TARGET"):
         monkeypatch.setenv(name, '{"bootstrap.servers": "127.0.0.1:1"}')
     for name, registry in (("R_SOURCE", source), ("R_TARGET", target)):
@@ -74,7 +76,6 @@ def with_registries(
 def planned(with_registries: Path, tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A migration whose plan has no topics; sampling their records would ask a broker all the same."""
     monkeypatch.setattr(planning_schemas, "topic_ids", lambda *_args: [])
-    monkeypatch.setattr(planning_schemas, "_source_wire", lambda _context: None)
     put(tmp_path, keys.PLAN, empty_plan())
     return with_registries
 
