@@ -293,10 +293,10 @@ def _undo(
         # Again: a process that was slow may have created one of them in the meantime, and died of it.
         _release_old_cluster(context)
     elif is_abandoned:
-        details["written_meanwhile"], told = abandonment.written_meanwhile(record, context.target)
+        late, told = abandonment.written_meanwhile(record, context.target)
         summary += told
         signed, told = sign_end(context, Outcome.ABANDONED)
-        details |= signed
+        details |= {"written_meanwhile": late, **signed}
         summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     sources = ABANDON_FROM if is_abandoned else ROLLBACK_FROM
