@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
