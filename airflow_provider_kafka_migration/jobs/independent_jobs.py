@@ -184,9 +184,12 @@ def read_job(record: MigrationRecord) -> IndependentJob | None:
         return None
 
 
-def read_results(record: MigrationRecord, job: IndependentJob) -> list[IndependentResult]:
-    """Return the results of a job that are there, ascending."""
-    return IndependentResults.of(job, record.journal_store).read_all(job.ranges)
+def read_results(record: MigrationRecord, job: IndependentJob, *, whole: bool = True) -> list[IndependentResult]:
+    """Return the results of a job that are there, ascending.
+
+    :param whole: only of partitions that are compared to their ends.
+    """
+    return IndependentResults.of(job, record.journal_store).read_all(job.ranges, whole=whole)
 
 
 def progress(record: MigrationRecord) -> Progress | None:

@@ -44,6 +44,8 @@ class Spark:
         #: whether the driver notes that it has started
         self.begins = False
         self.judge: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+        #: whether it reads before it fails
+        self.reads_before = False
         self.omits: set[tuple[str, int]] = set()
 
     def submit(self, spec: Any, job_location: str, job_key: str, read_progress: Any) -> None:
@@ -61,6 +63,8 @@ class Spark:
         if self.begins:
             independent_jobs.note_begun(record.journal_store, IndependentJob.parse(data))
         if self.fails is not None:
+            if self.reads_before:
+                self._read_again(IndependentJob.parse(data), record)
             raise self.fails
         self._read_again(IndependentJob.parse(data), record)
 
@@ -143,6 +147,27 @@ def test_a_difference_fails_and_keeps_what_is_on_the_target(spark: Spark) -> Non
     assert found["outcome"] == "FAILED"
     assert "missing at source offset 3" in found["findings"][0]
     assert spark._world.target.topics["orders"].configs["retention.ms"] == "-1"
+
+
+def test_a_difference_stays_one_though_timestamps_of_another_slice_cannot_be_held(spark: Spark) -> None:
+    spark.judge = lambda fields: {**fields, "difference_count": 1, "not_compared": "timestamps"}
+    with pytest.raises(ValidationFailed):
+        run(spark)
+    assert check(spark._world)["outcome"] == "FAILED"
+
+
+@pytest.mark.parametrize("differences", [0, 1])
+def test_a_difference_stays_one_though_the_reader_cannot_go_on(spark: Spark, differences: int) -> None:
+    """Its first slices are compared; then a restarted driver finds its connection refused."""
+    spark.judge = lambda fields: {**fields, "difference_count": differences, "reached_offset": 1}
+    spark.reads_before = True
+    spark.fails = ConnectionInvalid("Spark's Kafka source cannot use the source connection", next_step="-")
+    if differences:
+        with pytest.raises(ValidationFailed):
+            run(spark)
+        assert check(spark._world)["outcome"] == "FAILED"
+    else:
+        assert run(spark)["outcome"] == "NOT_RUN"
 
 
 @pytest.mark.parametrize(
