@@ -272,7 +272,7 @@ def _undo(
     summary += _told(problems)
     lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
-    details = {
+    details: dict[str, Any] = {
         "report": f"{context.evidence_store.uri}/{key}",
         "digest": report.digest(),
         "rolled_back_from": state.value,
