@@ -64,6 +64,7 @@ class SparkJobTrigger(SettledTrigger):
         self.job = job
         self.known_news = known_news
         self._news: JobNews | None = None
+        self._looking: asyncio.Task[str] | None = None
         self._warned = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -121,35 +122,51 @@ class SparkJobTrigger(SettledTrigger):
         """Return why the task has something to do before it is woken up anyway; empty: it has not."""
         if self.spec is None:
             return ""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._find_news(self.spec))
+        # A source that does not answer for a minute holds up neither the end of the job nor the request of a person.
+        await asyncio.wait({self._looking}, timeout=self.poll_seconds)
+        if not self._looking.done():
+            return ""
+        looking, self._looking = self._looking, None
+        return looking.result()
+
+    async def _find_news(self, data: dict[str, Any]) -> str:
         from airflow_provider_kafka_migration.job_news import JobNews
 
         try:
             self._news = self._news or JobNews(self.job, known=self.known_news)
             if not self._news.is_open:
-                spec = parse_spec(self.spec, recorded=True)
+                spec = parse_spec(data, recorded=True)
                 resolver = airflow_resolver(await prefetch(spec, clusters=True))
                 await asyncio.to_thread(self._news.open, spec, resolver)
             found = await asyncio.to_thread(self._news.check)
         except Exception as error:
             # The task looks itself when it is woken up. Connections may have been replaced meanwhile.
-            await self._reopen_later(told(error))
+            await self._check_open(told(error))
             return ""
-        await self._reopen_later(self._news.failure)
+        await self._check_open(self._news.failure)
         if found == self.known_news:
             return ""
         # What is over and comes again is new.
         self.known_news = found
         return found
 
-    async def _reopen_later(self, why: str) -> None:
-        """Close the connections after a failure: the next look reads them again. Each reason is logged once."""
+    async def _check_open(self, why: str) -> None:
+        """Close the connections after a failure: the next look opens them again. Each reason is logged once."""
         if why and why != self._warned:
             self.log.warning("News cannot be looked for: %s", why)
         self._warned = why
         if why:
-            await self._close()
+            await self._close_news()
 
     async def _close(self) -> None:
+        if self._looking is not None:
+            # Its thread cannot be stopped, and uses the connections.
+            await asyncio.wait({self._looking})
+        await self._close_news()
+
+    async def _close_news(self) -> None:
         if self._news is not None:
             await asyncio.shield(asyncio.to_thread(self._news.close))
 

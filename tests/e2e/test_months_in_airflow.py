@@ -60,9 +60,11 @@ class Chain:
         """Check what has to be true at each moment, and return the states of the runs that are left."""
         runs = dict(self._rows("SELECT run_id, state FROM dag_run WHERE dag_id = ?"))
         assert "failed" not in runs.values(), runs
-        assert sum(state == "running" for state in runs.values()) <= 1, f"one run at a time mirrors: {runs}"
-        red = self._rows("SELECT run_id || ' ' || task_id, state FROM task_instance WHERE dag_id = ?")
-        assert [name for name, state in red if state in ("failed", "upstream_failed")] == []
+        tasks = self._rows("SELECT task_id, state, run_id FROM task_instance WHERE dag_id = ?")
+        assert [item for item in tasks if item[1] in ("failed", "upstream_failed")] == []
+        # The task that watches a freeze ends a little later, and the generic DAG may have several runs at a time.
+        at_work = [run for task, state, run in tasks if task == "mirror" and state not in (None, "success", "skipped")]
+        assert len(at_work) <= 1, f"one run at a time mirrors: {at_work}"
         alive = [token for token in self.engine.jobs("tail") if self.engine.runs(token)]
         assert len(alive) <= 1, f"one driver at a time: {alive}"
         self.seen.update(runs)

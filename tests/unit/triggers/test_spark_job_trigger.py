@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -186,6 +187,32 @@ def test_what_cannot_be_looked_at_does_not_end_the_wait_and_is_opened_again(
     one, news = _with_news(monkeypatch, minimal_spec, *errors, "new topics")
     assert fire(one)["news"] == "new topics"
     assert news.closed == 3
+
+
+def test_a_source_that_does_not_answer_holds_nothing_up(
+    cluster: MemoryCluster, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at it takes a minute then; the end of the job, and the request to promote without it, do not wait."""
+    one, news = _with_news(monkeypatch, minimal_spec, "")
+    answers, calls = threading.Event(), list[str]()
+
+    def check() -> str:
+        calls.append("asked")
+        cluster.running[0].state = JobState.SUCCEEDED
+        assert answers.wait(300)
+        return ""
+
+    monkeypatch.setattr(news, "check", check)
+
+    async def first() -> Any:
+        found = []
+        async for event in one.run():
+            found.append((event.payload["status"], news.closed))
+            answers.set()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(first(), 300)) == [("ended", 0)]
+    assert (calls, news.closed) == (["asked"], 1), "connections are closed once nobody uses them"
 
 
 def test_keys_that_expire_are_renewed_in_time(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
