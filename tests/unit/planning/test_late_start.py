@@ -208,6 +208,18 @@ def test_it_is_the_highest_offset_that_cuts_nothing(
         assert log.look(patch) == max(log.best, log.start)
 
 
+def test_what_retention_has_deleted_of_a_transaction_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.write(0)
+    log.write(2)  # 1: deleted below
+    log.write(0)
+    log.write(1)  # 3: open
+    log.write(2)  # 4
+    log.finish(2)
+    log.start = 2
+    assert log.best == log.look(monkeypatch) == 3
+
+
 # -- all partitions ---------------------------------------------------------------------------------------------------
 
 
