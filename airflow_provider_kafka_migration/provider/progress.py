@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.metrics.table import BY_NAME
 from airflow_provider_kafka_migration.provider.compat import conf
+from airflow_provider_kafka_migration.provider.lines import Lines
 from airflow_provider_kafka_migration.provider.metrics import Gauge, write_gauge
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ log = logging.getLogger(__name__)
 #: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it. What runs
 #: beside a copy has keys of its own: ``progress.schemas``.
 STORE_KEY = "progress"
-#: A line with no more news than other figures is written only this often: some tasks run for months.
-UNCHANGED_SECONDS = 60.0
-#: Until then each other figure is news: people look on while a task begins.
-_WATCHED_SECONDS = 600.0
-_FIGURES = re.compile(r"[0-9][0-9.,]*")
 
 
 def interval_seconds() -> float:
@@ -63,9 +59,7 @@ class ProgressSink:
         self._copies = copies
         #: by slot: when its progress was shown
         self._shown_at: dict[tuple[str, bool], float] = {}
-        #: by slot: when its first line was written; what the last one said, and when that was written
-        self._first_at: dict[tuple[str, bool], float] = {}
-        self._written: dict[tuple[str, bool], tuple[object, float]] = {}
+        self._lines: defaultdict[tuple[str, bool], Lines] = defaultdict(Lines)
         self._lock = threading.Lock()
         self._names: Mapping[str, str] = {}
 
@@ -82,15 +76,9 @@ class ProgressSink:
             if slot in self._shown_at and now - self._shown_at[slot] < self._every_seconds:
                 return
             self._shown_at[slot] = now
-            is_watched = now - self._first_at.setdefault(slot, now) < _WATCHED_SECONDS
-            text, gist = line(progress), _gist(progress)
-            # In the first minutes the line itself counts, afterwards what it says apart from its figures.
-            said = (text, gist) if is_watched else (None, gist)
-            last, written_at = self._written.get(slot, (None, now))
-            news = said != last or now - written_at >= UNCHANGED_SECONDS
-            if news:
-                self._written[slot] = said, now
-        if news:
+            text = line(progress)
+            is_news = self._lines[slot].is_news(text, now, _gist(progress))
+        if is_news:
             self._write(text)
         self._save(progress)
 
@@ -105,13 +93,13 @@ class ProgressSink:
 
 
 def _gist(progress: Progress) -> object:
-    """Return what is news whenever it changes: of a copy its troubles, of all else the words of its message.
+    """Return what is news whenever it changes: of a copy its troubles; None: the words, as of all else.
 
     The words of a copy name the partition that is furthest behind, which is another one each time.
     """
     if progress.heartbeat:
         return progress.failed, progress.went_back, progress.stuck > 0
-    return _FIGURES.sub("#", progress.message)
+    return None
 
 
 def line(progress: Progress) -> str:

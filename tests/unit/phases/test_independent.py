@@ -178,6 +178,7 @@ def test_a_difference_stays_one_though_the_reader_cannot_go_on(spark: Spark, dif
         SparkReaderUnfit("Spark's Kafka source cannot read a cluster from where it runs", next_step="-"),
         SparkJobFailed("ended", next_step="-", details={"log": ["unresolved dependency: org.apache.spark#spark-sql"]}),
         SparkJobFailed("ended: basedir must be absolute: ?/.ivy2/local", next_step="-"),
+        SparkJobFailed("ended: FileNotFoundException: /opt/spark/.ivy2/cache/a.xml (No such file)", next_step="-"),
         SparkJobFailed('ended: No FileSystem for scheme "s3a"', next_step="-"),
     ],
 )
@@ -216,6 +217,26 @@ def test_a_driver_that_began_and_died_is_a_failure_each_time(spark: Spark) -> No
             run(spark)
     spark.fails = None
     assert run(spark)["outcome"] == "PASSED"
+
+
+def test_what_spark_submit_says_each_time_is_no_reason(spark: Spark) -> None:
+    """The driver was killed for its memory; its log begins with where packages are stored."""
+    log = [
+        "Ivy Default Cache set to: /root/.ivy2/cache",
+        "The jars for the packages stored in: /root/.ivy2/jars",
+        "found org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.0 in central",
+        "OutOfMemoryError: Java heap space",
+    ]
+    spark.fails = SparkJobFailed("ended: OOMKilled", next_step="-", details={"log": log})
+    with pytest.raises(SparkJobFailed):
+        run(spark)
+
+
+def test_a_driver_that_has_begun_had_its_jars(spark: Spark) -> None:
+    log = ["WARN an optional package: unresolved dependency", "OutOfMemoryError: Java heap space"]
+    spark.fails, spark.begins = SparkJobFailed("ended", next_step="-", details={"log": log}), True
+    with pytest.raises(SparkJobFailed):
+        run(spark)
 
 
 def test_any_other_failure_is_one(spark: Spark) -> None:
