@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.documents.freeze_receiver import ReceiverState
+from airflow_provider_kafka_migration.errors import StateUnusable
 from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.receiver import (
     Commands,
@@ -151,6 +153,27 @@ def test_a_machine_that_can_start_no_process_is_named(monkeypatch: pytest.Monkey
         assert receiver.answer(body("freeze", 5), None) == (500, wanted)
         monkeypatch.undo()
         assert receiver.answer(body("freeze", 5), None)[0] == 200
+    finally:
+        receiver.close()
+
+
+def test_a_receiver_that_starts_on_a_full_disk_frees_whom_it_holds(
+    producers: Producers, times: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one does not start: it could not remember what it is asked."""
+    held, new = StateFile(tmp_path / "state.json"), StateFile(tmp_path / "new.json")
+    held.write(ReceiverState(orders={"m1": 5}, holders={"m1": 900.0}))
+
+    def full(self: StateFile, state: ReceiverState) -> None:
+        raise StateUnusable("no space left on device")
+
+    monkeypatch.setattr(StateFile, "write", full)
+    with pytest.raises(StateUnusable):
+        Receiver(producers, new).start()
+    receiver = Receiver(producers, held, look_seconds=0.02, clock=times.clock())
+    receiver.start()
+    try:
+        wait_for("the start", lambda: producers.done == ["start"], 120)
     finally:
         receiver.close()
 
