@@ -696,6 +696,14 @@ class Migration:
             validation=getattr(journal.find_step(steps.VALIDATED), "reason", ""),
         )
 
+    def done_before(self, phase: str) -> PhaseResult | None:
+        """Return the result of a phase that the migration is past; None: it has to run. As :meth:`status`, it claims
+        nothing and asks no cluster.
+        """
+        journal = Journal(self.journal_store, self.spec.migration_id)
+        journal.refresh()
+        return done_before(self._row(phase), journal) if journal.exists else None
+
     def tail_silence(self) -> str:
         """Return one sentence if the tail shows no sign of life; empty while it runs or need not run.
 

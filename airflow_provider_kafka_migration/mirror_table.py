@@ -8,15 +8,19 @@ from dataclasses import replace
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.state import State
 
-#: What has to be done once, before anything can be mirrored.
-BEFORE: tuple[Phase, ...] = (
-    PHASES["plan"],
-    PHASES["spark_check"],
-    replace(PHASES["precheck"], doc=PHASES["precheck"].doc.replace("the migration", "the mirror")),
-    PHASES["topology_copy"],
-    # A mirror has no cutover: schemas are brought over before the first record, and followed while it runs.
-    replace(PHASES["schemas"], done_past=State.SEED),
-    replace(PHASES["seed"], done_past=State.SEED),
+#: What has to be done once, before anything can be mirrored. The tasks are in each run of a chain, so their attempts
+#: may not run out either: nobody looks when a storage is away for minutes just when runs change.
+BEFORE: tuple[Phase, ...] = tuple(
+    replace(row, for_ever=True)
+    for row in (
+        PHASES["plan"],
+        PHASES["spark_check"],
+        replace(PHASES["precheck"], doc=PHASES["precheck"].doc.replace("the migration", "the mirror")),
+        PHASES["topology_copy"],
+        # A mirror has no cutover: schemas are brought over before the first record, and followed while it runs.
+        replace(PHASES["schemas"], done_past=State.SEED),
+        replace(PHASES["seed"], done_past=State.SEED),
+    )
 )
 
 MIRROR_PHASE = Phase(

@@ -44,6 +44,8 @@ _KINDS_OF_KEYS = frozenset(
     {"access", "account", "api", "auth", "encryption", "integration", "private", "routing", "secret", "shared"}
     | {"signing", "storage"}
 )
+#: How Databricks names a secret of its own store.
+_DATABRICKS_SECRET = re.compile(r"\{\{\s*secrets/[^{}\s]+\s*\}\}")
 #: Names of mounted secrets, not their content.
 _SPARK_NAMES = re.compile(r"spark\.kubernetes\.(?:driver|executor)\.(?:secrets|secretKeyRef)\..+")
 
@@ -164,7 +166,7 @@ def in_engine_arguments(path: str, value: Any) -> Iterator[Finding]:
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
             item, place = value[key], f"{path}.{key}"
-            is_text = isinstance(item, str) and bool(item)
+            is_text = isinstance(item, str) and bool(_DATABRICKS_SECRET.sub("", item))
             if is_text and names_a_secret(str(key)) and not _holds_names(path):
                 yield place, _ENGINE_FORMS
             else:

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.approvals.code import code_of
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer
 from airflow_provider_kafka_migration.documents.mirror import Promotion
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import ApprovalRefused, IllegalTransition
+from airflow_provider_kafka_migration.errors import HANDS_OFF, ApprovalRefused, IllegalTransition, MigrationError
 from airflow_provider_kafka_migration.freeze import late_writes, words
 from airflow_provider_kafka_migration.freeze.late_writes import BehindBoundary
 from airflow_provider_kafka_migration.freeze.words import TELL_OWNERS
@@ -174,6 +174,27 @@ def read_target(record: MigrationRecord, target: Cluster) -> BehindBoundary:
         return BehindBoundary(len(shared), unchecked=shared)
     found = late_writes.read_behind(target, boundary, after="the copy")
     return replace(found, partitions=len(document.partitions), unchecked={**found.unchecked, **shared})
+
+
+def written_meanwhile(record: MigrationRecord, target: Cluster) -> tuple[dict[str, str], str]:
+    """Look once more, when nobody is told to write to the target any more: a client may have written since the answer.
+
+    :returns: what it has written, by partition, and words for a summary. What cannot be read now was no reason to keep
+        producers stopped, and is none to keep the end waiting.
+    """
+    try:
+        late = read_target(record, target).late
+    except HANDS_OFF:
+        raise
+    except MigrationError:
+        return {}, ""
+    if not late:
+        return {}, ""
+    name, what = next(iter(late.items()))
+    return late, (
+        f"; clients have written to {len(late)} partitions of the target meanwhile, which the source lacks: have these "
+        f"records sent to the source again; {name}: {what}"
+    )
 
 
 def _shared_at_promotion(record: MigrationRecord) -> set[tuple[str, int]]:

@@ -45,9 +45,12 @@ class IndependentResults:
             return None
         return found if found.job_digest == self.digest and found.range == compared else None
 
-    def read_all(self, ranges: list[ContentRange]) -> list[IndependentResult]:
-        """Return the results of these partitions that are there, in their order."""
-        found = (self.read(item) for item in ranges)
+    def read_all(self, ranges: list[ContentRange], *, whole: bool = True) -> list[IndependentResult]:
+        """Return the results of these partitions that are there, in their order.
+
+        :param whole: only of those that are compared to their ends.
+        """
+        found = (self.read(item) if whole else self.read_so_far(item) for item in ranges)
         return [item for item in found if item is not None]
 
     def write(self, result: IndependentResult) -> None:

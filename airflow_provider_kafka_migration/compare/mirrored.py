@@ -204,7 +204,7 @@ def judged_independently(piece: MirroredRange, found: IndependentResult) -> Veri
             notes.append(f"{count} records of the {other} could not be compared: the {side} has deleted them meanwhile")
     seen = found.source_records + found.target_records
     outcome, reason = _outcome(piece, found.difference_count, undated, found.compared, seen)
-    if found.not_compared:
+    if found.not_compared and not found.difference_count:
         outcome, reason = "unchecked", found.not_compared
     elif marked and outcome in ("equal", "nothing"):
         outcome, reason = "unchecked", f"{marked} {_MARKED}; {found.compared} records are equal"

@@ -259,13 +259,8 @@ def _leave(record: MigrationRecord, attempt: FreezeAttempt, reason: str) -> None
 
 
 def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
-    (name, key), last = attempt.last_step, record.freeze()
-    if last is not None and last.number != attempt.number:
-        raise PhaseOver(
-            f"freeze {last.number} has begun since freeze {attempt.number}, and frees the producers when it ends",
-            where=record.where(words.phase_of(record.spec)),
-            next_step="nothing needs to be done: this task belongs to the freeze before",
-        )
+    (name, key) = attempt.last_step
+    stops.check_not_followed(record, attempt)
     if record.journal.find_step(name, key) is not None:
         raise PhaseOver(
             f"freeze {attempt.number} ended with {name}: it is too late to free the producers",

@@ -12,6 +12,7 @@ import hmac
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -28,6 +29,7 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.documents.freeze_receiver import ReceiverState
 from airflow_provider_kafka_migration.errors import StateUnusable, Where
 from airflow_provider_kafka_migration.freeze.webhook import SIGNATURE_HEADER, signature
+from airflow_provider_kafka_migration.spec import MIGRATION_ID_PATTERN
 
 log = logging.getLogger(__name__)
 
@@ -104,16 +106,19 @@ class Commands:
             "KAFKA_MIGRATION_DEADLINE": request.deadline,
         }
         # The command is that of whoever runs the receiver; nothing of a request is in it.
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environment,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SwitchFailed(f"the {name} command cannot be started: {error.strerror}") from None
         reader = threading.Thread(target=_log_lines, args=(name, process), name="command-output", daemon=True)
         reader.start()
         try:
@@ -133,6 +138,35 @@ def _log_lines(name: str, process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         log.info("[%s] %s", name, line.rstrip())
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def _passed() -> float:
+    """Return the seconds since this machine has started, with those in which it slept, where it knows them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class SteadyClock:
+    """Seconds since 1970. Setting the machine's clock back keeps no freeze; setting it forward ends one.
+
+    :param wall: the machine's clock.
+    :param passed: seconds that only go up, whatever the clock is set to.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = _passed) -> None:
+        self._wall, self._passed = wall, passed
+        self._lock = threading.Lock()
+        self._last = wall(), passed()
+        self._now = self._last[0]
+
+    def __call__(self) -> float:
+        """Return the time."""
+        with self._lock:
+            last, self._last = self._last, (self._wall(), self._passed())
+            self._now += max(self._last[0] - last[0], self._last[1] - last[1], 0.0)
+            return self._now
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -214,7 +248,7 @@ class Receiver:
     """Follows requests, one at a time. Start it before the first request; close it at the end.
 
     :param secret: requests must be signed with it; None: they are not signed.
-    :param clock: seconds since 1970.
+    :param clock: seconds since 1970; None: a :class:`SteadyClock`.
     """
 
     def __init__(
@@ -225,10 +259,11 @@ class Receiver:
         *,
         answer_seconds: float = ANSWER_SECONDS,
         look_seconds: float = LOOK_SECONDS,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._switch, self._memory, self._secret = switch, memory, secret
-        self._answer_seconds, self._look_seconds, self._clock = answer_seconds, look_seconds, clock
+        self._answer_seconds, self._look_seconds = answer_seconds, look_seconds
+        self._clock = SteadyClock() if clock is None else clock
         self._state = memory.read()
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -350,11 +385,7 @@ class Receiver:
                 self._working = job
             if job is None:
                 return
-            try:
-                job.answer = self._carry_out(job.request)
-            except Exception:
-                log.exception("%s of %s failed", job.request.action, job.request.migration_id)
-                job.answer = (500, {"error": "the receiver failed: see its log"})
+            job.answer = self._carry_out(job.request)
             with self._changed:
                 self._working = None
             job.done.set()
@@ -402,11 +433,10 @@ class Receiver:
             (self._switch.stop if request.action == "freeze" else self._switch.start)(request)
         except SwitchFailed as error:
             log.error("%s", error)
-            with self._changed:
-                if request.action == "unfreeze":
-                    pause = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
-                    self._failures, self._retry_at = self._failures + 1, self._clock() + pause
-            return 500, {"error": str(error)}
+            return self._failed(request, str(error))
+        except Exception:
+            log.exception("%s of %s failed", request.action, name or "-")
+            return self._failed(request, "the receiver failed: see its log")
         with self._changed:
             if request.action == "unfreeze":
                 self._failures, self._retry_at = 0, 0.0
@@ -416,6 +446,14 @@ class Receiver:
             if not self._still_wanted(request):
                 return 409, {"error": "a later request, or its deadline, has ended this freeze"}
             return self._done(request, [])
+
+    def _failed(self, request: Request, why: str) -> Answer:
+        """Plan the next attempt to start producers; to stop them is for the sender to repeat."""
+        with self._changed:
+            if request.action == "unfreeze":
+                pause = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+                self._failures, self._retry_at = self._failures + 1, self._clock() + pause
+        return 500, {"error": why}
 
     def _still_wanted(self, request: Request) -> bool:
         name = request.migration_id
@@ -449,13 +487,13 @@ def parse_request(raw: bytes) -> Request:
     """
     try:
         body = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
     if not isinstance(body, Mapping):
         raise ValueError("the body is not a JSON object")
     name, action, order = body.get("migration_id"), body.get("action"), body.get("order", 0)
-    if not isinstance(name, str) or not name or len(name) > 200:
-        raise ValueError("migration_id is missing")
+    if not isinstance(name, str) or not re.fullmatch(MIGRATION_ID_PATTERN.rstrip("$"), name):
+        raise ValueError("migration_id is missing, or is none that a migration has")
     if action not in ("freeze", "unfreeze"):
         raise ValueError("action is neither freeze nor unfreeze")
     if not isinstance(order, int) or isinstance(order, bool) or order < 0:
@@ -468,10 +506,11 @@ def parse_request(raw: bytes) -> Request:
     if deadline is None:
         return Request(name, "freeze", order)
     # The difference of two times of the sender does not depend on this machine's clock.
-    seconds = (_time(deadline, "deadline") - _time(body.get("sent_at"), "sent_at")).total_seconds()
+    until = _time(deadline, "deadline")
+    seconds = (until - _time(body.get("sent_at"), "sent_at")).total_seconds()
     if seconds <= 0:
         raise ValueError("the deadline had passed when the request was sent")
-    return Request(name, "freeze", order, seconds, str(deadline))
+    return Request(name, "freeze", order, seconds, until.isoformat())
 
 
 def _time(value: Any, name: str) -> datetime:

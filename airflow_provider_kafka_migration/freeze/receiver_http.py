@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -90,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Follow a request."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY_BYTES:
             self._send(413, {"error": f"the body has no length, or more than {MAX_BODY_BYTES} bytes"})
             return
         raw = self.rfile.read(int(length))

@@ -19,7 +19,13 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, deny_acls, webhook_spec, words
-from airflow_provider_kafka_migration.freeze.webhook import ATTEMPTS, REQUEST_SECONDS, FreezeWebhook
+from airflow_provider_kafka_migration.freeze.webhook import (
+    ATTEMPTS,
+    OVERTAKEN,
+    REQUEST_SECONDS,
+    FreezeWebhook,
+    WebhookAnswer,
+)
 from airflow_provider_kafka_migration.freeze.webhook_spec import Receiver, taken
 from airflow_provider_kafka_migration.freeze.without_acls import check_closed
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
@@ -88,22 +94,34 @@ def unfreeze(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     Call it once the journal says that no step of the attempt may follow: its last entry is then later than every
     request to stop them.
 
+    :raises PhaseOver: the next freeze has begun, and frees the producers when it ends.
     :raises FreezeFailed: it failed; producers may still be stopped.
     """
     if attempt.method == "webhook":
         receiver = webhook_spec.webhook_receiver(context)
-        tip = context.journal.tip
-        answer = _client(receiver).call(
-            context.migration_id,
-            "unfreeze",
-            now=context.now(),
-            deadline=attempt.deadline,
-            order=tip.seq if tip is not None else 0,
-        )
-        return taken(answer, receiver)
+        return taken(_ask_to_free(context, attempt, _client(receiver)), receiver)
     if attempt.method == "acl":
         return deny_acls.remove(context.record, context.source)
     return {"todo": words.lifted(attempt.method)}
+
+
+def _ask_to_free(context: PhaseContext, attempt: FreezeAttempt, webhook: FreezeWebhook) -> WebhookAnswer:
+    """Ask a receiver to free the producers, and once more if another lifter has asked it later than this one."""
+    while True:
+        tip = context.journal.tip
+        order = tip.seq if tip is not None else 0
+        try:
+            return webhook.call(
+                context.migration_id, "unfreeze", now=context.now(), deadline=attempt.deadline, order=order
+            )
+        except FreezeFailed as error:
+            if not error.details.get(OVERTAKEN):
+                raise
+            context.journal.refresh()
+            check_not_followed(context.record, attempt)
+            tip = context.journal.tip
+            if tip is None or tip.seq <= order:
+                raise
 
 
 def free(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
@@ -158,6 +176,20 @@ def _free_key(attempt: FreezeAttempt) -> str:
 def _is_followed(record: MigrationRecord, attempt: FreezeAttempt) -> bool:
     last = record.freeze()
     return last is not None and last.number > attempt.number
+
+
+def check_not_followed(record: MigrationRecord, attempt: FreezeAttempt) -> None:
+    """Check that the producers are not those of the next freeze, per the journal as last read.
+
+    :raises PhaseOver: they are.
+    """
+    last = record.freeze()
+    if last is not None and last.number != attempt.number:
+        raise PhaseOver(
+            f"freeze {last.number} has begun since freeze {attempt.number}, and frees the producers when it ends",
+            where=record.where(words.phase_of(record.spec)),
+            next_step="nothing needs to be done: this task belongs to the freeze before",
+        )
 
 
 def _nothing() -> None:
@@ -275,6 +307,8 @@ def take_back(context: PhaseContext, attempt: FreezeAttempt) -> None:
         return
     try:
         unfreeze(context, attempt)
+    except PhaseOver as over:
+        log.info("Freeze %s is not taken back: %s", attempt.number, over)
     except MigrationError as error:
         _reopen(context, attempt, error)
         what = f"freeze {attempt.number} had ended when a request to stop producers took effect, and they are stopped"

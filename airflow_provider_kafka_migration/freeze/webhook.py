@@ -56,6 +56,8 @@ _ANSWER_BYTES = 64 * 1024
 _NO_ANSWER = "no answer"
 #: The receiver has already followed a request with a higher ``order``.
 _SUPERSEDED = 409
+#: In the details of an error: that is why the request was refused.
+OVERTAKEN = "overtaken"
 
 Action = Literal["freeze", "unfreeze"]
 
@@ -170,6 +172,10 @@ class _RefusedError(Exception):
     """The receiver answered, and a retry would not change the answer."""
 
 
+class _OvertakenError(_RefusedError):
+    """It has followed a later request."""
+
+
 class _TryAgainError(Exception):
     """The receiver did not answer, or a retry may change its answer."""
 
@@ -219,7 +225,8 @@ class FreezeWebhook:
 
         :param order: number of the journal entry that authorizes the action.
         :raises FreezeFailed: the receiver refused, gave an invalid answer, or did not answer within the attempts. An
-            attempt without an answer may still take effect: then ``details`` have ``unanswered``.
+            attempt without an answer may still take effect: then ``details`` have ``unanswered``. If it has followed a
+            later request, they have ``overtaken``.
         """
         try:
             return self._call(migration_id, action, now, deadline, order)
@@ -270,7 +277,10 @@ class FreezeWebhook:
                 return WebhookAnswer(status, attempt, answer)
             except _RefusedError as error:
                 made = self._not_held if deadline is None else self._failed
-                raise made(migration_id, action, str(error), attempt) from None
+                failed = made(migration_id, action, str(error), attempt)
+                if isinstance(error, _OvertakenError):
+                    failed.details[OVERTAKEN] = True
+                raise failed from None
             except _TryAgainError:
                 if attempt == self._attempts:
                     raise
@@ -303,7 +313,7 @@ class FreezeWebhook:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code == _SUPERSEDED:
-                raise _RefusedError(
+                raise _OvertakenError(
                     f"it has followed a later request already (HTTP status {_SUPERSEDED}): it knows a higher `order` "
                     "for this migration_id"
                 ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import random
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
@@ -43,7 +44,9 @@ WITHOUT_SPARK: Final = "the validation ran without Spark (--runner local)"
 #: What ``spark-submit`` says if it cannot fetch the packages that it was asked for.
 _UNRESOLVED: Final = ("unresolved dependency", "UNRESOLVED DEPENDENCIES", "Server access error")
 #: What it says where it has no folder for them (images of Kubernetes), or no way to the jars of ``spark.jars``.
-_NO_JARS: Final = ("basedir must be absolute", "/.ivy2", "No FileSystem for scheme", "S3AFileSystem not found")
+_NO_JARS: Final = ("basedir must be absolute", "No FileSystem for scheme", "S3AFileSystem not found")
+#: The same of a folder that is there and cannot be used. Each run names that folder, also one that goes well.
+_NO_FOLDER: Final = re.compile(r"/\.ivy2.*(No such file|denied|Read-only|No space)|NotFoundException.*/\.ivy2")
 _MEANS_NOT_RUN: Final = (SparkConnectorMissing, SparkReaderUnfit, ConnectionInvalid)
 
 
@@ -184,9 +187,12 @@ def read_job(record: MigrationRecord) -> IndependentJob | None:
         return None
 
 
-def read_results(record: MigrationRecord, job: IndependentJob) -> list[IndependentResult]:
-    """Return the results of a job that are there, ascending."""
-    return IndependentResults.of(job, record.journal_store).read_all(job.ranges)
+def read_results(record: MigrationRecord, job: IndependentJob, *, whole: bool = True) -> list[IndependentResult]:
+    """Return the results of a job that are there, ascending.
+
+    :param whole: only of partitions that are compared to their ends.
+    """
+    return IndependentResults.of(job, record.journal_store).read_all(job.ranges, whole=whole)
 
 
 def progress(record: MigrationRecord) -> Progress | None:
@@ -208,7 +214,8 @@ def note_not_run(record: MigrationRecord, error: MigrationError) -> bool:
     if job is None or job.attempt != attempt_of(record):
         return False
     refusal = _refusal(record, job)
-    reason = reason_not_to_run(error) or _never_started(refusal, error)
+    has_begun = refusal is not None and not refusal.reason
+    reason = reason_not_to_run(error, has_begun=has_begun) or _never_started(refusal, error)
     if not reason:
         return False
     _refuse(record, job, reason, 0 if refusal is None else refusal.tries)
@@ -249,15 +256,20 @@ def _never_started(refusal: IndependentRefusal | None, error: MigrationError) ->
     return f"{NEVER_STARTED}: {error.what}" if is_silent and is_again else ""
 
 
-def reason_not_to_run(error: MigrationError) -> str:
-    """Return why a job has read nothing at all, for people; empty: the error is no such reason."""
+def reason_not_to_run(error: MigrationError, *, has_begun: bool = False) -> str:
+    """Return why a job has read nothing at all, for people; empty: the error is no such reason.
+
+    :param has_begun: the driver has started, so it had all jars, whatever its log says.
+    """
     if isinstance(error, _MEANS_NOT_RUN):
         return error.what
+    if has_begun:
+        return ""
     lines: Iterable[str] = (error.details or {}).get("log", ()) if isinstance(error, SparkJobFailed) else ()
     said = "\n".join((error.what, *lines))
     if any(mark in said for mark in _UNRESOLVED):
         return "Spark could not fetch its Kafka source (spark.kafka_connector: packages)"
-    if any(mark in said for mark in _NO_JARS):
+    if any(mark in said for mark in _NO_JARS) or _NO_FOLDER.search(said):
         return "Spark could not load the jars of its Kafka source (spark.kafka_connector)"
     return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,11 @@ SILENT_SUBJECT = "Kafka {kind} {migration_id}: nothing has been heard from the t
 OLD_SUBJECT = "Kafka {kind} {migration_id}: its DAG run may be deleted while it runs"
 
 
-#: The attempts of an endless task that people are told about.
+#: The attempts of an endless task that people are told about, and those that had lasted for so long: they had worked,
+#: so the failure is a new one, whatever their number is after weeks.
 _TOLD = (1, 5, 20)
 _TOLD_EACH = 100
+_TOLD_AFTER = timedelta(minutes=30)
 
 #: Texts that were passed to a notifier unchanged.
 _warned: set[str] = set()
@@ -56,7 +59,8 @@ class MigrationNotifier(BaseNotifier):
 
     :param event: drain_ready, approval_wanted, trouble, freeze, failed or finalized.
     :param spec: the migration; None takes it from the Params of the run.
-    :param thins_out: of a task that is retried without an end, tell the attempts 1, 5, 20, and each hundredth.
+    :param thins_out: of a task that is retried without an end, tell the attempts 1, 5, 20, each hundredth, and each
+        that has lasted for half an hour.
     """
 
     template_fields = ()
@@ -79,7 +83,7 @@ class MigrationNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Run the spec's notifier for this event."""
-        if self.thins_out and not _is_told(_attempt(context)):
+        if self.thins_out and not (_is_told(_attempt(context)) or _lasted(context) >= _TOLD_AFTER):
             return
         try:
             spec = self._spec_of(context)
@@ -135,6 +139,14 @@ def _attempt(context: Context) -> int:
     retries = getattr(context.get("task"), "retries", 0)
     # Clearing a task adds its retries to the tries that it has had.
     return int(getattr(instance, "try_number", 1)) - max(int(getattr(instance, "max_tries", retries)) - retries, 0)
+
+
+def _lasted(context: Context) -> timedelta:
+    """Return how long the attempt has lasted; no time at all where Airflow does not say it."""
+    instance: Any = context.get("ti")
+    began = getattr(instance, "start_date", None)
+    ended = getattr(instance, "end_date", None) or datetime.now(UTC)
+    return ended - began if began is not None else timedelta(0)
 
 
 def _is_told(attempt: int) -> bool:

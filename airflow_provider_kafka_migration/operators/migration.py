@@ -120,8 +120,8 @@ def _check_second_approval(plan: MigrationTask, spec: MigrationSpec, context: Co
         raise SpecInvalid(
             "approvals.second_users asks two people, but this DAG has no approval tasks for the second one",
             where=Where(migration_id=spec.migration_id, path="approvals.second_users"),
-            next_step="use a DAG built from the spec (a YAML file, build_migration_dag, migration_task_group), or remove "
-            "this key",
+            next_step="use a DAG built from the spec (a YAML file, build_migration_dag, migration_task_group), "
+            "or remove this key",
         )
 
 

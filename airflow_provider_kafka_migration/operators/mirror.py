@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.utils.skipmixin import SkipMixin
 
-from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Transient
+from airflow_provider_kafka_migration.errors import (
+    CREDENTIALS_REFUSED,
+    UNREADABLE,
+    Interrupted,
+    MigrationError,
+    Transient,
+)
 from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE, NEXT_RUN
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
@@ -55,9 +61,9 @@ _BUSY_SECONDS = 20.0
 _LOOK_SECONDS = 5.0
 #: ``freeze_limit`` looks so long after the end of the run's time whether ``mirror`` has ended, and again while it runs.
 _AFTER_SECONDS, _AGAIN_SECONDS = 20.0, 60.0
-#: The same while ``mirror`` waits for a person or for another attempt.
+#: The same while ``mirror`` waits for a person.
 _SELDOM_SECONDS = 900.0
-_AT_WORK = frozenset({"scheduled", "queued", "running", "deferred"})
+_AT_WORK = frozenset({"scheduled", "queued", "running", "deferred", "up_for_retry"})
 
 
 class MirrorTask(MigrationTask):
@@ -70,18 +76,19 @@ class MirrorTask(MigrationTask):
 
         :raises SpecInvalid: with every mistake.
         """
-        recorded = self.takes_recorded or follows_another(getattr(context.get("ti"), "run_id", ""))
+        recorded = self.takes_recorded or follows_another(_run_id(context))
         return run_spec(self.spec, context, recorded=recorded, kind=self.spec_kind)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase, unless the mirror has ended or shall end; XCom gets only pointers."""
-        ended = self._ended(context)
-        if ended is not None:
-            return ended
+        done = self._without_clusters(context)
+        if done is not None:
+            return done
         found: dict[str, Any] = super().execute(context)  # type: ignore[misc]
         return found
 
-    def _ended(self, context: Context) -> dict[str, Any] | None:
+    def _without_clusters(self, context: Context) -> dict[str, Any] | None:
+        """Return the pointers if the journal, or for an end the target as well, is all that is needed."""
         with self.open_migration(context) as migration:
             state, phase = _present(migration)
             if state is State.PROMOTED:
@@ -89,12 +96,21 @@ class MirrorTask(MigrationTask):
                 phase = "finish"
             elif state is not None and state.is_terminal:
                 return self.pointers(migration, _already(state))
-            return self.pointers(migration, migration.run(phase)) if phase == "finish" else None
+            if phase == "finish":
+                return self.pointers(migration, migration.run(phase))
+            # A cluster that is away just when runs change must not keep the next run from its task ``mirror``, which
+            # outlives such an outage.
+            done = migration.done_before(self.phase) if follows_another(_run_id(context)) else None
+            return None if done is None else self.pointers(migration, done)
 
     def pointers(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
         """Return what goes into XCom, with the state of a mirror that is paused or has ended."""
         state = result.details.get("state")
         return {**super().pointers(migration, result), **({"state": state} if state else {})}
+
+
+def _run_id(context: Context) -> str:
+    return str(getattr(context.get("ti"), "run_id", ""))
 
 
 def _present(migration: Migration) -> tuple[State | None, str | None]:
@@ -183,7 +199,7 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, Skip
     copy_name = "mirror"
     #: Because it runs for years, across upgrades. A new mirror runs the strict tasks ``plan`` and ``precheck`` first.
     takes_recorded = True
-    fixed_arguments = SparkMigrationOperator.fixed_arguments | {"run_for"}
+    fixed_arguments = SparkMigrationOperator.fixed_arguments | {"do_xcom_push", "run_for"}
 
     def __init__(
         self,
@@ -194,6 +210,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, Skip
         run_for: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
+        # ``next_run`` reads it. Said here, it beats the ``default_args`` of a site.
+        kwargs["do_xcom_push"] = True
         super().__init__(**kwargs)
         self.waits_deferred = waits_deferred
         self.poll_seconds = poll_seconds
@@ -291,7 +309,10 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, Skip
         while True:
             began = time.monotonic()
             try:
-                return self._attempt(context)
+                pointers = self._attempt(context)
+                if pointers is not None:
+                    return pointers
+                continue
             except Interrupted:
                 raise
             except Transient as error:
@@ -304,7 +325,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, Skip
                 self.log.warning("The mirror has stopped copying and goes on in %.0f s: %s", pause, error)
                 time.sleep(pause)
 
-    def _attempt(self, context: Context) -> dict[str, Any]:
+    def _attempt(self, context: Context) -> dict[str, Any] | None:
+        """Return the pointers; None: a promotion has stopped producers while the run was being left, so it goes on."""
         runner = self.make_runner(context, self.migration_spec(context))
         with self.open_migration(context, runner=runner) as migration:
             state, phase = _present(migration)
@@ -323,7 +345,9 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, Skip
             except Interrupted:
                 if not self._hands_over:
                     raise
-            return self._handed_over(migration)
+            self._hands_over = False
+            # Only now nothing of this task acts on requests any more.
+            return None if migration.status().freeze is not None else self._handed_over(migration)
 
     # -- the end of the run's time -----------------------------------------------------------------------------------
 
@@ -346,7 +370,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, Skip
         try:
             with self.open_migration(context) as migration:
                 return migration.status().freeze is None
-        except Transient as error:
+        except (Transient, *CREDENTIALS_REFUSED) as error:
+            # The mirror goes on meanwhile, as it does at all other times.
             self.log.warning("The time of this run is over, but the journal cannot be read: %s", error)
             return False
 
@@ -418,9 +443,18 @@ class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
         """Return why the next run of the DAG watches from now on: ``mirror`` has handed over, and nothing is frozen."""
         if self.run_for is None:
             return ""
-        if is_followed(context) or (is_over(context, self.run_for) and self._mirror_state(context) == "success"):
-            return "the time of this run is over; the next one watches"
-        return ""
+        has_left = is_over(context, self.run_for) and self._mirror_state(context) == "success"
+        if not (has_left or is_followed(context)) or self._may_be_frozen(context):
+            return ""
+        return "the time of this run is over; the next one watches"
+
+    def _may_be_frozen(self, context: Context) -> bool:
+        try:
+            with self.open_migration(context) as migration:
+                return migration.status().freeze is not None
+        except (Transient, *UNREADABLE) as error:
+            self.log.warning("The journal cannot be read, so this task watches on: %s", error)
+            return True
 
     def look_at(self, context: Context) -> datetime | None:
         """Return when the task looks whether ``mirror`` has handed over."""

@@ -272,7 +272,7 @@ def _undo(
     summary += _told(problems)
     lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
-    details = {
+    details: dict[str, Any] = {
         "report": f"{context.evidence_store.uri}/{key}",
         "digest": report.digest(),
         "rolled_back_from": state.value,
@@ -293,8 +293,10 @@ def _undo(
         # Again: a process that was slow may have created one of them in the meantime, and died of it.
         _release_old_cluster(context)
     elif is_abandoned:
+        late, told = abandonment.written_meanwhile(record, context.target)
+        summary += told
         signed, told = sign_end(context, Outcome.ABANDONED)
-        details |= signed
+        details |= {"written_meanwhile": late, **signed}
         summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     sources = ABANDON_FROM if is_abandoned else ROLLBACK_FROM

@@ -82,7 +82,7 @@ def _plan_of_both(
     section, record = context.spec.schemas, context.record
     selection = Selection.from_spec(section, topics)
     parallel = section.max_parallel_requests
-    unlisted = find_unlisted(context.source.wire, source, selection)
+    unlisted = find_unlisted(lambda: context.source.wire, source, selection)
     selection = replace(selection, asked=unlisted.names)
     here = _as_before(record, "source", read_snapshot(source, selection, parallel=parallel, progress=_shown(context)))
     add_copied_for_records(record, source, here, wanted_ids(record), parallel=parallel)

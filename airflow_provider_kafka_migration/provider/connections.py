@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, SecretStoreUnavailable, StorageUnavailable, Where
 from airflow_provider_kafka_migration.provider.compat import AirflowNotFoundException, conf
 from airflow_provider_kafka_migration.references import Handler, Resolver, aws_secrets, secret_stores, split_reference
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -109,6 +109,7 @@ async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, C
 
     :param clusters: False if only the journal is checked.
     :raises ConnectionInvalid: a connection does not exist.
+    :raises SecretStoreUnavailable: Airflow could not be asked.
     """
     of_clusters = (spec.source.conn_id, spec.target.conn_id) if clusters else ()
     references = (*of_clusters, spec.storage.conn_id, _secrets_conn_id())
@@ -121,6 +122,13 @@ async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, C
             found[conn_id] = await BaseHook.aget_connection(conn_id)
         except AirflowNotFoundException:
             raise _missing(conn_id) from None
+        except Exception as error:
+            # Airflow's API server, its database or its secrets backend is away, for which a trigger must not end.
+            raise SecretStoreUnavailable(
+                f"Airflow does not give the connection {conn_id!r} now: {type(error).__name__}",
+                where=Where(path=f"{SCHEME}:{conn_id}"),
+                next_step="nothing if this passes; else check Airflow's API server and secrets backend",
+            ) from error
     return found
 
 

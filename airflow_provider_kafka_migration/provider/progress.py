@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.metrics.table import BY_NAME
 from airflow_provider_kafka_migration.provider.compat import conf
+from airflow_provider_kafka_migration.provider.lines import Lines
 from airflow_provider_kafka_migration.provider.metrics import Gauge, write_gauge
 
 if TYPE_CHECKING:
@@ -26,8 +28,6 @@ log = logging.getLogger(__name__)
 #: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it. What runs
 #: beside a copy has keys of its own: ``progress.schemas``.
 STORE_KEY = "progress"
-#: A line that repeats the last one is written only this often: some tasks wait for days.
-UNCHANGED_SECONDS = 60.0
 
 
 def interval_seconds() -> float:
@@ -59,8 +59,7 @@ class ProgressSink:
         self._copies = copies
         #: by slot: when its progress was shown
         self._shown_at: dict[tuple[str, bool], float] = {}
-        #: by slot: its last line, and when that was written
-        self._written: dict[tuple[str, bool], tuple[str, float]] = {}
+        self._lines: defaultdict[tuple[str, bool], Lines] = defaultdict(Lines)
         self._lock = threading.Lock()
         self._names: Mapping[str, str] = {}
 
@@ -78,11 +77,8 @@ class ProgressSink:
                 return
             self._shown_at[slot] = now
             text = line(progress)
-            last_text, written_at = self._written.get(slot, ("", now))
-            news = text != last_text or now - written_at >= UNCHANGED_SECONDS
-            if news:
-                self._written[slot] = text, now
-        if news:
+            is_news = self._lines[slot].is_news(text, now, _gist(progress))
+        if is_news:
             self._write(text)
         self._save(progress)
 
@@ -94,6 +90,16 @@ class ProgressSink:
             self._store.set(f"{STORE_KEY}.{progress.phase}" if beside else STORE_KEY, progress.figures())
         except Exception as error:  # an unreachable state store must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
+
+
+def _gist(progress: Progress) -> object:
+    """Return what is news whenever it changes: of a copy its troubles; None: the words, as of all else.
+
+    The words of a copy name the partition that is furthest behind, which is another one each time.
+    """
+    if progress.heartbeat:
+        return progress.failed, progress.went_back, progress.stuck > 0
+    return None
 
 
 def line(progress: Progress) -> str:

@@ -5,7 +5,7 @@ it lacks by creating an object ``<migration_id>/schemas/wanted/<context>/<id>``.
 id's number on the target, or the fact that the source registry has no such id.
 
 In keys or values that no subject is named after, an id is rewritten only if payloads with it decode. A copier asks for
-that by an object ``<migration_id>/schemas/undecided/<topic>/<part>/<id>``, which names a record to decode.
+that by an object ``<migration_id>/schemas/undecided/<topic>/<part>/<id>/<partition>-<offset>``: a record to decode.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class IdMap:
     def want(self, context: str, kind: Kind, value: SchemaIdValue, where: Where) -> None:
         """Ask for an id that the map lacks. This map has nobody to ask."""
 
-    def want_decided(self, context: str, part: Part, id_: int, where: Where) -> None:
+    def want_decided(self, context: str, part: Part, id_: int, where: Where, *, is_ahead: bool = False) -> None:
         """Ask whether an id of a part is one. This map has nobody to ask."""
 
 
@@ -117,6 +117,8 @@ class LiveIdMap(IdMap):
         self._key = key
         self._read_at = float("-inf")
         self._wanted: set[str] = set()
+        #: (topic, part, id) that were asked for
+        self._undecided: set[tuple[str, Part, int]] = set()
 
     def find(self, context: str, kind: Kind, value: SchemaIdValue) -> Answer:
         """See :meth:`IdMap.find`; reads the document again, at most once a second, before it answers None."""
@@ -164,12 +166,17 @@ class LiveIdMap(IdMap):
         request = {"context": context, "kind": kind, "id": value}
         self._ask(wanted_key(self._migration_id, context, value), request, where)
 
-    def want_decided(self, context: str, part: Part, id_: int, where: Where) -> None:
-        """Ask, once, whether an id of a part is one: create the object that the synchronization of the schemas reads.
+    def want_decided(self, context: str, part: Part, id_: int, where: Where, *, is_ahead: bool = False) -> None:
+        """Ask whether an id of a part is one: create the object that the synchronization of the schemas reads.
 
         :param where: topic, partition and offset of a record that has it.
+        :param is_ahead: nothing waits for this record yet: what was asked for already is not asked for again.
         """
-        key = undecided_key(self._migration_id, str(where.topic), part, id_)
+        what = (str(where.topic), part, id_)
+        if is_ahead and what in self._undecided:
+            return
+        self._undecided.add(what)
+        key = undecided_key(self._migration_id, *what, where.partition or 0, where.offset or 0)
         self._ask(key, {"context": context, "part": part, "id": id_}, where)
 
     def _ask(self, key: str, what: dict[str, SchemaIdValue], where: Where) -> None:
@@ -220,9 +227,13 @@ def undecided_prefix(migration_id: str) -> str:
     return f"{migration_id}/schemas/undecided/"
 
 
-def undecided_key(migration_id: str, topic: str, part: Part, id_: int) -> str:
-    """Return the key of the object that asks for one id of one part."""
-    return f"{undecided_prefix(migration_id)}{quote(topic, safe='').replace('.', '%2E')}/{part}/{id_}"
+def undecided_key(migration_id: str, topic: str, part: Part, id_: int, partition: int, offset: int) -> str:
+    """Return the key of the object that asks for one id of one part, with a record that has it.
+
+    The record is a part of the key: it may be deleted before anybody has decoded it, and then the next one asks.
+    """
+    name = quote(topic, safe="").replace(".", "%2E")
+    return f"{undecided_prefix(migration_id)}{name}/{part}/{id_}/{partition}-{offset}"
 
 
 class UndecidedId(NamedTuple):

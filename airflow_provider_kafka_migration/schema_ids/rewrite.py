@@ -109,6 +109,8 @@ class IdRewriter:
         self._decided: dict[_Use, bytes] = {}
         #: unknown ids of the present batch, with the offset of the first record that has each
         self._missing: dict[_Use, int] = {}
+        #: whether batches are read that nothing waits for yet
+        self._is_ahead = False
 
     def rewrite(self, batch: AnyBatch) -> AnyBatch:
         """Return the batch with the ids of the target.
@@ -131,16 +133,19 @@ class IdRewriter:
 
     def ask_ahead(self, batches: Iterable[AnyBatch]) -> None:
         """Ask for unknown ids of batches that come later, so that the partition does not wait for one id at a time."""
-        asked = 0
-        for batch in batches:
-            try:
-                self.rewrite(batch)
-            except SchemaIdUnknown:
-                asked += len(self._missing)
-            except (SchemaIdUnresolved, BatchMalformed):
-                return  # that stops the partition when it gets there
-            if asked >= _MAX_WANTED_AT_ONCE:
-                return
+        asked, self._is_ahead = 0, True
+        try:
+            for batch in batches:
+                try:
+                    self.rewrite(batch)
+                except SchemaIdUnknown:
+                    asked += len(self._missing)
+                if asked >= _MAX_WANTED_AT_ONCE:
+                    return
+        except (SchemaIdUnresolved, BatchMalformed):
+            return  # that stops the partition when it gets there
+        finally:
+            self._is_ahead = False
 
     def _rewrite_records(self, batch: RawBatch) -> RawBatch:
         walk = _Walk(batch)
@@ -257,7 +262,7 @@ class IdRewriter:
             if use.part is None:
                 self._ids.want(self._context, use.kind, use.value, where)
             else:
-                self._ids.want_decided(self._context, use.part, int(use.value), where)
+                self._ids.want_decided(self._context, use.part, int(use.value), where, is_ahead=self._is_ahead)
         return self._unknown_error(*missing[0])
 
     def _unknown_error(self, use: _Use, offset: int) -> SchemaIdUnknown:

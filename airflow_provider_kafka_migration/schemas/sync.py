@@ -151,7 +151,7 @@ class _Pass:
         undecided = undecided_ids(self._record, document)
         light = self._reason == "tail" and self._pair.passes % FULL_PASS_EVERY != 0
         if self._reason != "tail":
-            found = find_unlisted(self._context.source.wire, self._pair.source, self._selection)
+            found = find_unlisted(lambda: self._context.source.wire, self._pair.source, self._selection)
             self._unlisted = found.note
             self._selection = replace(self._selection, asked=self._selection.asked | found.names)
         source = self._read_source(light)

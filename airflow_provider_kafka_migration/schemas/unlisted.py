@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from airflow_provider_kafka_migration.errors import BatchMalformed, MigrationError
+from airflow_provider_kafka_migration.errors import BatchMalformed, FingerprintChanged, MigrationError
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch, iter_batches, records
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -40,17 +40,19 @@ class Unlisted:
     note: str = ""
 
 
-def find_unlisted(wire: Wire | None, registry: ReadsRegistry, selection: Selection) -> Unlisted:
+def find_unlisted(open_wire: Callable[[], Wire] | None, registry: ReadsRegistry, selection: Selection) -> Unlisted:
     """Return names without versions that a selection may have. Only reads.
 
-    :param wire: the source cluster.
-    :raises MigrationError: the registry does not answer.
+    :param open_wire: gives the connection to the source cluster; None: nobody knows it.
+    :raises MigrationError: the registry does not answer, or the connection leads to another cluster.
     """
     if registry.kind() in _WITHOUT:
         return Unlisted(spelled_out(selection))
     listed = frozenset(registry.subjects(deleted=True))
     try:
-        names = _names_in_topic(wire, listed)
+        names = _names_in_topic(_opened(open_wire), listed)
+    except FingerprintChanged:
+        raise
     except (MigrationError, BatchMalformed) as error:
         why = error.what
     except _NotOurs as error:
@@ -75,14 +77,18 @@ class _NotOurs(Exception):
     pass
 
 
-def _names_in_topic(wire: Wire | None, listed: frozenset[str]) -> frozenset[str]:
+def _opened(open_wire: Callable[[], Wire] | None) -> Wire:
+    if open_wire is None:
+        raise _NotOurs("the source cluster is not known here")
+    return open_wire()
+
+
+def _names_in_topic(wire: Wire, listed: frozenset[str]) -> frozenset[str]:
     """Return the names with a level or mode in the registry's topic.
 
     :raises _NotOurs: there is no such topic, or it is not that of this registry.
     :raises MigrationError: it cannot be read.
     """
-    if wire is None:
-        raise _NotOurs("the source cluster is not known here")
     facts = wire.metadata([TOPIC]).get(TOPIC)
     if facts is None or facts.error_code or set(facts.leaders) != {0}:
         raise _NotOurs("there is none with one partition that may be read")

@@ -249,8 +249,12 @@ class Proof:
 
     def _add(self, compared: _Slice, found: Found, reason: str = "") -> None:
         """Store what is known of a partition with one more slice."""
-        whole, until = compared.item.range, compared.piece.range.source_end_offset
-        if (so_far := self._results.read_so_far(whole)) is not None:
+        whole, piece = compared.item.range, compared.piece.range
+        until = piece.source_end_offset
+        so_far = self._results.read_so_far(whole)
+        if not self._follows(piece, so_far, whole):
+            return
+        if so_far is not None:
             names = [each.name for each in fields(Found)]
             found = Found(**{name: getattr(so_far, name) for name in names}).followed_by(found)
             reason = so_far.not_compared or reason
@@ -270,6 +274,28 @@ class Proof:
         if result.difference_count:
             log.warning("%s-%d has %d differences", *result.key, result.difference_count)
         self._on_result(result)
+
+    def _follows(self, piece: ContentRange, so_far: IndependentResult | None, whole: ContentRange) -> bool:
+        """Whether a slice begins where the stored result ends; False: another driver has stored this slice, too.
+
+        A driver that everybody takes for dead may go on beside its successor.
+
+        :raises SparkJobFailed: something before the slice is missing.
+        """
+        reached = whole.source_start_offset if so_far is None else so_far.reached_offset
+        if reached is None or reached > piece.source_start_offset:
+            log.warning("%s-%d is compared by another driver, too", *whole.key)
+            if so_far is not None and reached is None:
+                self._on_result(so_far)
+            return False
+        if reached < piece.source_start_offset:
+            raise SparkJobFailed(
+                f"the stored result ends at source offset {reached}, and not at {piece.source_start_offset}: another "
+                "driver has written it",
+                where=Where(migration_id=self._work.migration_id, topic=whole.topic, partition=whole.partition),
+                next_step="end former drivers of this comparison, then clear the task: it goes on from there",
+            )
+        return True
 
 
 #: What Java's client says where it cannot begin to read. The brokers have just answered this process's own client.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
@@ -33,8 +33,7 @@ class _Anything:
 class Retired:
     """A key that earlier versions had.
 
-    :param harmless: values that change nothing today. They are ignored, so that specs and journals that have them can
-        still be read.
+    :param harmless: values that change nothing today. They are ignored in new specs, too; in recorded ones all are.
     :param why: why there is no such key, and what to do instead.
     """
 
@@ -52,10 +51,16 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_retired_keys(cls, data: Any) -> Any:
+    def _without_retired_keys(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, Mapping):
             return data
-        return {key: data[key] for key in data if key not in cls.retired or data[key] not in cls.retired[key].harmless}
+        # Whoever frees producers, after an update in the middle of a freeze too, must be able to read the spec.
+        known = {} if (info.context or {}).get("recorded") else cls.retired
+        return {
+            key: data[key]
+            for key in data
+            if key not in cls.retired or (key in known and data[key] not in known[key].harmless)
+        }
 
 
 def why_not_selected(section: str, name: str, include: list[str], exclude: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -45,6 +46,8 @@ _NOT_ZERO: Mapping[str, str] = {
 }
 #: Sentences for people, and arguments of somebody else's class.
 _PROSE = ("description", "source.name", "target.name", "waive", "notifications.kwargs")
+#: Texts that may have several lines: options of Java, scripts.
+_LINES = ("spark.conf.", "spark.engine_args.")
 _QUOTES = "\u201c\u201d\u201e\u201f\u2018\u2019\u201a\u201b\u00ab\u00bb\u2039\u203a\u0060\u00b4"
 
 
@@ -87,6 +90,8 @@ def _in_number(path: str, value: int) -> Iterator[Mistake]:
 
 
 def _in_text(path: str, text: str) -> Iterator[Mistake]:
+    if path.startswith(_LINES):
+        text = re.sub(r"[ \t\r\n]+", " ", text).strip(" ")
     if text.strip(_QUOTES) != text:
         yield (
             path,

@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
+from airflow_provider_kafka_migration.provider.lines import Lines
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers.settled import SettledTrigger
 
@@ -35,10 +36,10 @@ _LONGEST_PAUSE_SECONDS = 60.0
 MAX_REFUSED_LOOKS = 15
 #: Status of an event that only notifies people; the wait continues after it.
 TROUBLE_EVENT = "trouble"
+#: The task's log gets a line after this many checks at most.
+_LINE_EVERY = 5
 #: Long enough that a restart of the tail does not wake anybody up.
 SILENT_NOTICE_SECONDS = 60.0
-#: The task's log gets a line after this many checks.
-_LINE_EVERY = 5
 
 
 class Patience(NamedTuple):
@@ -189,7 +190,7 @@ class DrainTrigger(SettledTrigger):
         await asyncio.shield(asyncio.to_thread(ended.close))
 
     async def _watch(self) -> TriggerEvent:
-        failures, looks = _Failures(), 0
+        failures, looks, lines = _Failures(), 0, Lines()
         silent_since: float | None = None
         while True:
             pause = self.poll_seconds
@@ -197,7 +198,8 @@ class DrainTrigger(SettledTrigger):
                 event = await self._look()
                 failures = _Failures()
                 looks += 1
-                if looks % _LINE_EVERY == 1 or event["ready"]:
+                may_be_news = looks % _LINE_EVERY == 1
+                if event["ready"] or (may_be_news and lines.is_news(event["summary"], elapsed_seconds(), _gist(event))):
                     self.log.info("%s", event["summary"])
                 if event["ready"]:
                     return TriggerEvent({"status": "ready", **event})
@@ -229,6 +231,13 @@ class DrainTrigger(SettledTrigger):
         if self.silence_is_told:
             return None
         return elapsed_seconds() if since is None and event.get("tail_silent") else since
+
+
+def _gist(event: Mapping[str, Any]) -> object:
+    """Return what is news in the log whenever it changes; None: the words, but those of a lag name a partition."""
+    if "total_lag" not in event:
+        return None
+    return event.get("partitions_failed"), bool(event.get("partitions_stuck")), event.get("tail_silent")
 
 
 def _is_long_ago(silent_since: float | None) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers.drain import DrainTrigger
-from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger
+from airflow_provider_kafka_migration.triggers.spark_job import SparkJobTrigger, told
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.migration import Watch
@@ -67,9 +66,9 @@ class MirrorJobTrigger(SparkJobTrigger):
                 resolver = airflow_resolver(await prefetch(spec, clusters=False))
                 self._watch_requests = await asyncio.to_thread(MirrorWatch, spec, resolver, self.known_request)
             found = await asyncio.to_thread(self._watch_requests.check)
-        except MigrationError as error:
+        except Exception as error:
             # The task reads requests as well, when it is woken up. Keys of a storage may have been replaced meanwhile.
-            self.log.warning("Requests cannot be looked for: %s", error)
+            self.log.warning("Requests cannot be looked for: %s", told(error))
             self._watch_requests = None
             return ""
         return str(found["summary"]) if found["ready"] else ""

@@ -64,6 +64,7 @@ class SparkJobTrigger(SettledTrigger):
         self.job = job
         self.known_news = known_news
         self._news: JobNews | None = None
+        self._looking: asyncio.Task[str] | None = None
         self._warned = ""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -121,33 +122,53 @@ class SparkJobTrigger(SettledTrigger):
         """Return why the task has something to do before it is woken up anyway; empty: it has not."""
         if self.spec is None:
             return ""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._find_news(self.spec))
+        # A source that does not answer for a minute holds up neither the end of the job nor the request of a person.
+        await asyncio.wait({self._looking}, timeout=self.poll_seconds)
+        if not self._looking.done():
+            return ""
+        looking, self._looking = self._looking, None
+        return looking.result()
+
+    async def _find_news(self, data: dict[str, Any]) -> str:
         from airflow_provider_kafka_migration.job_news import JobNews
 
         try:
-            if self._news is None:
-                spec = parse_spec(self.spec, recorded=True)
+            self._news = self._news or JobNews(self.job, known=self.known_news)
+            if not self._news.is_open:
+                spec = parse_spec(data, recorded=True)
                 resolver = airflow_resolver(await prefetch(spec, clusters=True))
-                self._news = await asyncio.to_thread(JobNews.open, spec, resolver, self.job)
+                await asyncio.to_thread(self._news.open, spec, resolver)
             found = await asyncio.to_thread(self._news.check)
         except Exception as error:
             # The task looks itself when it is woken up. Connections may have been replaced meanwhile.
-            text = str(error) if isinstance(error, MigrationError) else type(error).__name__
-            if text != self._warned:
-                self.log.warning("News cannot be looked for: %s", text)
-                self._warned = text
-            await self._close()
+            await self._check_open(told(error))
             return ""
-        self._warned = ""
+        await self._check_open(self._news.failure)
         if found == self.known_news:
             return ""
         # What is over and comes again is new.
         self.known_news = found
         return found
 
+    async def _check_open(self, why: str) -> None:
+        """Close the connections after a failure: the next look opens them again. Each reason is logged once."""
+        if why and why != self._warned:
+            self.log.warning("News cannot be looked for: %s", why)
+        self._warned = why
+        if why:
+            await self._close_news()
+
     async def _close(self) -> None:
-        news, self._news = self._news, None
-        if news is not None:
-            await asyncio.shield(asyncio.to_thread(news.close))
+        if self._looking is not None:
+            # Its thread cannot be stopped, and uses the connections.
+            await asyncio.wait({self._looking})
+        await self._close_news()
+
+    async def _close_news(self) -> None:
+        if self._news is not None:
+            await asyncio.shield(asyncio.to_thread(self._news.close))
 
     async def _own(self, engine: SparkEngine) -> BaseTrigger | None:
         if self.spec is not None:
@@ -192,6 +213,11 @@ class SparkJobTrigger(SettledTrigger):
             self.log.info("%s on %s was cancelled", self.job_id, self.engine)
         except Exception as error:
             self.log.warning("%s on %s could not be cancelled: %s", self.job_id, self.engine, error)
+
+
+def told(error: Exception) -> str:
+    """Return an error for a log. That of another library may quote a connection."""
+    return str(error) if isinstance(error, MigrationError) else type(error).__name__
 
 
 def _failed(error: MigrationError) -> TriggerEvent:

@@ -30,8 +30,9 @@ def check(context: PhaseContext, contents: Sequence[PartitionContent], *, has_pa
     if job is None or job.attempt != independent_jobs.attempt_of(record, has_passed=has_passed):
         nothing = "all content was proven without it" if has_passed else "there was nothing to compare"
         return _not_run(context, why_not or nothing)
-    results = independent_jobs.read_results(record, job)
-    if not results:
+    results = independent_jobs.read_results(record, job, whole=False)
+    # A difference stays one, whatever has kept the reader from going on.
+    if not any(result.reached_offset is None or result.difference_count for result in results):
         return _not_run(context, independent_jobs.read_not_run(record, job) or "it has left no result")
     return _judge(job, results, {item.key: item for item in contents})
 
@@ -72,14 +73,16 @@ def _row(key: tuple[str, int], found: IndependentResult | None, outcome: Outcome
 def _outcome(found: IndependentResult | None, content: PartitionContent | None) -> tuple[Outcome, str]:
     if found is None:
         return Outcome.WARNING, "the partition was not read"
-    if found.not_compared:
-        return Outcome.WARNING, f"the partition was not compared: {found.not_compared}"
     if found.difference_count:
         shown = ", ".join(
             f"{item.kind} at source offset {item.source_offset}, target offset {item.target_offset}"
             for item in found.differences[:_SHOWN]
         )
         return Outcome.FAILED, f"{found.difference_count} differences: {shown}"
+    if found.not_compared:
+        return Outcome.WARNING, f"the partition was not compared: {found.not_compared}"
+    if found.reached_offset is not None:
+        return Outcome.WARNING, f"the partition was compared up to source offset {found.reached_offset} only"
     is_proven = content is not None and content.is_proven
     if found.deleted_records and not is_proven:
         return (

@@ -154,14 +154,16 @@ def _stays(source: Cluster, topic: TopicPlan, here: Keeping | None, there: Keepi
     keys = [(topic.name, item.partition) for item in topic.partitions]
     due = older_offsets(source.wire, keys, there.longest_ms, now_ms)
     row: dict[str, Any] = {"retention_ms": there.longest_ms, "retention_bytes": there.most_bytes}
-    if due is None:
-        return _Stays(row, "the source refuses to look records up by their time, so what is due now is not known")
-    row["records_due_now"] = due
+    due_text = "the source refuses to look records up by their time, so what is due now is not known"
+    if due is not None:
+        row["records_due_now"] = due
+        due_text = f"up to {due} records are due now"
     if here is None:
         return _Stays(row, "how long the source keeps its records is not known, so it cannot be compared")
     why = there.loses_more_than(here)
-    text = f"the target deletes records that the source keeps: {'; '.join(why)}; up to {due} records are due now"
-    return _Stays(row, text if why else "")
+    if why:
+        return _Stays(row, f"the target deletes records that the source keeps: {'; '.join(why)}; {due_text}")
+    return _Stays(row, due_text if due is None else "")
 
 
 def _with_what_stays(check: CheckResult, kept: Mapping[str, _Stays]) -> CheckResult:
@@ -170,6 +172,8 @@ def _with_what_stays(check: CheckResult, kept: Mapping[str, _Stays]) -> CheckRes
     outcome = worst([check.outcome, *([Outcome.WARNING] if findings else [])])
     due = sum(item.row.get("records_due_now", 0) for item in kept.values())
     summary = f"{check.summary}; by their age, up to {due} of the source's records are due for deletion on the target"
+    unknown = sum("records_due_now" not in item.row for item in kept.values())
+    summary += f"; of {unknown} topics that is not known" if unknown else ""
     return check.model_copy(
         update={"outcome": outcome, "partitions": rows, "findings": [*check.findings, *findings], "summary": summary}
     )

@@ -12,7 +12,7 @@ from phase_world.world import World, Worlds, without_probes
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.job_news import NOTICE_SECONDS, PROGRESS_SECONDS, JobNews
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.schema_ids.id_map import wanted_key
+from airflow_provider_kafka_migration.schema_ids.id_map import WantedId, wanted_key
 
 _MIRROR: dict[str, Any] = {
     "kind": "mirror",
@@ -40,7 +40,9 @@ class Looks:
             self.closed = True
 
         opened: Any = SimpleNamespace(spec=world.spec, reading=lambda: nullcontext(world.context()), close=close)
-        self.news = JobNews(opened, **{"job": "tail", **of_news}, clock=lambda: self.now)
+        self.news = JobNews(**{"job": "tail", **of_news}, clock=lambda: self.now)
+        self.opened = opened
+        self.news._migration = opened
 
     def report(self, **document: Any) -> None:
         self.document = document
@@ -93,6 +95,16 @@ def test_a_driver_that_is_silent_is_news_by_the_clock_of_this_machine(looks: Loo
     assert looks.after(PROGRESS_SECONDS) == ""
 
 
+def test_a_driver_that_stays_silent_is_no_news_to_whoever_knows_it(worlds: Worlds, looks: Looks) -> None:
+    """The task was woken up for it, and its next trigger has just begun to look."""
+    again = Looks(looks.world, known="1 partitions have failed, the driver is silent")
+    looks.report(at="1")
+    assert [again.after(1), again.after(PROGRESS_SECONDS)] == ["the driver is silent"] * 2
+    looks.report(at="2")
+    assert again.after(PROGRESS_SECONDS) == "", "the next silence is news again"
+    assert again.after(NOTICE_SECONDS) == "the driver is silent"
+
+
 def test_topics_that_the_plan_does_not_have_are_news(looks: Looks) -> None:
     looks.after(0)
     for name in ("refunds", "returns", "reviews", "rebates"):
@@ -109,10 +121,23 @@ def test_topics_that_the_plan_does_not_have_are_news(looks: Looks) -> None:
 def test_ids_that_copiers_wait_for_are_news_at_each_look(looks: Looks) -> None:
     registries = {"source": "env:R1", "target": "env:R2"}
     looks.world.change_spec(schemas=registries)
-    looks.news._migration.spec = looks.world.spec
+    looks.opened.spec = looks.world.spec
     looks.after(0)
     looks.world.journal_store.put(wanted_key(looks.world.spec.migration_id, ".", 7), b"")
-    assert looks.after(1) == "copiers ask for 1 schema ids"
+    assert looks.after(1) == "copiers ask for schema ids (7)"
+
+
+def test_another_id_is_other_news(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its partition would stand still for a quarter of an hour: the task was woken up for "1 schema id" before."""
+    looks.world.change_spec(schemas={"source": "env:R1", "target": "env:R2"})
+    looks.opened.spec = looks.world.spec
+    found = [{WantedId(".", "id", 7)}, {WantedId(".", "id", 8)}, {WantedId("team", "id", 8)}]
+    monkeypatch.setattr("airflow_provider_kafka_migration.job_news.wanted_ids", lambda _record: found[0])
+    texts = []
+    while found:
+        texts.append(looks.after(1))
+        found.pop(0)
+    assert texts == [f"copiers ask for schema ids ({name})" for name in ("7", "8", "team:8")]
 
 
 def test_topics_are_not_looked_at_where_nobody_follows_them(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +157,27 @@ def test_a_source_that_is_away_is_not_asked_at_each_look(looks: Looks, monkeypat
         raise BrokerUnreachable("gone")
 
     monkeypatch.setattr("airflow_provider_kafka_migration.job_news.compare", away)
-    with pytest.raises(BrokerUnreachable):
-        looks.after(0)
+    looks.after(0)
+    assert "gone" in looks.news.failure
     for _ in range(5):
+        # As its trigger does: connections may have been replaced.
+        looks.news.close()
+        assert not looks.news.is_open
+        looks.news._migration = looks.opened
         looks.after(1)
     assert len(asked) == 1
+
+
+def test_a_source_that_is_away_hides_no_other_news(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is why partitions are stuck."""
+
+    def away(*_: object) -> None:
+        raise BrokerUnreachable("gone")
+
+    looks.after(0)
+    monkeypatch.setattr("airflow_provider_kafka_migration.job_news.compare", away)
+    looks.report(at="2", partitions_stuck=3, stuck_seconds=NOTICE_SECONDS)
+    assert looks.after(PROGRESS_SECONDS) == "partitions are stuck"
+    monkeypatch.undo()
+    looks.after(PROGRESS_SECONDS)
+    assert looks.news.failure == ""

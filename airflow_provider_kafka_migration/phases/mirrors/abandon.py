@@ -53,9 +53,12 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         requests.stop_where_they_are(record)
     # A promotion that is complete has put the settings back: the target need not answer for them again.
     problems = _undo(context, [_GRANTS] if is_complete else [_SETTINGS, _GRANTS])
+    # Behind the grants: nobody whom the mirror has let write to the target writes there any more.
+    late, written = abandonment.written_meanwhile(record, context.target)
     signed, told = sign_end(context, Outcome.ABANDONED)
-    summary = f"abandoned: clients stay on the source; {words.lifted(attempt.method)}{_told(problems)}{told}"
+    summary = f"abandoned: clients stay on the source; {words.lifted(attempt.method)}{written}{_told(problems)}{told}"
     details = {"state": "ended", "abandoned": True, "freed": freed, "problems": problems, "next": GOES_ON, **signed}
+    details["written_meanwhile"] = late
     journal.transition(State.ENDED, summary, details, from_states=ABANDON_MIRROR_FROM)
     return PhaseResult(PHASE, summary, details)
 

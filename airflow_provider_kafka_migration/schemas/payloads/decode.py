@@ -3,6 +3,7 @@
 A payload decodes if all of its bytes behind the id, the last one included, are one value of the schema:
 
 * **Avro**: one value in Avro's binary form. Logical types do not count: an application may read the plain value.
+  Of the plain type ``bytes``, anything is a value, so nobody can tell.
 * **JSON Schema**: one JSON text in UTF-8, and valid by the schema. White space may follow it.
 * **Protobuf**: message indexes (as Confluent, Karapace and Redpanda write them) or the name of a message (as Apicurio
   does) that lead to a message of the schema, then fields of this message only, each with its own wire type. What a
@@ -16,10 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import BytesIO
 from typing import Any
 
-import fastavro
 import jsonschema
 from fastavro.schema import parse_schema
 from jsonschema.validators import validator_for
@@ -29,6 +28,7 @@ from referencing.jsonschema import DRAFT7
 
 from airflow_provider_kafka_migration.registry.model import Schema, Subject
 from airflow_provider_kafka_migration.schemas.content import messages_of, qualified_reference
+from airflow_provider_kafka_migration.schemas.payloads.avro import is_value
 from airflow_provider_kafka_migration.schemas.payloads.protobuf import is_message
 
 #: Tells whether the bytes behind an id decode.
@@ -97,15 +97,10 @@ def _avro(schema: Schema, context: str, find: FindSchema) -> Decodes:
         parse_schema(_plain(json.loads(item.text)), named_schemas=named)
     parsed = parse_schema(_plain(json.loads(schema.text)), named_schemas=named)
 
-    def decodes(payload: bytes) -> bool:
-        stream = BytesIO(payload)
-        try:
-            fastavro.schemaless_reader(stream, parsed, None)
-        except Exception:
-            return False
-        return stream.tell() == len(payload)
-
-    return decodes
+    if parsed == "bytes" or (isinstance(parsed, dict) and parsed["type"] == "bytes"):
+        # Confluent's serializer for Java writes them as they are, without a length.
+        raise CannotDecode("any bytes are a value of Avro's type bytes")
+    return partial(is_value, parsed, named)
 
 
 def _plain(node: Any) -> Any:
@@ -139,7 +134,12 @@ def _json(schema: Schema, context: str, find: FindSchema) -> Decodes:
             return False
         try:
             return checks.is_valid(value)
+        except OverflowError:
+            return False  # a number beyond any float
         except (Unresolvable, RecursionError) as error:
             raise CannotDecode(f"its references cannot be resolved: {type(error).__name__}") from None
+        except Exception as error:
+            # Of a schema that it refers to, for instance: an unknown type, or a pattern that only Java can read.
+            raise CannotDecode(f"it cannot be checked: {type(error).__name__}") from None
 
     return decodes

@@ -1,13 +1,16 @@
 """Decides what copiers ask for: whether an id in a part of a topic that no subject is named after is one.
 
-The record that a copier has found is read again, with those around it. If the payloads that begin with this id decode
-with its schema, it is an id in this part of this topic from then on; if not, such payloads stay as they are. Shares are
-those of ``schemas.payloads.detect``. As long as nobody can tell, the copier's partition waits.
+The records that copiers have found are read again, with those behind them. If the payloads that begin with this id
+decode with its schema, it is an id in this part of this topic from then on; if not, such payloads stay as they are.
+Shares are those of ``schemas.payloads.detect``. As long as nobody can tell, the copiers' partitions wait. Where all of
+these records are deleted by now, nobody waits: the next record with this id asks anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from airflow_provider_kafka_migration.documents.schemas import SchemaFailure, SchemaIdMap
 from airflow_provider_kafka_migration.errors import BatchMalformed, MigrationError, SchemaIdUnknown, Where
@@ -24,6 +27,10 @@ from airflow_provider_kafka_migration.schemas.payloads.known_ids import KnownIds
 #: Of the payloads with an id, so many must decode.
 MIN_DECODED_SHARE = 0.95
 _READ_BYTES = 1024 * 1024
+#: Records with one id that are read again, each with those behind it.
+_MAX_PLACES = 20
+
+log = logging.getLogger(__name__)
 #: (topic, part, id, whether payloads with it decode)
 Decided = tuple[str, Part, int, bool]
 
@@ -45,20 +52,33 @@ def decide_ids(
     """
     decided: set[Decided] = set()
     failed = []
-    for item in asked:
+    for (topic, part, id_), places in groupby(sorted(asked), key=lambda item: item[:3]):
+        items = list(places)
         try:
-            decided.add((item.topic, item.part, item.id, _decodes(wire, known, item)))
+            carries = _decodes(wire, known, items)
         except (MigrationError, CannotDecode) as error:
-            failed.append(_failure(item, error, where))
+            failed.append(_failure(items[0], error, where))
+            continue
+        if carries is None:
+            log.info("no record with id %d in %ss of %s that was asked for is there any more", id_, part, topic)
+        else:
+            decided.add((topic, part, id_, carries))
     return decided, failed
 
 
-def _decodes(wire: Wire, known: KnownIds, item: UndecidedId) -> bool:
-    payloads = list(_payloads(wire, item, known.has_zero))
-    if not payloads:
-        raise CannotDecode("its records are no longer there")
-    good = sum(known.decodes(item.context, item.id, payload) for payload in payloads)
-    return good >= MIN_DECODED_SHARE * len(payloads)
+def _decodes(wire: Wire, known: KnownIds, places: Sequence[UndecidedId]) -> bool | None:
+    """Return whether the payloads of one id decode; None: none of them is there any more.
+
+    :raises MigrationError: the source does not answer.
+    :raises CannotDecode: nobody can tell.
+    """
+    tried = good = 0
+    # What retention deletes comes first.
+    for item in sorted(places, key=lambda item: item.offset)[-_MAX_PLACES:]:
+        for payload in _payloads(wire, item, known.has_zero):
+            tried += 1
+            good += known.decodes(item.context, item.id, payload)
+    return good >= MIN_DECODED_SHARE * tried if tried else None
 
 
 def _payloads(wire: Wire, item: UndecidedId, zero_is_id: bool) -> Iterable[bytes]:

@@ -104,25 +104,45 @@ def _fields(data: bytes, position: int, end: int) -> Iterator[_Field]:
 
 
 def _field(data: bytes, position: int) -> _Field:
+    number, wire_type, start = _tag(data, position)
+    if wire_type == _GROUP:
+        return _Field(number, wire_type, start, _behind_group(data, start, number))
+    start, stop = _content(data, start, wire_type)
+    return _Field(number, wire_type, start, stop)
+
+
+def _tag(data: bytes, position: int) -> tuple[int, int, int]:
+    """Return the number of a field, its wire type, and the place behind both."""
     tag, start = _varint(data, position)
     number, wire_type = tag >> 3, tag & 7
     if not 0 < number < _MAX_FIELD or wire_type > _FIXED32:
         raise _Malformed
-    stop = start
+    return number, wire_type, start
+
+
+def _content(data: bytes, start: int, wire_type: int) -> tuple[int, int]:
+    """Return where the content of a field that is no group begins and ends."""
     if wire_type == _VARINT:
-        _, stop = _varint(data, start)
-    elif wire_type == _BYTES:
+        return start, _varint(data, start)[1]
+    if wire_type == _BYTES:
         length, start = _varint(data, start)
-        stop = start + length
-    elif wire_type in (_FIXED64, _FIXED32):
-        stop = start + (8 if wire_type == _FIXED64 else 4)
-    elif wire_type == _GROUP:
-        while (inner := _field(data, stop)).wire_type != _GROUP_END:
-            stop = inner.stop
-        if inner.number != number:
-            raise _Malformed
-        stop = inner.stop
-    return _Field(number, wire_type, start, stop)
+        return start, start + length
+    return start, start + {_FIXED64: 8, _FIXED32: 4}.get(wire_type, 0)
+
+
+def _behind_group(data: bytes, position: int, number: int) -> int:
+    """Return the place behind a group; groups inside of it cost no stack."""
+    opened = [number]
+    while opened:
+        number, wire_type, position = _tag(data, position)
+        if wire_type == _GROUP:
+            opened.append(number)
+        elif wire_type == _GROUP_END:
+            if opened.pop() != number:
+                raise _Malformed
+        else:
+            _, position = _content(data, position, wire_type)
+    return position
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -91,19 +91,20 @@ class Item:
         whole = self.range
 
         def place(offset: int) -> int:
-            if offset >= whole.source_end_offset:
-                return whole.target_end_offset
-            if offset <= whole.source_start_offset:
-                return whole.target_start_offset
             found = self.map.translate(offset).target_offset
             assert found is not None
             return max(whole.target_start_offset, min(found, whole.target_end_offset))
 
+        # A source that has deleted everything leaves a range without offsets: all of the target's belong to it.
+        is_first, is_last = (
+            source_start_offset <= whole.source_start_offset,
+            source_end_offset >= whole.source_end_offset,
+        )
         ends = {
             "source_start_offset": source_start_offset,
             "source_end_offset": source_end_offset,
-            "target_start_offset": place(source_start_offset),
-            "target_end_offset": place(source_end_offset),
+            "target_start_offset": whole.target_start_offset if is_first else place(source_start_offset),
+            "target_end_offset": whole.target_end_offset if is_last else place(source_end_offset),
         }
         return replace(self, range=whole.model_copy(update=ends))
 

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.documents.schemas import (
 from airflow_provider_kafka_migration.errors import MigrationError, SchemaInvalid
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.planning import schemas as planning_schemas
+from airflow_provider_kafka_migration.record import context as cluster_module
 from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.registry.access import RegistryAccess
@@ -61,7 +62,8 @@ def register(registry: FakeRegistry, subject: str, schema: Schema) -> None:
 def with_registries(
     spec_file: Path, source: FakeRegistry, target: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """The spec with both registries; the clusters exist in name only."""
+    """The spec with both registries; the clusters exist in name only, which is soon noticed."""
+    monkeypatch.setattr(cluster_module, "FIRST_CONTACT_SECONDS", 0.1)
     for name in ("SOURCE", "TARGET"):
         monkeypatch.setenv(name, '{"bootstrap.servers": "127.0.0.1:1"}')
     for name, registry in (("R_SOURCE", source), ("R_TARGET", target)):
@@ -111,6 +113,16 @@ def test_the_plan_shows_what_would_move_and_writes_nothing(
     assert objects(tmp_path) == before
     assert not [request for request in (*source.requests, *target.requests) if request.writes]
     assert "hunter2" not in result.output
+
+
+def test_registries_can_be_compared_while_no_broker_answers(
+    invoke: Any, with_registries: Path, tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning_schemas, "topic_ids", lambda *_args: [])
+    put(tmp_path, keys.PLAN, empty_plan())
+    result = invoke("schemas", "plan", with_registries)
+    assert result.exit_code == 0, result.output
+    assert "no broker of the source cluster answers" in result.stdout
 
 
 def test_the_plan_as_json_and_markdown_and_file(invoke: Any, planned: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
 from airflow_provider_kafka_migration.cli.migrate import MigrationOpener
 from airflow_provider_kafka_migration.errors import ClaimLost, FreezeFailed, StillFrozen
 from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.spec.sections import NotificationsSection
 
 PATIENCE_SECONDS = 60.0
 
@@ -79,7 +80,8 @@ def test_it_runs_the_phase_of_its_kind(monkeypatch: pytest.MonkeyPatch, kind: st
         return PhaseResult(name, "nothing is frozen", {"watch": False})
 
     monkeypatch.setattr(MigrationOpener, "open", lambda *_, **__: SimpleNamespace(run=run, close=lambda: None))
-    opener = MigrationOpener(SimpleNamespace(kind=kind), None)  # type: ignore[arg-type]
+    spec = SimpleNamespace(kind=kind, notifications=NotificationsSection())
+    opener = MigrationOpener(spec, None)  # type: ignore[arg-type]
     with opener.open_guard():
         assert looked.wait(PATIENCE_SECONDS)
     assert asked == [phase]

@@ -46,6 +46,7 @@ def found(**fields: Any) -> IndependentResult:
         ({}, {"source_only": {"undated": 2}}, "unchecked", "2 records cannot be compared: tombstones"),
         ({}, {"explained": {"marked": 3}}, "unchecked", "3 records outside the offset map say that"),
         ({}, {"not_compared": "timestamps"}, "unchecked", "timestamps"),
+        ({}, {"not_compared": "timestamps", "difference_count": 1}, "different", ""),
         ({}, {"compared": 0}, "unchecked", "none of its records could be compared"),
         ({}, {"compared": 0, "source_records": 0, "target_records": 0}, "nothing", "neither side has a record"),
         ({}, {"explained": {"marked": 3}, "difference_count": 1}, "different", ""),

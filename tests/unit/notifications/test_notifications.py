@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -239,6 +240,20 @@ def test_of_a_task_that_is_retried_without_an_end_few_attempts_are_told(
             told.append(attempt)
         SENT.clear()
     assert told == [1, 5, 20, 100, 200]
+
+
+@pytest.mark.parametrize(("minutes", "is_told"), [(1, False), (29, False), (31, True), (60 * 24 * 20, True)])
+def test_an_attempt_that_had_worked_for_long_is_told_whatever_its_number(
+    minimal_spec: dict[str, Any], minutes: int, is_told: bool
+) -> None:
+    """In the weeks of a tail, workers die: its 21st attempt may be the first one of an outage."""
+    notifier = MigrationNotifier(event="failed", spec=_spec(minimal_spec), thins_out=True)
+    began = datetime.now(UTC) - timedelta(minutes=minutes)
+    instance = SimpleNamespace(
+        task_id="tail", run_id="r", dag_id="d", try_number=21, max_tries=1_000_000, start_date=began
+    )
+    notifier(_context(ti=instance, task=SimpleNamespace(retries=1_000_000)))
+    assert bool(SENT) == is_told
 
 
 def test_an_old_run_is_no_trouble_with_partitions() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -25,9 +26,17 @@ from airflow_provider_kafka_migration.documents.mirror import MirrorRequest
 from airflow_provider_kafka_migration.engines import find
 from airflow_provider_kafka_migration.engines.base import JobState, SparkJob
 from airflow_provider_kafka_migration.engines.run import EngineRunner
-from airflow_provider_kafka_migration.errors import CopyFailed, EngineUnreachable, SpecInvalid, StorageUnavailable
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    CopyFailed,
+    EngineUnreachable,
+    SpecInvalid,
+    StorageRefused,
+    StorageUnavailable,
+)
 from airflow_provider_kafka_migration.job_news import JobNews
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.mirror_dag import build_mirror_dag
 from airflow_provider_kafka_migration.mirrors import promotion_freeze, requests, watch
 from airflow_provider_kafka_migration.operators import mirror as mirror_module
 from airflow_provider_kafka_migration.operators import spark_job as operators
@@ -172,10 +181,9 @@ def airflow(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Airflow:
     async def no_connections(*_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
-    def news(*_: object) -> JobNews:
-        opened: Any = SimpleNamespace(spec=found.world.spec, close=lambda: None)
-        opened.reading = lambda: nullcontext(found.world.context())
-        return JobNews(opened, "tail")
+    def news(watch: Any, *_: object) -> None:
+        watch._migration = SimpleNamespace(spec=found.world.spec, close=lambda: None)
+        watch._migration.reading = lambda: nullcontext(found.world.context())
 
     monkeypatch.setattr(JobNews, "open", news)
     monkeypatch.setattr(triggers, "prefetch", no_connections)
@@ -620,6 +628,23 @@ def test_a_task_that_stays_leaves_a_detached_job_and_ends_its_own_driver(airflow
     assert airflow.world.state is State.TAIL, "nothing has failed"
 
 
+@pytest.mark.parametrize("error", [StorageUnavailable("away"), StorageRefused("keys were replaced")])
+def test_a_run_is_not_left_while_its_journal_cannot_be_read(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nobody knows then whether producers are stopped; and the mirror itself does not end of it."""
+    waiting = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+    airflow.context = airflow.run("r", hours=25)
+
+    def away(_migration: Migration) -> None:
+        raise error
+
+    monkeypatch.setattr(Migration, "status", away)
+    again = airflow.until_it_waits(lambda: airflow.go_on(waiting, wake_seconds=0.0))
+    assert isinstance(again[0], MirrorJobTrigger)
+    assert len(airflow.cluster.running) == 1
+
+
 @pytest.mark.parametrize("waits_deferred", [True, False])
 def test_a_paused_mirror_passes_on_as_well(airflow: Airflow, waits_deferred: bool) -> None:
     airflow.ask("paused")
@@ -636,6 +661,56 @@ def test_a_paused_mirror_passes_on_as_well(airflow: Airflow, waits_deferred: boo
     trigger, *_ = airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
     assert isinstance(trigger, MirrorPausedTrigger)
     assert datetime.fromisoformat(trigger.look_at) - datetime.now(UTC) > timedelta(hours=23)
+
+
+def test_a_promotion_that_stops_producers_while_the_run_is_left_keeps_it(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that carries out requests runs until the job is left, and may begin a freeze in between."""
+    airflow.world.change_spec(cutover={"freeze": "acl"})
+    airflow.context = airflow.run("r", hours=25)
+    freezes: list[Any] = [None, "a freeze", None]
+    status = Migration.status
+    monkeypatch.setattr(Migration, "status", lambda self: replace(status(self), freeze=freezes.pop(0)))
+    monkeypatch.setattr(mirror_module, "_present", lambda _migration: (State.TAIL, "mirror"))
+    monkeypatch.setattr(mirror_module, "_LOOK_SECONDS", 0.0)
+    freezes.append(None)
+    pointers = airflow.task(deferrable=False).execute(airflow.context)
+    assert pointers["run_is_over"]
+    assert freezes == [], "it has looked again after it had left the job, and again in its second attempt"
+    assert len(airflow.cluster.jobs) == 1
+
+
+@pytest.mark.parametrize("operator", [*mirror_module.OPERATORS.values()][:6], ids=lambda kind: kind.phase)
+def test_clusters_that_are_away_when_runs_change_keep_no_run_from_its_mirror(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, operator: Any
+) -> None:
+    """``mirror`` outlives an outage of days, and so the tasks before it may not need what is away."""
+
+    airflow.until_it_waits(lambda: airflow.task().execute(airflow.context))
+
+    def away(*_: object) -> None:
+        raise BrokerUnreachable("gone")
+
+    monkeypatch.setattr(Migration, "_phase_context", away)
+    spec = airflow.world.spec.model_dump(mode="json", exclude_unset=True)
+    done = operator(task_id=operator.phase, spec=spec).execute(airflow.run("next-2__r", hours=0))
+    assert (done["phase"], done["already_done"]) == (operator.phase, True)
+
+
+def test_a_run_that_follows_one_that_was_never_done_does_all_steps(airflow: Airflow, worlds: Worlds) -> None:
+    airflow.world = worlds.at("plan", **SECTIONS)
+    plan = KafkaMirrorPlanOperator(task_id="plan", spec=airflow.task().spec)
+    assert plan._without_clusters(airflow.run("next-2__r", hours=0)) is None
+
+
+def test_next_run_can_read_what_mirror_has_returned(minimal_spec: dict[str, Any]) -> None:
+    """Without it the chain would end after a day, without a word."""
+    mirror = {"kind": "mirror", "mirror": {"source_alias": "A", "target_alias": "B"}}
+    dag = build_mirror_dag({**minimal_spec, **mirror}, default_args={"do_xcom_push": False})
+    assert dag.get_task("mirror").do_xcom_push
+    with pytest.raises(ValueError, match="do_xcom_push"):
+        build_mirror_dag({**minimal_spec, **mirror}, task_args={"mirror": {"do_xcom_push": False}})
 
 
 def test_a_cleared_task_of_an_earlier_run_leaves_the_mirror_to_the_later_one(airflow: Airflow) -> None:
@@ -669,7 +744,14 @@ def _guard(airflow: Airflow, monkeypatch: pytest.MonkeyPatch, **arguments: Any) 
 
 @pytest.mark.parametrize(
     ("hours", "mirror", "looks_after"),
-    [(0.0, "running", 86_420), (25, "running", 60), (25, "deferred", 60), (25, "failed", 900), (25, "success", None)],
+    [
+        (0.0, "running", 86_420),
+        (25, "running", 60),
+        (25, "deferred", 60),
+        (25, "up_for_retry", 60),
+        (25, "failed", 900),
+        (25, "success", None),
+    ],
 )
 def test_the_watch_of_a_freeze_ends_after_the_mirrors_task(
     airflow: Airflow, monkeypatch: pytest.MonkeyPatch, hours: float, mirror: str, looks_after: float | None
@@ -686,6 +768,24 @@ def test_the_watch_of_a_freeze_ends_after_the_mirrors_task(
     trigger: Any = deferred.value.trigger
     left = datetime.fromisoformat(trigger.look_at) - datetime.now(UTC)
     assert looks_after - 60 < left.total_seconds() <= looks_after
+
+
+@pytest.mark.parametrize("freeze", ["a freeze", StorageUnavailable("away")])
+def test_a_freeze_is_watched_also_in_a_run_that_was_left(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, freeze: Any
+) -> None:
+    guard, status = _guard(airflow, monkeypatch), Migration.status
+    airflow.states["mirror"] = "success"
+    airflow.runs.append("next-2__r")
+
+    def found(migration: Migration) -> Any:
+        if isinstance(freeze, Exception):
+            raise freeze
+        return replace(status(migration), freeze=freeze)
+
+    monkeypatch.setattr(Migration, "status", found)
+    with pytest.raises(TaskDeferred):
+        guard.execute(airflow.run("r", hours=25))
 
 
 def test_the_watch_of_an_earlier_run_is_over_and_that_of_an_endless_run_never(

@@ -44,6 +44,8 @@ class Spark:
         #: whether the driver notes that it has started
         self.begins = False
         self.judge: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
+        #: whether it reads before it fails
+        self.reads_before = False
         self.omits: set[tuple[str, int]] = set()
 
     def submit(self, spec: Any, job_location: str, job_key: str, read_progress: Any) -> None:
@@ -61,6 +63,8 @@ class Spark:
         if self.begins:
             independent_jobs.note_begun(record.journal_store, IndependentJob.parse(data))
         if self.fails is not None:
+            if self.reads_before:
+                self._read_again(IndependentJob.parse(data), record)
             raise self.fails
         self._read_again(IndependentJob.parse(data), record)
 
@@ -145,6 +149,27 @@ def test_a_difference_fails_and_keeps_what_is_on_the_target(spark: Spark) -> Non
     assert spark._world.target.topics["orders"].configs["retention.ms"] == "-1"
 
 
+def test_a_difference_stays_one_though_timestamps_of_another_slice_cannot_be_held(spark: Spark) -> None:
+    spark.judge = lambda fields: {**fields, "difference_count": 1, "not_compared": "timestamps"}
+    with pytest.raises(ValidationFailed):
+        run(spark)
+    assert check(spark._world)["outcome"] == "FAILED"
+
+
+@pytest.mark.parametrize("differences", [0, 1])
+def test_a_difference_stays_one_though_the_reader_cannot_go_on(spark: Spark, differences: int) -> None:
+    """Its first slices are compared; then a restarted driver finds its connection refused."""
+    spark.judge = lambda fields: {**fields, "difference_count": differences, "reached_offset": 1}
+    spark.reads_before = True
+    spark.fails = ConnectionInvalid("Spark's Kafka source cannot use the source connection", next_step="-")
+    if differences:
+        with pytest.raises(ValidationFailed):
+            run(spark)
+        assert check(spark._world)["outcome"] == "FAILED"
+    else:
+        assert run(spark)["outcome"] == "NOT_RUN"
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -153,6 +178,7 @@ def test_a_difference_fails_and_keeps_what_is_on_the_target(spark: Spark) -> Non
         SparkReaderUnfit("Spark's Kafka source cannot read a cluster from where it runs", next_step="-"),
         SparkJobFailed("ended", next_step="-", details={"log": ["unresolved dependency: org.apache.spark#spark-sql"]}),
         SparkJobFailed("ended: basedir must be absolute: ?/.ivy2/local", next_step="-"),
+        SparkJobFailed("ended: FileNotFoundException: /opt/spark/.ivy2/cache/a.xml (No such file)", next_step="-"),
         SparkJobFailed('ended: No FileSystem for scheme "s3a"', next_step="-"),
     ],
 )
@@ -191,6 +217,26 @@ def test_a_driver_that_began_and_died_is_a_failure_each_time(spark: Spark) -> No
             run(spark)
     spark.fails = None
     assert run(spark)["outcome"] == "PASSED"
+
+
+def test_what_spark_submit_says_each_time_is_no_reason(spark: Spark) -> None:
+    """The driver was killed for its memory; its log begins with where packages are stored."""
+    log = [
+        "Ivy Default Cache set to: /root/.ivy2/cache",
+        "The jars for the packages stored in: /root/.ivy2/jars",
+        "found org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.0 in central",
+        "OutOfMemoryError: Java heap space",
+    ]
+    spark.fails = SparkJobFailed("ended: OOMKilled", next_step="-", details={"log": log})
+    with pytest.raises(SparkJobFailed):
+        run(spark)
+
+
+def test_a_driver_that_has_begun_had_its_jars(spark: Spark) -> None:
+    log = ["WARN an optional package: unresolved dependency", "OutOfMemoryError: Java heap space"]
+    spark.fails, spark.begins = SparkJobFailed("ended", next_step="-", details={"log": log}), True
+    with pytest.raises(SparkJobFailed):
+        run(spark)
 
 
 def test_any_other_failure_is_one(spark: Spark) -> None:

@@ -29,9 +29,9 @@ class Log:
         #: whether each transaction begins at sequence 0 (transaction.version 2)
         self.restarts = restarts
         self.sequences: dict[int, int] = {}
-        self.open: dict[int, tuple[int, int]] = {}
-        #: first offset, and base offset of the last batch, of those that have ended
-        self.ended: list[tuple[int, int]] = []
+        #: the batches of each transaction: first offset, and the one behind the last
+        self.open: dict[int, list[tuple[int, int]]] = {}
+        self.ended: list[list[tuple[int, int]]] = []
         self.reads: list[int] = []
 
     def _put(self, count: int, **options: Any) -> int:
@@ -48,7 +48,7 @@ class Log:
         )
         self.sequences[producer] = sequence + count
         if producer > 0:
-            self.open[producer] = (self.open.get(producer, (base, base))[0], base)
+            self.open.setdefault(producer, []).append((base, base + count))
 
     def finish(self, producer: int) -> None:
         self._put(1, producer_id=producer, producer_epoch=0, transactional=True, control=True)
@@ -59,7 +59,7 @@ class Log:
 
     @property
     def stable(self) -> int:
-        return min((first for first, _ in self.open.values()), default=self.end)
+        return min((batches[0][0] for batches in self.open.values()), default=self.end)
 
     @property
     def best(self) -> int:
@@ -67,8 +67,12 @@ class Log:
         return max(
             start
             for start in range(self.stable + 1)
-            if not any(max(first, self.start) < start <= last for first, last in self.ended)
+            if not any(self._begin(batches) < start <= batches[-1][0] for batches in self.ended)
         )
+
+    def _begin(self, batches: list[tuple[int, int]]) -> int:
+        """Where a transaction begins, of which retention may have deleted the first batches."""
+        return min((max(base, self.start) for base, past in batches if past > self.start), default=self.start)
 
     def fetch_span(self, _wire: Any, key: Any, from_offset: int, *, isolation: int, max_bytes: int) -> Span:
         assert (key, isolation, max_bytes) == (KEY, READ_UNCOMMITTED, late_start._FETCH_BYTES)
@@ -202,6 +206,18 @@ def test_it_is_the_highest_offset_that_cuts_nothing(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(late_start, "_FIRST_WINDOW_OFFSETS", window)
         assert log.look(patch) == max(log.best, log.start)
+
+
+def test_what_retention_has_deleted_of_a_transaction_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.write(0)
+    log.write(2)  # 1: deleted below
+    log.write(0)
+    log.write(1)  # 3: open
+    log.write(2)  # 4
+    log.finish(2)
+    log.start = 2
+    assert log.best == log.look(monkeypatch) == 3
 
 
 # -- all partitions ---------------------------------------------------------------------------------------------------

@@ -78,6 +78,42 @@ def test_unchanged_line_is_written_once_a_minute() -> None:
     assert lines[-1] == "sync_groups: news"
 
 
+def test_figures_alone_make_one_line_a_minute_once_a_task_has_run_for_long() -> None:
+    """A mirror copies for months: 17,280 lines a day tell nobody anything."""
+    now = 0.0
+    lines: list[tuple[float, str]] = []
+    store = Store()
+    sink = ProgressSink(store, lambda text: lines.append((now, text)), every_seconds=5, clock=lambda: now)
+
+    def copies(minutes: int, **trouble: int) -> int:
+        nonlocal now
+        before = len(lines)
+        for number in range(minutes * 12):
+            now += 5
+            sink(Progress("tail", f"lag {number}, the largest at t{number}", heartbeat=f"{now}", **trouble))
+        return len(lines) - before
+
+    assert copies(10) == 120, "people look on at first"
+    assert 10 <= copies(10) <= 12
+    assert store.values["progress"]["heartbeat"] == f"{now}", "the state store has each one"
+    for trouble in ({"failed": 1}, {"failed": 2, "stuck": 1}, {"went_back": 1}, {}):
+        change = now + 5
+        copies(1, **trouble)
+        assert change in [at for at, _ in lines], "what is wrong, or right again, is told at once"
+
+
+def test_words_that_change_are_a_line_at_once_also_after_hours() -> None:
+    now = 0.0
+    lines: list[str] = []
+    sink = ProgressSink(None, lines.append, every_seconds=5, clock=lambda: now)
+    for now in range(0, 7200, 5):
+        sink(Progress("drain_ready", f"lag {now}"))
+    del lines[:]
+    now += 5
+    sink(Progress("drain_ready", "the tail is silent"))
+    assert lines == ["drain_ready: the tail is silent"]
+
+
 def test_broken_store_stops_nothing() -> None:
     lines: list[str] = []
     ProgressSink(Store(RuntimeError("gone")), lines.append, every_seconds=0)(Progress("seed", "x"))

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, SecretNotFound
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, SecretNotFound, SecretStoreUnavailable
 from airflow_provider_kafka_migration.hooks import kafka_cluster, offset_translation
 from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
 from airflow_provider_kafka_migration.hooks.offset_translation import OffsetTranslationHook
@@ -217,6 +217,20 @@ def test_triggers_get_connections_before_they_block(connection: Define, minimal_
 def test_trigger_s_missing_connection_is_named(minimal_spec: dict[str, Any]) -> None:
     with pytest.raises(ConnectionInvalid, match="aws_s3"):
         asyncio.run(prefetch(parse_spec(minimal_spec)))
+
+
+def test_an_airflow_that_does_not_answer_a_trigger_may_be_asked_again(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trigger that dies of it fails its task; and the text of the error may quote a connection."""
+
+    async def away(_conn_id: str) -> Any:
+        raise RuntimeError("kafka-secret")
+
+    monkeypatch.setattr("airflow.sdk.BaseHook.aget_connection", away)
+    with pytest.raises(SecretStoreUnavailable, match="RuntimeError") as found:
+        asyncio.run(prefetch(parse_spec(minimal_spec)))
+    assert "kafka-secret" not in str(found.value)
 
 
 # -- schema registries ------------------------------------------------------------------------------------------------

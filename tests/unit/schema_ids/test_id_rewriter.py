@@ -181,7 +181,7 @@ TWO = DOCUMENT.model_copy(update={"ids": [(".", 1, 11), (".", 2, 12), (".", 3, 1
 class Asking(AskedIds):
     """Notes, too, which ids of parts are to be decided."""
 
-    def want_decided(self, context: str, part: Part, id_: int, where: Where) -> None:
+    def want_decided(self, context: str, part: Part, id_: int, where: Where, *, is_ahead: bool = False) -> None:
         self.decisions = [*getattr(self, "decisions", []), (context, part, id_, where.topic, where.offset)]
 
 

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.errors import Transient, Where
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.schema_ids.id_map import LiveIdMap, parse_undecided, undecided_key
 from airflow_provider_kafka_migration.schemas.check import with_decided_parts
+from airflow_provider_kafka_migration.schemas.payloads.judge import undecided_ids
 
 
 @pytest.fixture
@@ -27,10 +28,10 @@ def at(tmp_path: Path) -> Iterator[World]:
         yield found
 
 
-def ask(at: World, id_: int, offset: int = 0, topic: str = "clicks") -> None:
+def ask(at: World, id_: int, offset: int = 0, topic: str = "clicks", partition: int = 0) -> None:
     """As a copier does."""
     ids = LiveIdMap(at.context.journal_store, "m1", "m1/schemas/id-map.json")
-    ids.want_decided(".", "value", id_, Where(topic=topic, partition=0, offset=offset))
+    ids.want_decided(".", "value", id_, Where(topic=topic, partition=partition, offset=offset))
 
 
 def logs(at: World, **topics: Any) -> Logs:
@@ -77,22 +78,49 @@ def test_a_settled_pair_of_registries_is_asked_all_the_same(at: World) -> None:
     assert at.id_map().decided == [("clicks", "value", 7, True)]
 
 
-@pytest.mark.parametrize("why", ["no leader", "its records are no longer there"])
-def test_a_partition_waits_and_says_why(at: World, why: str) -> None:
+def test_a_record_that_is_no_longer_there_holds_nobody(at: World) -> None:
+    """Retention was faster than whoever had to mend a schema. Nothing waits, and the next record asks for itself."""
     found = logs(at, clicks=[(None, framed(8))])
-    if why == "no leader":
-        found.broken_fetch = Transient(why)
+    ask(at, 7)
+    assert at.synchronize("tail").failed == []
+    assert at.id_map().decided == []
+    found.put("clicks", 3, [(None, framed(8))] * 5 + [(None, framed(7))])
+    ask(at, 7, offset=5, partition=3)
+    assert at.synchronize("final").failed == []
+    assert at.id_map().decided == [("clicks", "value", 7, True)]
+
+
+def test_all_records_that_were_asked_for_decide_together(at: World) -> None:
+    found = logs(at, clicks=[(None, framed(7, b"no record"))])
+    found.put("clicks", 1, [(None, framed(7))] * 19)
+    ask(at, 7)
+    ask(at, 7, partition=1)
+    at.synchronize("tail")
+    assert at.id_map().decided == [("clicks", "value", 7, True)]
+
+
+def test_what_nothing_waits_for_yet_is_asked_for_once(at: World) -> None:
+    ids = LiveIdMap(at.context.journal_store, "m1", "m1/schemas/id-map.json")
+    for offset, is_ahead in [(0, False), (4, True), (9, True), (4, False)]:
+        where = Where(topic="clicks", partition=0, offset=offset)
+        ids.want_decided(".", "value", 7, where, is_ahead=is_ahead)
+    asked = undecided_ids(at.context.record, None)
+    assert [item.offset for item in asked] == [0, 4]
+
+
+def test_a_partition_waits_and_says_why(at: World) -> None:
+    logs(at, clicks=[(None, framed(8))]).broken_fetch = Transient("no leader")
     ask(at, 7)
     (failure,) = at.synchronize("tail").failed
     assert failure.schema_id == "id 7 of context . in values of clicks"
-    assert why in failure.error["what"]
+    assert "no leader" in failure.error["what"]
     assert at.id_map().decided == []
     assert (steps.SCHEMAS_FAILED, failure.schema_id) in at.steps()
 
 
 def test_what_is_asked_survives_odd_names() -> None:
-    key = undecided_key("m1", "a.b", "key", 7)
-    assert key == "m1/schemas/undecided/a%2Eb/key/7"
+    key = undecided_key("m1", "a.b", "key", 7, 2, 30)
+    assert key == "m1/schemas/undecided/a%2Eb/key/7/2-30"
     assert parse_undecided(b"no json") is None
     row = {"topic": "a", "part": "neither", "id": 1, "context": ".", "partition": 0, "offset": 0}
     assert parse_undecided(json.dumps(row).encode()) is None

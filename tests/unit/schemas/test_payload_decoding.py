@@ -147,3 +147,78 @@ def test_numbers_do_not_decode(type_: SchemaType, text: Any) -> None:
     """Seconds and a shard, of which the first five bytes have been taken for an id."""
     payloads = [((1_764_000_000 + n).to_bytes(8, "big") + n.to_bytes(4, "big"))[5:] for n in range(300)]
     assert sum(decodes(type_, text, payload) for payload in payloads) == 0
+
+
+LIST = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
+ITSELF = {"type": "record", "name": "I", "fields": [{"name": "i", "type": "I"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        (LIST, b"\2" * 200_000),  # 200,000 levels, and no end
+        (ITSELF, b"\0"),
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\x7f\0"),  # a quadrillion items
+        ('"boolean"', b"\x17"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\1"),  # symbol -1
+        (["null", "string"], b"\1\2x"),  # branch -1
+        ('"int"', b"\xfe\xff\xff\xff\xff\x01"),  # beyond 32 bits
+        ('"long"', b"\xff" * 11 + b"\1"),
+        ('"string"', b"\xc8\1abc"),  # a hundred bytes, of which there are three
+        ('"string"', b"\3"),
+        ('"string"', b"\4\xff\xfe"),
+        ({"type": "map", "values": "int"}, b"\2\2k\2"),  # no block of length 0 at its end
+    ],
+)
+def test_bytes_that_only_look_like_avro_crash_and_pass_nothing(schema: Any, payload: bytes) -> None:
+    assert not decodes("AVRO", schema, payload)
+
+
+def test_avro_of_all_kinds() -> None:
+    kinds: dict[str, tuple[Any, Any]] = {
+        "a": ("boolean", True),
+        "b": ("int", -(2**31)),
+        "c": ("long", 2**63 - 1),
+        "d": ("float", 1.5),
+        "e": ("double", -1.5),
+        "f": ("bytes", b"\xff\0"),
+        "g": ("string", "ü"),
+        "h": ({"type": "fixed", "name": "t.F", "size": 3}, b"abc"),
+        "i": ({"type": "enum", "name": "t.E", "symbols": ["A", "B"]}, "B"),
+        "j": ({"type": "array", "items": ["null", "t.E"]}, [None, "A", "B"]),
+        "k": ({"type": "map", "values": {"type": "array", "items": "long"}}, {"x": [1, 2], "y": []}),
+        "l": (["null", "t.F"], b"xyz"),
+        "m": ({"type": "string", "avro.java.string": "String"}, "s"),
+    }
+    fields = [{"name": name, "type": type_} for name, (type_, _) in kinds.items()]
+    schema = {"type": "record", "name": "t.R", "fields": fields}
+    payload = encoded({name: value for name, (_, value) in kinds.items()}, schema)
+    assert decodes("AVRO", schema, payload)
+    assert not any(decodes("AVRO", schema, payload[:cut]) for cut in range(len(payload)))
+    assert decodes("AVRO", {"type": "array", "items": "int"}, b"\3\4\2\4\0"), "a block with its size in bytes"
+    assert decodes("AVRO", LIST, b"\2" * 5_000 + b"\0"), "a long list is a list"
+
+
+@pytest.mark.parametrize("schema", ['"bytes"', {"type": "bytes", "logicalType": "decimal", "precision": 4}])
+def test_any_bytes_are_bytes(schema: Any) -> None:
+    """Confluent's serializer for Java writes them without a length."""
+    with pytest.raises(CannotDecode, match="any bytes"):
+        decodes("AVRO", schema, b"hello")
+
+
+@pytest.mark.parametrize("payload", [b"1" + b"0" * 400, b"1e400"])
+def test_a_number_beyond_any_float_does_not_decode(payload: bytes) -> None:
+    assert not decodes("JSON", {"multipleOf": 0.01}, payload)
+
+
+@pytest.mark.parametrize("other", [{"type": "sring"}, {"pattern": r"\p{L}+"}])
+def test_what_a_schema_refers_to_may_be_readable_by_others_only(other: Any) -> None:
+    with pytest.raises(CannotDecode):
+        decodes("JSON", {"$ref": "other.json"}, b'"x"', other_json=Schema("JSON", json.dumps(other)))
+
+
+def test_groups_inside_of_groups_cost_no_stack() -> None:
+    text = "message M { required group G = 1 { optional int32 x = 2; } }"
+    assert not decodes("PROTOBUF", text, b"\0" + b"\x0b" * 100_000)
+    assert not decodes("PROTOBUF", text, b"\0" + b"\x0b\x13\x0c\x14"), "closed in the wrong order"
+    assert decodes("PROTOBUF", text, b"\0" + b"\x0b\x13\x14\x0c")

@@ -10,7 +10,13 @@ import pytest
 from registry_world import World, avro, client, world
 from sampled_logs import Logs
 
-from airflow_provider_kafka_migration.errors import SchemaConflicts
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    FingerprintChanged,
+    MigrationError,
+    SchemaConflicts,
+)
+from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.schemas.selection import Selection
 from airflow_provider_kafka_migration.schemas.sync import selection_of
 from airflow_provider_kafka_migration.schemas.unlisted import find_unlisted
@@ -128,6 +134,21 @@ def test_names_of_migrated_topics_are_likely(tmp_path: Path) -> None:
         registry.seed("a-value", avro("A", "x"), id=1)
         found = find_unlisted(None, source, Selection(topics={"a": "a", "b": "b"}, include=("o[rd]ers", "plain-name")))
         assert found.names == {"a-key", "b-key", "b-value", "plain-name"}
+
+
+def test_a_source_that_does_not_answer_leaves_likely_names(tmp_path: Path) -> None:
+    """The plan of the schemas needs no broker; a connection to another cluster is a mistake all the same."""
+
+    def opens(error: MigrationError) -> Wire:
+        raise error
+
+    with FakeRegistry() as registry, client(registry, "source") as source:
+        selection = Selection(topics={"a": "a"})
+        found = find_unlisted(lambda: opens(BrokerUnreachable("no broker answers")), source, selection)
+        assert found.names == {"a-key", "a-value"}
+        assert "no broker answers" in found.note
+        with pytest.raises(FingerprintChanged):
+            find_unlisted(lambda: opens(FingerprintChanged("another cluster")), source, selection)
 
 
 def test_what_is_excluded_is_not_asked_for(tmp_path: Path) -> None:

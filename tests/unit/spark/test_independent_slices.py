@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow_provider_kafka_migration.compare.independent import IndependentResu
 from airflow_provider_kafka_migration.documents.independent import IndependentResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentRange, TopicRules
+from airflow_provider_kafka_migration.errors import SparkJobFailed
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.spark import independent
 from airflow_provider_kafka_migration.spark.frames.groups import KEPT_DIFFERENCES, Found, Item
@@ -165,3 +167,49 @@ def test_the_first_differences_are_kept_and_all_are_counted(run: Run) -> None:
     found = run(reader, [partition("a", 300)], slice_offsets={"a": 50})[0]
     assert found.difference_count == 300
     assert [item.source_offset for item in found.differences] == list(range(KEPT_DIFFERENCES))
+
+
+def test_a_driver_that_was_taken_for_dead_counts_nothing_twice(run: Run, tmp_path: Path) -> None:
+    items, sizes = [partition("a", 30)], {"a": 10}
+
+    class WithAnother(Reader):
+        """While it reads its second slice, another driver compares everything."""
+
+        def __call__(self, *arguments: Any, **fields: Any) -> list[Found]:
+            if len(self.read) == 1:
+                run(Reader(), items, slice_offsets=sizes)
+            return super().__call__(*arguments, **fields)
+
+    run(WithAnother(), items, slice_offsets=sizes)
+    found = IndependentResults("m1", "d", LocalStore(tmp_path)).read(items[0].range)
+    assert found is not None
+    assert (found.source_records, found.compared) == (30, 30)
+
+
+def test_what_another_driver_has_taken_back_is_not_passed_over(run: Run, tmp_path: Path) -> None:
+    items, sizes = [partition("a", 30)], {"a": 10}
+    results = IndependentResults("m1", "d", LocalStore(tmp_path))
+
+    class WithAnother(Reader):
+        """While it reads its third slice, a late request of another driver is carried out."""
+
+        former: IndependentResult | None = None
+
+        def __call__(self, *arguments: Any, **fields: Any) -> list[Found]:
+            if len(self.read) == 1:
+                self.former = results.read_so_far(items[0].range)
+            if len(self.read) == 2 and self.former is not None:
+                results.write(self.former)
+            return super().__call__(*arguments, **fields)
+
+    with pytest.raises(SparkJobFailed, match="ends at source offset 10, and not at 20"):
+        run(WithAnother(), items, slice_offsets=sizes)
+    assert run(Reader(), items, slice_offsets=sizes)[0].compared == 30
+
+
+def test_a_source_that_has_deleted_everything_leaves_the_target_to_compare() -> None:
+    item = partition("a", 30)
+    ends = {"source_start_offset": 30, "source_end_offset": 30}
+    item = replace(item, range=item.range.model_copy(update=ends))
+    piece = item.slice(30, 30).range
+    assert (piece.target_start_offset, piece.target_end_offset) == (0, 30)

@@ -88,6 +88,7 @@ def test_a_location_has_no_query() -> None:
     [
         ({"token": f"dapi{TOKEN}"}, "token"),
         ({"env": {"AWS_SECRET_ACCESS_KEY": TOKEN}}, "env.AWS_SECRET_ACCESS_KEY"),
+        ({"spark_env_vars": {"DB_PASSWORD": "{{secrets/a/b}}" + TOKEN}}, "spark_env_vars.DB_PASSWORD"),
         ({"hosts": [{"url": f"https://ann:{TOKEN}@host/"}]}, "hosts[0].url"),
         ({"secrets": {"KEY": f"https://ann:{TOKEN}@host/"}}, "secrets.KEY"),
     ],
@@ -110,6 +111,7 @@ def test_arguments_of_an_engine_hold_no_secret(arguments: dict[str, Any], path: 
         {"secrets": {"KAFKA_TOKEN": "projects/p/secrets/kafka", "API_KEY": "arn:aws:secretsmanager:x:1:secret:y"}},
         {"kubernetes_secrets": {"KAFKA_PASSWORD": {"name": "kafka", "key": "password"}}},
         {"log_key_arn": "arn:aws:kms:eu-west-1:1:key/6f1c2a9e-3b7d-4c51-9a0e-8d2f4b6c7e10", "kms_key": "a/b"},
+        {"new_cluster": {"spark_env_vars": {"DB_PASSWORD": "{{secrets/migrations/db}}"}}},
         {"aws_conn_id": "aws", "region": "eu-west-1", "token": None, "conf": {"spark.executor.cores": 4}},
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -130,6 +131,11 @@ class News:
     def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
         self.closed = 0
+        self.is_open = False
+        self.failure = ""
+
+    def open(self, *_: object) -> None:
+        self.is_open = True
 
     def check(self) -> str:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -138,7 +144,8 @@ class News:
         return answer
 
     def close(self) -> None:
-        self.closed += 1
+        self.closed += self.is_open
+        self.is_open = False
 
 
 def _with_news(
@@ -149,7 +156,7 @@ def _with_news(
 
     found = News(*answers)
     monkeypatch.setattr(spark_job, "prefetch", no_connections)
-    monkeypatch.setattr(job_news.JobNews, "open", lambda *_: found)
+    monkeypatch.setattr(job_news, "JobNews", lambda *_, **__: found)
     return trigger(spec=spec, job="tail", **more), found
 
 
@@ -180,6 +187,32 @@ def test_what_cannot_be_looked_at_does_not_end_the_wait_and_is_opened_again(
     one, news = _with_news(monkeypatch, minimal_spec, *errors, "new topics")
     assert fire(one)["news"] == "new topics"
     assert news.closed == 3
+
+
+def test_a_source_that_does_not_answer_holds_nothing_up(
+    cluster: MemoryCluster, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at it takes a minute then; the end of the job, and the request to promote without it, do not wait."""
+    one, news = _with_news(monkeypatch, minimal_spec, "")
+    answers, calls = threading.Event(), list[str]()
+
+    def check() -> str:
+        calls.append("asked")
+        cluster.running[0].state = JobState.SUCCEEDED
+        assert answers.wait(300)
+        return ""
+
+    monkeypatch.setattr(news, "check", check)
+
+    async def first() -> Any:
+        found = []
+        async for event in one.run():
+            found.append((event.payload["status"], news.closed))
+            answers.set()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(first(), 300)) == [("ended", 0)]
+    assert (calls, news.closed) == (["asked"], 1), "connections are closed once nobody uses them"
 
 
 def test_keys_that_expire_are_renewed_in_time(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -385,3 +385,23 @@ def test_refused_for_long_the_task_is_tried_again_and_somebody_is_told(
         operator.execute({"params": {}})
     assert isinstance(caught.value, Transient)
     assert parse_spec(minimal_spec).migration_id == caught.value.where.migration_id
+
+
+def test_a_wait_of_hours_is_a_line_a_minute_and_one_more_for_each_trouble(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> None:
+    """The largest lag is at another partition each time, and ``tail`` waits for days."""
+
+    def lag(number: int, **trouble: Any) -> dict[str, Any]:
+        return {**NOT_READY, "summary": f"lag {number} at t{number}-a{'x' * (number % 7)}", "total_lag": 1, **trouble}
+
+    hour = [lag(number) for number in range(1800)]
+    failing = [lag(number, partitions_failed=1) for number in range(30)]
+    draining(monkeypatch, *hour, *failing, READY)
+    trigger = drain.DrainTrigger(spec=spec)
+    written: list[str] = []
+    log = SimpleNamespace(info=lambda pattern, *texts: written.append(pattern % texts), warning=lambda *_: None)
+    monkeypatch.setattr(type(trigger), "log", log)
+    event_of(trigger)
+    assert 100 < len(written) < 125, "ten seconds apart for ten minutes, and then a minute"
+    assert [text for text in written[-3:] if text == "lag 0 at t0-a"], "the failure is told at the next line"

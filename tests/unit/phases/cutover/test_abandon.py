@@ -192,6 +192,21 @@ def test_a_record_that_comes_after_the_answer_counts_too(world: World) -> None:
     assert (world.state, world.denied) == (State.AWAITING_CLIENT_SWITCH, {"User:shop"})
 
 
+def test_what_a_client_writes_after_the_last_look_is_named(world: World) -> None:
+    """Nobody can keep it out before that: producers of the source come first."""
+
+    def writes(freed: Any) -> Any:
+        world.target.log(*KEYS[0]).write(b"of a client")
+        return freed
+
+    answer(world)
+    world.outside.fail("source.admin.delete_acls", writes, times=1)
+    result = world.run("abandon")
+    check_ended(world)
+    assert list(result.details["written_meanwhile"]) == ["orders-0"]
+    assert "clients have written to 1 partitions of the target meanwhile" in result.summary
+
+
 def test_a_dead_target_needs_a_word_more(world: World) -> None:
     """Advice led in a circle here: rollback, resume and way back all need what is dead."""
     world.outside.fail("target.*", TARGET_DOWN)

@@ -10,7 +10,7 @@ from phase_world.cluster import SimCluster
 from phase_world.outside import Killed
 from phase_world.world import World, Worlds
 
-from airflow_provider_kafka_migration.errors import PhaseOver, StorageUnavailable
+from airflow_provider_kafka_migration.errors import PhaseOver, StillFrozen, StorageUnavailable
 from airflow_provider_kafka_migration.freeze import frozen, stops
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import open_changes
@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+from harness.webhook import Call, FreezeWebhook
 
 
 @pytest.fixture
@@ -97,6 +98,54 @@ def test_a_stop_that_came_late_is_lifted_and_journaled_again(world: World) -> No
     lift(world.context(), attempt_of(world))
     assert len(world.steps(steps.FREEZE_LIFTED)) == 2
     assert attempt_of(world).lifted
+
+
+def overtaken(world: World, receiver: FreezeWebhook, by: Callable[[], object]) -> dict[str, Any]:
+    """Lift while the request to free producers is so slow that a later one overtakes it."""
+    left = [True]
+
+    def slow(call: Call) -> None:
+        if call.action == "unfreeze" and left and left.pop():
+            # The one who overtakes has seen what was journaled since.
+            world._new_context().journal.step("work_done")
+            by()
+
+    receiver.answer = slow  # type: ignore[assignment]
+    return lift(world.context(), attempt_of(world))
+
+
+def test_of_two_who_ask_a_receiver_none_says_that_producers_are_still_frozen(worlds: Worlds) -> None:
+    with FreezeWebhook() as receiver:
+        cutover = {"freeze": "webhook", "producer_freeze_webhook": receiver.url}
+        world = Worlds().at("cutover.sentinels", cutover=cutover)
+        done = overtaken(world, receiver, lambda: lifts_elsewhere(world))
+        assert done["reason"] == "a step has failed"
+        assert len(world.steps(steps.FREEZE_LIFTED)) == 1
+        assert attempt_of(world).lifted
+
+
+def test_who_is_overtaken_by_the_next_freeze_frees_nobody(worlds: Worlds) -> None:
+    with FreezeWebhook() as receiver:
+        cutover = {"freeze": "webhook", "producer_freeze_webhook": receiver.url}
+        world = Worlds().at("cutover.sentinels", cutover=cutover)
+
+        def next_freeze() -> None:
+            lifts_elsewhere(world)
+            freezes_again(world)
+
+        with pytest.raises(PhaseOver):
+            overtaken(world, receiver, next_freeze)
+        assert [call.action for call in receiver.calls][-2:] == ["unfreeze", "freeze"]
+
+
+def test_a_receiver_that_knows_a_later_order_than_the_journal_is_named(worlds: Worlds) -> None:
+    """It remembers a migration of this name whose journal is gone."""
+    with FreezeWebhook() as receiver:
+        cutover = {"freeze": "webhook", "producer_freeze_webhook": receiver.url}
+        world = Worlds().at("cutover.sentinels", cutover=cutover)
+        receiver._orders[world.context().migration_id] = 10**6
+        with pytest.raises(StillFrozen, match="later request"):
+            lift(world.context(), attempt_of(world))
 
 
 @pytest.mark.slow
