@@ -602,7 +602,8 @@ def _path_of(pem: Pem, spare: Path) -> str:
 
 def _tls(access: RegistryAccess, files: Mapping[str, str]) -> ssl.SSLContext:
     """Trust the configured authorities or, without any, those of the machine; show the certificate."""
-    context = ssl.create_default_context(**(_authorities(files["ca"]) if "ca" in files else {}))
+    file, folder = _authorities(files.get("ca"))
+    context = ssl.create_default_context(cafile=file, capath=folder)
     if "certificate" in files:
         # Without any password, OpenSSL would ask for the one of an encrypted key on the terminal, and wait.
         context.load_cert_chain(files["certificate"], files.get("key"), access.tls.key_password)
@@ -613,13 +614,13 @@ def _token_tls(files: Mapping[str, str]) -> ssl.SSLContext:
     """Trust the machine's authorities and the configured one: the token endpoint may be behind either."""
     context = ssl.create_default_context()
     if "ca" in files:
-        context.load_verify_locations(**_authorities(files["ca"]))
+        context.load_verify_locations(*_authorities(files["ca"]))
     return context
 
 
-def _authorities(path: str) -> dict[str, str]:
-    """Name a file, or a folder, of authorities as ``ssl`` takes it."""
-    return {"capath" if Path(path).is_dir() else "cafile": path}
+def _authorities(path: str | None) -> tuple[str | None, str | None]:
+    """Return a file and a folder of authorities, one of which the path is."""
+    return (None, path) if path is not None and Path(path).is_dir() else (path, None)
 
 
 def _tls_error(error: BaseException) -> ssl.SSLError | None:
