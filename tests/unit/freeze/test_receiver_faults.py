@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from airflow_provider_kafka_migration.documents.freeze_receiver import ReceiverState
-from airflow_provider_kafka_migration.errors import StateUnusable
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, StateUnusable
 from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.receiver import (
     Commands,
@@ -24,7 +26,9 @@ from airflow_provider_kafka_migration.freeze.receiver import (
     SteadyClock,
     parse_request,
 )
+from airflow_provider_kafka_migration.freeze.receiver_http import ReceiverServer
 from airflow_provider_kafka_migration.spec import parse_spec
+from harness.certificates import Authority
 from harness.processes import wait_for
 
 
@@ -176,6 +180,18 @@ def test_a_receiver_that_starts_on_a_full_disk_frees_whom_it_holds(
         wait_for("the start", lambda: producers.done == ["start"], 120)
     finally:
         receiver.close()
+
+
+def test_a_key_with_a_password_is_named_and_asks_no_terminal(receiver: Receiver, tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    locked = serialization.BestAvailableEncryption(b"hunter2")
+    file = tmp_path / "key.pem"
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    authority = Authority(tmp_path)
+    authority.create()
+    with pytest.raises(ConnectionInvalid, match="cannot be used") as caught:
+        ReceiverServer(receiver, "127.0.0.1", 0, certificate=authority.certificate, private_key=file)
+    assert "without a password" in caught.value.next_step
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 0.0, 61.0])
