@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import re
+import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -192,6 +195,25 @@ def test_a_key_with_a_password_is_named_and_asks_no_terminal(receiver: Receiver,
     with pytest.raises(ConnectionInvalid, match="cannot be used") as caught:
         ReceiverServer(receiver, "127.0.0.1", 0, certificate=authority.certificate, private_key=file)
     assert "without a password" in caught.value.next_step
+
+
+def test_a_client_that_hangs_in_its_handshake_holds_up_no_other(receiver: Receiver, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.create()
+    pair = authority.server()
+    server = ReceiverServer(receiver, "127.0.0.1", 0, certificate=pair.certificate, private_key=pair.key)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port)):
+            trusted = ssl.create_default_context(cafile=str(authority.certificate))
+            client = http.client.HTTPSConnection("127.0.0.1", server.server_port, timeout=120, context=trusted)
+            client.request("POST", "/", body("unfreeze", 1))
+            assert client.getresponse().status == 200
+            client.close()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 0.0, 61.0])
