@@ -12,6 +12,7 @@ from airflow.sdk import DAG, Param, TaskGroup
 
 from airflow_provider_kafka_migration import phase_table
 from airflow_provider_kafka_migration.dag_parts import kinds
+from airflow_provider_kafka_migration.dag_parts.groups import default_lists, doc_in_group, open_group
 from airflow_provider_kafka_migration.dag_parts.kinds import GENERIC_ACTIVE_RUNS, DagKind
 from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
 from airflow_provider_kafka_migration.errors import SpecInvalid
@@ -126,6 +127,10 @@ kafka_migration_way_back`) and unpause it, then clear this task, before the new 
 have written. The migration itself does not depend on it.
 """
 
+_DOCS = {**TASK_DOCS, START_WAY_BACK: START_WAY_BACK_DOC}
+#: The task that ends a migration which goes well.
+_LAST = phase_table.TASKS[-1].id
+
 #: What no clearing helps against: a person has to decide.
 _LEAVE_OUT = (
     "`FOREIGN_DATA`: somebody has written to a topic on the old cluster. Stop them, but delete nothing. Clearing does "
@@ -198,14 +203,52 @@ def build_migration_dag(
     """
     plain = _plain(spec)
     with DAG(**_KIND.dag_args(plain, dag_id, dag_args)) as dag:
-        docs = {**TASK_DOCS, START_WAY_BACK: START_WAY_BACK_DOC}
-        tasks = TaskMaker(plain, task_args or {}, dag_args.get("default_args") or {}, docs=docs)
-        made = _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
-        if _offers_way_back(plain):
-            # Next to validate: what clients write from now on goes back while the migration is still validated.
-            made["approve_client_switch"] >> tasks(StartWayBackOperator, START_WAY_BACK)
-        tasks.check_task_args()
+        _add_tasks(TaskMaker(plain, task_args or {}, dag_args.get("default_args") or {}, docs=_DOCS), plain)
     return dag
+
+
+def migration_task_group(
+    spec: MigrationSpec | Mapping[str, Any],
+    *,
+    group_id: str | None = None,
+    task_args: TaskArgs | None = None,
+    default_args: Mapping[str, Any] | None = None,
+    **group_args: Any,
+) -> TaskGroup:
+    """Add the tasks of one migration to the DAG that is being built, as a task group.
+
+    ``before >> group`` starts the migration after another task. ``group >> after`` runs a task once the migration is
+    finalized (after ``evidence``); after *Abort* or *Back out* it is skipped. Single tasks of the group are
+    ``group.get_child_by_label("approve_cutover")``; put nothing below ``tail``. A DAG may have several migrations.
+
+    The DAG gets the Param ``takeover``, if it has none.
+
+    :param spec: the migration; as in :func:`build_migration_dag`, but not None.
+    :param group_id: default: the ``migration_id``, with ``_`` for dots. It begins the ids of all tasks.
+    :param task_args: additional operator arguments by task id without the group, as in :func:`build_migration_dag`.
+    :param default_args: for all tasks of the group. The DAG's own count where neither this nor this package says
+        anything (it sets retries, their delay, and weights); callbacks and notifiers of both are added to ours.
+    :param group_args: arguments of ``TaskGroup``.
+    :raises SpecInvalid: with every mistake of the spec.
+    :raises ValueError: as :func:`build_migration_dag`; or the DAG has a mirror that starts its next run, or there is no
+        spec.
+    :raises RuntimeError: no DAG is being built.
+    """
+    plain = _plain(spec)
+    with open_group(
+        plain, "migration", last=_LAST, group_id=group_id, default_args=default_args, **group_args
+    ) as group:
+        callbacks = default_lists(group.dag, default_args)
+        _add_tasks(TaskMaker(plain, task_args or {}, callbacks, docs=doc_in_group(_DOCS, group)), plain)
+    return group
+
+
+def _add_tasks(tasks: TaskMaker, plain: Mapping[str, Any] | None) -> None:
+    made = _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
+    if _offers_way_back(plain):
+        # Next to validate: what clients write from now on goes back while the migration is still validated.
+        made["approve_client_switch"] >> tasks(StartWayBackOperator, START_WAY_BACK)
+    tasks.check_task_args()
 
 
 def _plain(spec: MigrationSpec | Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -287,7 +330,7 @@ def _approval(tasks: TaskMaker, row: Phase, above: Sequence[Any], *, two_people:
     above >> first
     if not two_people:
         return first
-    second = tasks(operator, f"{row.id}_second", notifiers=notifiers, first_task_id=row.id)
+    second = tasks(operator, f"{row.id}_second", notifiers=notifiers, first_task_id=first.task_id)
     first >> second
     return second
 

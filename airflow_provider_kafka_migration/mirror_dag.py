@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup
 
+from airflow_provider_kafka_migration.dag_parts.groups import default_lists, doc_in_group, open_group
 from airflow_provider_kafka_migration.dag_parts.kinds import DagKind
 from airflow_provider_kafka_migration.dag_parts.tasks import TaskArgs, TaskMaker
 from airflow_provider_kafka_migration.mirror_table import BEFORE, FREEZE_LIMIT, MIRROR_PHASE, NEXT_RUN, VERIFY
@@ -99,34 +100,83 @@ def build_mirror_dag(
     :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself; or
         ``run_for`` is too short.
     """
+    _check_run_for(run_for)
+    parsed = _parsed(spec)
+    plain = _plain(parsed)
+    with DAG(**_KIND.dag_args(plain, dag_id, dag_args)) as dag:
+        defaults = dag_args.get("default_args") or {}
+        tasks = TaskMaker(plain, task_args or {}, defaults, docs=TASK_DOCS, operators=OPERATORS)
+        _add_tasks(tasks, parsed, run_for)
+    return dag
+
+
+def mirror_task_group(
+    spec: MigrationSpec | Mapping[str, Any],
+    *,
+    group_id: str | None = None,
+    run_for: timedelta | None = RUN_FOR,
+    task_args: TaskArgs | None = None,
+    default_args: Mapping[str, Any] | None = None,
+    **group_args: Any,
+) -> TaskGroup:
+    """Add the tasks of one mirror to the DAG that is being built, as a task group.
+
+    ``group >> after`` runs a task once the mirror is promoted or has ended. With ``run_for`` the next run is one of the
+    whole DAG: the tasks before the group run in each of them, and those after it are skipped in all but the last.
+
+    The DAG gets the Param ``takeover``, if it has none.
+
+    :param spec: a spec with ``kind: mirror``; not None.
+    :param group_id: default: the ``migration_id``, with ``_`` for dots. It begins the ids of all tasks.
+    :param run_for: as in :func:`build_mirror_dag`. Unless it is None, the DAG needs ``max_active_runs=1``, and may have
+        no other migration or mirror.
+    :param task_args: additional operator arguments by task id without the group, as in :func:`build_mirror_dag`.
+    :param default_args: as in :func:`~.dag.migration_task_group`.
+    :param group_args: arguments of ``TaskGroup``.
+    :raises SpecInvalid: with every mistake of the spec, or because it is one of a migration.
+    :raises ValueError: as :func:`build_mirror_dag`; or the DAG does not fit ``run_for``, or there is no spec.
+    :raises RuntimeError: no DAG is being built.
+    """
+    _check_run_for(run_for)
+    parsed = _parsed(spec)
+    plain = _plain(parsed)
+    with open_group(
+        plain,
+        "mirror",
+        last=MIRROR_PHASE.id,
+        group_id=group_id,
+        default_args=default_args,
+        starts_runs=run_for is not None,
+        **group_args,
+    ) as group:
+        defaults, docs = default_lists(group.dag, default_args), doc_in_group(TASK_DOCS, group)
+        tasks = TaskMaker(plain, task_args or {}, defaults, docs=docs, operators=OPERATORS)
+        _add_tasks(tasks, parsed, run_for)
+    return group
+
+
+def _check_run_for(run_for: timedelta | None) -> None:
     if run_for is not None and run_for < LEAST_RUN_FOR:
         raise ValueError(f"run_for is {run_for}, but a run has to mirror for at least {LEAST_RUN_FOR}")
-    parsed = _parsed(spec)
-    plain = None if parsed is None else parsed.model_dump(mode="json", exclude_unset=True)
-    with DAG(**_KIND.dag_args(plain, dag_id, dag_args)) as dag:
-        tasks = TaskMaker(
-            plain,
-            task_args or {},
-            dag_args.get("default_args") or {},
-            docs=TASK_DOCS,
-            operators=OPERATORS,
-        )
-        above = None
-        for row in ROWS:
-            # The generic DAG has one structure for all its mirrors.
-            if row.id == "schemas" and parsed is not None and not parsed.schemas.configured:
-                continue
-            own = {"run_for": run_for} if row is MIRROR_PHASE else {}
-            task = tasks.phase(row, None, **own)
-            if above is not None:
-                above >> task
-            above = task
-        if parsed is None or parsed.freezes_promotion:
-            dag.get_task(FREEZE_LIMIT.after) >> tasks.phase(FREEZE_LIMIT, run_for=run_for)
-        if run_for is not None:
-            dag.get_task(MIRROR_PHASE.id) >> tasks.phase(NEXT_RUN)
-        tasks.check_task_args()
-    return dag
+
+
+def _add_tasks(tasks: TaskMaker, spec: MigrationSpec | None, run_for: timedelta | None) -> None:
+    made: dict[str, Any] = {}
+    above = None
+    for row in ROWS:
+        # The generic DAG has one structure for all its mirrors.
+        if row.id == "schemas" and spec is not None and not spec.schemas.configured:
+            continue
+        own = {"run_for": run_for} if row is MIRROR_PHASE else {}
+        made[row.id] = tasks.phase(row, None, **own)
+        if above is not None:
+            above >> made[row.id]
+        above = made[row.id]
+    if spec is None or spec.freezes_promotion:
+        made[FREEZE_LIMIT.after] >> tasks.phase(FREEZE_LIMIT, run_for=run_for)
+    if run_for is not None:
+        made[MIRROR_PHASE.id] >> tasks.phase(NEXT_RUN)
+    tasks.check_task_args()
 
 
 VERIFY_DAG_ID = "kafka_mirror_verify"
@@ -163,8 +213,7 @@ def build_mirror_verify_dag(
     :raises SpecInvalid: with every mistake of the spec, or because it is one of a migration.
     :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself.
     """
-    parsed = _parsed(spec)
-    plain = None if parsed is None else parsed.model_dump(mode="json", exclude_unset=True)
+    plain = _plain(_parsed(spec))
     kind = _verify_kind(topics, last)
     with DAG(**kind.dag_args(plain, dag_id, dag_args)) as dag:
         tasks = TaskMaker(
@@ -195,6 +244,10 @@ def _parsed(spec: MigrationSpec | Mapping[str, Any] | None) -> MigrationSpec | N
     if spec is None:
         return None
     return (spec if isinstance(spec, MigrationSpec) else parse_spec(spec)).check_kind("mirror")
+
+
+def _plain(spec: MigrationSpec | None) -> dict[str, Any] | None:
+    return None if spec is None else spec.model_dump(mode="json", exclude_unset=True)
 
 
 def load_mirror_dags(

@@ -41,7 +41,7 @@ class FreezeWebhook:
     answered by 200 ``{"migration_id": ..., "action": ..., "status": "done", "frozen": true | false}`` after all
     producers have done so. A body that is not a JSON object or has no migration id is answered by 400, an unknown
     action by 422, a wrong signature by 401, and an ``order`` below one that it has followed for the same migration by
-    409: that request was overtaken.
+    409: that request was overtaken. An ``unfreeze`` without an order is a person's, and is followed.
 
     :param secret: the body must be signed with it: ``X-Kafka-Migration-Signature: sha256=HEX`` (HMAC-SHA256).
     :param answer: for tests of bad webhooks: takes a call, returns the status and body to answer with instead of
@@ -111,7 +111,9 @@ class FreezeWebhook:
         if action not in ("freeze", "unfreeze"):
             return 422, {"error": f"unknown action {action!r}"}
         with self._lock:
-            order, last = int(body.get("order", 0)), self._orders.get(body["migration_id"], 0)
+            last = self._orders.get(body["migration_id"], 0)
+            # A person knows no number.
+            order = int(body.get("order", last if action == "unfreeze" else 0))
             if self._keeps_order and order < last:
                 return 409, {"error": f"order {last} was followed already"}
             self._orders[body["migration_id"]] = order

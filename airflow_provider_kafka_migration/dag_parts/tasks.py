@@ -86,7 +86,8 @@ class TaskMaker:
         self.made: list[str] = []
 
     def __call__(self, operator: Any, task_id: str, group: TaskGroup | None = None, **given: Any) -> Any:
-        full_id = f"{group.group_id}.{task_id}" if group else task_id
+        # Docs and ``task_args`` name a task as in a DAG of its own, also where all are in a group of the caller's DAG.
+        full_id = f"{group.label}.{task_id}" if group else task_id
         arguments = {
             "spec": self._spec,
             "doc_md": self._docs[full_id],

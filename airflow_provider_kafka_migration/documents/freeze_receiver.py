@@ -18,7 +18,8 @@ class ReceiverState(Document):
     version: int = 1
     orders: dict[str, int] = Field(default_factory=dict, description="by migration: the highest order that came")
     expired: dict[str, int] = Field(
-        default_factory=dict, description="by migration: the order of the last freeze whose deadline has passed"
+        default_factory=dict,
+        description="by migration: the order of the last freeze whose deadline has passed, or that a person ended",
     )
     holders: dict[str, float | None] = Field(
         default_factory=dict,

@@ -52,12 +52,13 @@ class SwitchFailed(Exception):
 class Request:
     """One request of a migration.
 
+    :param order: None: ``unfreeze`` of a person, who knows no number and must not be refused.
     :param free_in_seconds: how long the freeze may last, by the sender's clock; None: until ``unfreeze``.
     """
 
     migration_id: str
     action: Action
-    order: int
+    order: int | None
     free_in_seconds: float | None = None
     deadline: str = ""
 
@@ -273,8 +274,17 @@ class Receiver:
         self._thread = threading.Thread(target=self._work, name="producer-switch", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow requests, and deadlines that were stored."""
-        self._memory.write(self._state)
+        """Begin to follow requests, and deadlines that were stored.
+
+        :raises StateUnusable: nothing can be remembered, and nobody is held.
+        """
+        try:
+            self._memory.write(self._state)
+        except StateUnusable as error:
+            if not self._state.holders and not self._state.must_start:
+                raise
+            # Producers are freed all the same.
+            log.error("%s", error)
         self._thread.start()
 
     def close(self) -> None:
@@ -324,17 +334,19 @@ class Receiver:
         """Take a request into the state; return the answer that refuses it."""
         state, name = self._state, request.migration_id
         last = state.orders.get(name, 0)
-        if request.order < last:
+        order = last if request.order is None else request.order
+        if order < last:
             return 409, {"error": f"order {last} was followed already"}
-        if request.action == "freeze" and request.order <= state.expired.get(name, -1):
-            return 409, {"error": "the deadline of this freeze has passed, and the producers were freed"}
+        if request.action == "freeze" and order <= state.expired.get(name, -1):
+            return 409, {"error": "this freeze is over: its deadline has passed, or a person has freed the producers"}
         holders = dict(state.holders)
         if request.action == "freeze":
             holders[name] = self._free_at(request)
         else:
             holders.pop(name, None)
         update = {
-            "orders": {**state.orders, name: request.order},
+            "orders": {**state.orders, name: order},
+            "expired": {**state.expired, name: last} if request.order is None else state.expired,
             "holders": holders,
             "must_start": (state.must_start or request.action == "unfreeze") and not holders,
         }
@@ -485,17 +497,15 @@ def parse_request(raw: bytes) -> Request:
 
     :raises ValueError: it is not one; the text says why.
     """
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise ValueError("the body is not JSON") from None
-    if not isinstance(body, Mapping):
-        raise ValueError("the body is not a JSON object")
-    name, action, order = body.get("migration_id"), body.get("action"), body.get("order", 0)
+    body = _json_object(raw)
+    name, action = body.get("migration_id"), body.get("action")
     if not isinstance(name, str) or not re.fullmatch(MIGRATION_ID_PATTERN.rstrip("$"), name):
         raise ValueError("migration_id is missing, or is none that a migration has")
     if action not in ("freeze", "unfreeze"):
         raise ValueError("action is neither freeze nor unfreeze")
+    if action == "unfreeze" and "order" not in body:
+        return Request(name, "unfreeze", None)
+    order = body.get("order", 0)
     if not isinstance(order, int) or isinstance(order, bool) or order < 0:
         raise ValueError("order is not a number from 0 on")
     if action == "unfreeze":
@@ -511,6 +521,16 @@ def parse_request(raw: bytes) -> Request:
     if seconds <= 0:
         raise ValueError("the deadline had passed when the request was sent")
     return Request(name, "freeze", order, seconds, until.isoformat())
+
+
+def _json_object(raw: bytes) -> Mapping[str, Any]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is not JSON") from None
+    if not isinstance(body, Mapping):
+        raise ValueError("the body is not a JSON object")
+    return body
 
 
 def _time(value: Any, name: str) -> datetime:

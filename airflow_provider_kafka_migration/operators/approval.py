@@ -56,7 +56,8 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     :param takeover: take the migration over from another owner.
     :param first_task_id: this task asks the second of two people; the first one answered that task.
     :param awaits_second: this task asks the first of two people; the second one decides what follows.
-    :param abort_task_ids: direct downstream tasks that run only after a decision that ends the migration.
+    :param abort_task_ids: full ids of direct downstream tasks that run only after a decision that ends the migration;
+        by default the task :attr:`ends_with` of the same group.
     :param kwargs: arguments of ``ApprovalOperator`` (``notifiers``, ...). ``assigned_users`` and ``response_timeout``
         come from the spec unless they are given here.
     """
@@ -70,6 +71,8 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     kind: ClassVar[ApprovalKind]
     choices: ClassVar[Sequence[str]]
     decisions: ClassVar[Mapping[str, Decision]] = DECISIONS
+    #: The task that carries out a decision that ends the migration.
+    ends_with: ClassVar[str]
 
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(), PlanLink())
 
@@ -80,7 +83,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         takeover: bool = False,
         first_task_id: str | None = None,
         awaits_second: bool = False,
-        abort_task_ids: Sequence[str] = (),
+        abort_task_ids: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         set_retry_policy(kwargs)
@@ -96,7 +99,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         self.takeover = takeover
         self.first_task_id = first_task_id
         self.awaits_second = awaits_second
-        self.abort_task_ids = sorted(abort_task_ids)
+        self.abort_task_ids = sorted([self.beside(self.ends_with)] if abort_task_ids is None else abort_task_ids)
 
     def validate_params(self) -> None:
         """Keep the fields of the form, and check them. Airflow 3.1 would show and check the DAG's Params as well."""
@@ -257,8 +260,6 @@ def _answered_at(event: Mapping[str, Any]) -> str:
 class CutoverApprovalOperator(MigrationApprovalOperator):
     """Task ``approve_cutover``: Approve, Not yet, or Abort, which rolls the migration back.
 
-    :param abort_task_ids: direct downstream tasks that run only after "Abort"; all others run only after "Approve".
-
     .. seealso:: docs/operators.md
     """
 
@@ -267,9 +268,7 @@ class CutoverApprovalOperator(MigrationApprovalOperator):
     phase = "approve_cutover"
     kind = "cutover"
     choices = (APPROVE, NOT_YET, ABORT)
-
-    def __init__(self, *, abort_task_ids: Sequence[str] = ("rollback",), **kwargs: Any) -> None:
-        super().__init__(abort_task_ids=abort_task_ids, **kwargs)
+    ends_with = "rollback"
 
 
 class ClientSwitchApprovalOperator(MigrationApprovalOperator):
@@ -279,8 +278,6 @@ class ClientSwitchApprovalOperator(MigrationApprovalOperator):
     written to the target: the producers of the source are freed, and clients stay there. It needs its own code from the
     text; if the target's logs cannot be read, also the word ``target-unread`` behind it.
 
-    :param abort_task_ids: direct downstream tasks that run only after "Back out"; all others run only after "Approve".
-
     .. seealso:: docs/operators.md
     """
 
@@ -289,6 +286,4 @@ class ClientSwitchApprovalOperator(MigrationApprovalOperator):
     phase = "approve_client_switch"
     kind = "client_switch"
     choices = (APPROVE, NOT_YET, BACK_OUT)
-
-    def __init__(self, *, abort_task_ids: Sequence[str] = ("abandon",), **kwargs: Any) -> None:
-        super().__init__(abort_task_ids=abort_task_ids, **kwargs)
+    ends_with = "abandon"

@@ -103,20 +103,25 @@ class KafkaMigrationPlanOperator(MigrationOperator):
         :raises ReferencesUnfit: Spark's processes could not get the connections.
         """
         spec = self.migration_spec(context)
-        _check_second_approval(spec, context)
+        _check_second_approval(self, spec, context)
         check_references(spec)
         return super().execute(context)
 
 
-def _check_second_approval(spec: MigrationSpec, context: Context) -> None:
+def _check_second_approval(plan: MigrationTask, spec: MigrationSpec, context: Context) -> None:
     """Check that a second approval is possible now, rather than just before the producers are frozen."""
     dag = context.get("dag")
-    approvals = [task for task in getattr(dag, "tasks", ()) if isinstance(task, MigrationApprovalOperator)]
+    approvals = [
+        task
+        for task in getattr(dag, "tasks", ())
+        if isinstance(task, MigrationApprovalOperator) and task.group_prefix == plan.group_prefix
+    ]
     if spec.approvals.second_users and approvals and not any(task.first_task_id for task in approvals):
         raise SpecInvalid(
             "approvals.second_users asks two people, but this DAG has no approval tasks for the second one",
             where=Where(migration_id=spec.migration_id, path="approvals.second_users"),
-            next_step="use a DAG built from the spec (a YAML file, or build_migration_dag(spec)), or remove this key",
+            next_step="use a DAG built from the spec (a YAML file, build_migration_dag, migration_task_group), "
+            "or remove this key",
         )
 
 
@@ -207,23 +212,23 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
 
         if self.downstream_task_ids:
             return False
-        return tail_goes_on(migration.context, is_waited_for=partial(_waits_for_tail, context))
+        return tail_goes_on(migration.context, is_waited_for=partial(_waits_for_tail, self, context))
 
 
-def _waits_for_tail(context: Context) -> bool:
+def _waits_for_tail(tail: MigrationTask, context: Context) -> bool:
     """Whether the next task does not start although the one before it has ended: it may wait for the tail's task.
 
     A run keeps the graph with which it began where its DAG bundle has versions. The scheduler follows that one, and
     this process sees only the graph of the present release.
     """
-    run = context["ti"]
+    run, before, following = context["ti"], tail.beside(_BEFORE), tail.beside(_NEXT)
     try:
-        found = run.get_task_states(dag_id=run.dag_id, task_ids=[_BEFORE, _NEXT], run_ids=[run.run_id])
+        found = run.get_task_states(dag_id=run.dag_id, task_ids=[before, following], run_ids=[run.run_id])
     except AirflowRuntimeError as error:
-        log.warning("Airflow does not say whether %s waits: %s", _NEXT, error)
+        log.warning("Airflow does not say whether %s waits: %s", following, error)
         return False
     states = found.get(run.run_id, {})
-    return states.get(_BEFORE) == "success" and states.get(_NEXT, "unknown") is None
+    return states.get(before) == "success" and states.get(following, "unknown") is None
 
 
 #: Alias of the asset events which signal that this migration's target is ready for its clients.
@@ -281,15 +286,16 @@ class KafkaMigrationFreezeOperator(_EndsCutover):
         attempt = migration.context.record.freeze()
         if attempt is not None and not attempt.lifted:
             return
-        if _WATCH not in getattr(context.get("dag"), "task_ids", ()):
+        watch = self.beside(_WATCH)
+        if watch not in getattr(context.get("dag"), "task_ids", ()):
             return
         run = context["ti"]
-        states = run.get_task_states(dag_id=run.dag_id, task_ids=[_WATCH], run_ids=[run.run_id])
-        state = states.get(run.run_id, {}).get(_WATCH)
+        states = run.get_task_states(dag_id=run.dag_id, task_ids=[watch], run_ids=[run.run_id])
+        state = states.get(run.run_id, {}).get(watch)
         if state in _ENDED:
             from airflow_provider_kafka_migration.phases.freeze import unwatched
 
-            raise unwatched(migration.context, _WATCH, state)
+            raise unwatched(migration.context, watch, state)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase, or all steps of the cutover."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.standard.utils.skipmixin import SkipMixin
+
 from airflow_provider_kafka_migration.errors import (
     CREDENTIALS_REFUSED,
     UNREADABLE,
@@ -15,7 +17,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     Transient,
 )
-from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE
+from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE, NEXT_RUN
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationPlanOperator,
@@ -30,7 +32,6 @@ from airflow_provider_kafka_migration.provider.lineage import TellsLineage
 from airflow_provider_kafka_migration.provider.params import Kind
 from airflow_provider_kafka_migration.provider.run_chain import (
     RUN_IS_OVER,
-    beside,
     ends_at,
     follows_another,
     is_followed,
@@ -169,11 +170,12 @@ class KafkaMirrorSeedOperator(MirrorTask, KafkaMigrationSeedOperator):
     """
 
 
-class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
+class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator, SkipMixin):
     """Mirrors until a person promotes or ends the mirror; then the task succeeds. Paused, it waits deferred.
 
     It also succeeds when the time of its DAG run is over, and the next run goes on: a detached Spark job runs on
-    meanwhile. While producers are stopped for a promotion, it does not hand over.
+    meanwhile. While producers are stopped for a promotion, it does not hand over. Tasks below it other than
+    ``next_run`` are skipped then: they follow the end of the mirror.
 
     Requests of people (``kafka-migration mirror pause | resume | promote | end``) reach the task through the storage,
     within seconds in any of its states. A failure that may pass is tried again: for ``patience_seconds`` in the task
@@ -232,7 +234,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
 
             result = PhaseResult(self.phase, "a later run of this DAG mirrors", already_done=True)
             with self.open_migration(context) as migration:
-                return self._done(migration, result)
+                pointers = self._done(migration, result)
+            return self._passed_on(context, pointers)
         return self._settled(context, self._attempts(context))
 
     def resume(
@@ -241,7 +244,8 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         """Continue after a deferral, as any Spark task; a pause is no end."""
         if event.get("status") == WAKE and self._may_hand_over(context):
             with self.open_migration(context) as migration:
-                return self._handed_over(migration)
+                pointers = self._handed_over(migration)
+            return self._passed_on(context, pointers)
         return self._settled(context, super().resume(context, event, submission=submission, memory=memory))
 
     def go_on(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -256,10 +260,19 @@ class KafkaMirrorOperator(MirrorTask, TellsLineage, SparkMigrationOperator):
         while pointers.get("state") == State.PAUSED.value:
             if is_over(context, self.run_for):
                 self.log.info("The time of this run is over; the next one waits for the end of the pause")
-                return {**pointers, RUN_IS_OVER: True}
+                return self._passed_on(context, {**pointers, RUN_IS_OVER: True})
             self.log.info("The mirror is paused. It goes on after: kafka-migration mirror resume")
             self._wait_for_resume(context)
             pointers = self._attempts(context)
+        return self._passed_on(context, pointers) if pointers.get(RUN_IS_OVER) else pointers
+
+    def _passed_on(self, context: Context, pointers: dict[str, Any]) -> dict[str, Any]:
+        """End the task, but not the mirror: skip what follows the mirror's end."""
+        others = self.downstream_task_ids - {self.beside(NEXT_RUN.id)}
+        if others:
+            # skip() ends the task, so its result would not reach XCom.
+            context["ti"].xcom_push(key="return_value", value=pointers)
+            self.skip(ti=context["ti"], tasks=[task for task in self.downstream_list if task.task_id in others])
         return pointers
 
     def _wait_for_resume(self, context: Context) -> None:
@@ -452,7 +465,7 @@ class KafkaMirrorFreezeLimitOperator(KafkaMigrationFreezeLimitOperator):
         return now + timedelta(seconds=_AGAIN_SECONDS if is_at_work else _SELDOM_SECONDS)
 
     def _mirror_state(self, context: Context) -> str:
-        run, mirror = context["ti"], beside(self.task_id, MIRROR_PHASE.id)
+        run, mirror = context["ti"], self.beside(MIRROR_PHASE.id)
         states: Any = run.get_task_states(dag_id=run.dag_id, task_ids=[mirror], run_ids=[run.run_id])
         return str(states.get(run.run_id, {}).get(mirror, ""))
 

@@ -11,7 +11,7 @@ from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.mirror_table import MIRROR_PHASE, NEXT_RUN
 from airflow_provider_kafka_migration.operators.mirror import MirrorTask
 from airflow_provider_kafka_migration.provider.compat import set_retry_policy
-from airflow_provider_kafka_migration.provider.run_chain import RUN_IS_OVER, beside, next_run
+from airflow_provider_kafka_migration.provider.run_chain import RUN_IS_OVER, next_run
 from airflow_provider_kafka_migration.provider.task import SpecSource, plain_spec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class KafkaMirrorNextRunOperator(MirrorTask, TriggerDagRunOperator):
         :raises DagRunTriggerException: as all tasks that start a run do; Airflow then starts it.
         """
         instance = context["ti"]
-        pointers = instance.xcom_pull(task_ids=beside(self.task_id, MIRROR_PHASE.id)) or {}
+        pointers = instance.xcom_pull(task_ids=self.beside(MIRROR_PHASE.id)) or {}
         if not pointers.get(RUN_IS_OVER):
             self.log.info("No run follows: the mirror is %s", pointers.get("state", "not handed over"))
             return

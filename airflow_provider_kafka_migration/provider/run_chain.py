@@ -41,11 +41,6 @@ def follows_another(run_id: str) -> bool:
     return first_run(run_id) != run_id
 
 
-def beside(task_id: str, name: str) -> str:
-    """Return the id of another task of the same task group."""
-    return f"{task_id.rpartition('.')[0]}.{name}".removeprefix(".")
-
-
 def is_followed(context: Context) -> bool:
     """Return whether the next run exists already: then nothing is left to do in this one, which was cleared."""
     run: Any = context["ti"]

@@ -125,6 +125,20 @@ class MigrationTask(TerminalFails):
     #: Whether the documents are on AWS, so that its console shows them.
     stores_on_aws = False
 
+    @property
+    def group_prefix(self) -> str:
+        """What stands before the ids of all tasks of this migration, for instance ``orders.``; empty outside a group.
+
+        The task lies as deep in groups of its own migration as the id of its phase says.
+        """
+        task_id: str = self.task_id  # type: ignore[attr-defined]
+        outer = task_id.split(".")[: -(self.phase.count(".") + 1)]
+        return "".join(f"{name}." for name in outer)
+
+    def beside(self, name: str) -> str:
+        """Return the full id of another task of the same migration, for instance ``cutover.freeze_limit``."""
+        return f"{self.group_prefix}{name}"
+
     def __init__(self, **kwargs: Any) -> None:
         # A copy or a wait may take weeks. Said here, it beats ``[core] default_task_execution_timeout`` and a site's
         # ``default_args``; whoever wants a limit for one task gives it one.
@@ -162,6 +176,8 @@ class MigrationTask(TerminalFails):
         """Show the links. Airflow calls this before each part of an attempt, also after a deferral."""
         super().pre_execute(context)  # type: ignore[misc]
         warn_of_untried()
+        if self.group_prefix:
+            log.info("Messages name the tasks of this group without its id: tail stands for %s", self.beside("tail"))
         self.show_links(context)
 
     def show_links(self, context: Context) -> None:

@@ -11,7 +11,7 @@ ids if all of this is true:
    LongSerializer writes numbers: the key 16,777,216 looks like id 1.
 4. A subject is named after the topic and the part. Without one, other bytes that begin with 0 look the same, so the
    payloads decide: at least 95 % of those with a known id decode with its schema (see ``schemas.payloads.decode``). Up
-   to 5 %, the part carries none; in between, or if no schema can be read, it is *unclear*. An id in a header needs no
+   to 5 %, the part carries none; in between, or if schemas cannot be read, it is *unclear*. An id in a header needs no
    such evidence: only serializers write these headers.
 
 A part without any sampled payload carries ids if the registry has a subject named after it (``decided_by: name``): the
@@ -19,8 +19,8 @@ first record may come while the tail runs. Other naming strategies do not show i
 can decide.
 
 The context is the one of the spec. Else it is among those that know the ids of most records: the only one with a
-subject named after the topic, or the only one with whose schemas the payloads decode. If that leaves several, it is
-unclear. Records whose only ids are GUIDs need no context.
+subject named after the topic, or the only one with whose schemas the payloads decode, or might, because nobody can read
+them. If that leaves several, it is unclear. Records whose only ids are GUIDs need no context.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
 from airflow_provider_kafka_migration.documents.schemas import DecodedPart, IdParts, TopicIds
@@ -246,7 +246,7 @@ def _choose_context(topic: str, sample: TopicSample, known: KnownIds, contexts: 
     fits = named or best
     numbers = any(part.examples or part.in_headers for part in sample.parts.values()) and _has_numbers(sample)
     if len(fits) > 1 and most and numbers:
-        fits = [context for context in fits if _all_decode(sample, known, context)] or fits
+        fits = [context for context in fits if _may_fit(sample, known, context)] or fits
     chosen = DEFAULT_CONTEXT if DEFAULT_CONTEXT in fits or not fits else fits[0]
     is_open = bool(named) if not most else numbers
     return chosen, [context for context in fits if context != chosen] if is_open else []
@@ -256,10 +256,10 @@ def _has_numbers(sample: TopicSample) -> bool:
     return any(isinstance(id_, int) for part in sample.parts.values() for id_ in part.ids)
 
 
-def _all_decode(sample: TopicSample, known: KnownIds, context: str) -> bool:
-    """Whether the payloads of a part decode with the schemas of a context."""
+def _may_fit(sample: TopicSample, known: KnownIds, context: str) -> bool:
+    """Whether the payloads of a part decode with the schemas of a context, or nobody can tell."""
     results = [_decoded(part, known, context) for part in sample.parts.values() if part.examples]
-    return any(item.carries for item, _ in results)
+    return any(item.decoded.carries or item.is_open for item in results)
 
 
 def _decide_part(topic: str, part: Part, sample: PartSample, known: KnownIds, context: str) -> _PartDecision:
@@ -283,10 +283,13 @@ def _decide_part(topic: str, part: Part, sample: PartSample, known: KnownIds, co
         return _PartDecision(False, in_known, unknown_ids, note=note)
     if has_subject:
         return _PartDecision(True, in_known, unknown_ids)
-    decoded, why = _decoded(sample, known, context)
+    found = _decoded(sample, known, context)
+    decoded, unread, why = found
     unclear = ""
     if not decoded.tried_records:
         unclear = f"{in_known} {part}s have a known id, and nobody can tell whether they decode with its schema: {why}"
+    elif found.is_open:
+        unclear = f"of {unread} sampled {part}s with a known id, nobody can tell whether they decode: {why}"
     elif not decoded.carries and decoded.decoded_records > (1 - MIN_DECODED_SHARE) * decoded.tried_records:
         unclear = f"{decoded.decoded_records} of {decoded.tried_records} {part}s decode with the schema of their id"
     if unclear:
@@ -294,9 +297,28 @@ def _decide_part(topic: str, part: Part, sample: PartSample, known: KnownIds, co
     return _PartDecision(decoded.carries, in_known, unknown_ids, decoded=decoded, unclear=unclear)
 
 
-def _decoded(sample: PartSample, known: KnownIds, context: str) -> tuple[DecodedPart, str]:
-    """Decode the kept payloads whose id a context has; return the result, and why some schema cannot be read."""
+class _Decoding(NamedTuple):
+    """What decoding the kept payloads of a part has shown.
+
+    :param unread: payloads whose schema cannot be read.
+    :param why: it cannot, or nothing was tried.
+    """
+
+    decoded: DecodedPart
+    unread: int
+    why: str
+
+    @property
+    def is_open(self) -> bool:
+        """Whether those that nobody can read might decide otherwise."""
+        payloads = self.decoded.tried_records + self.unread
+        return not self.decoded.carries and self.unread > (1 - MIN_DECODED_SHARE) * payloads
+
+
+def _decoded(sample: PartSample, known: KnownIds, context: str) -> _Decoding:
+    """Decode the kept payloads whose id a context has."""
     tried = decoded = sample.in_headers
+    unread = 0
     ids: list[int] = []
     why = "no payload was kept"
     for id_, payloads in sample.examples.items():
@@ -306,12 +328,14 @@ def _decoded(sample: PartSample, known: KnownIds, context: str) -> tuple[Decoded
             good = sum(known.decodes(context, id_, payload) for payload in payloads)
         except CannotDecode as error:
             why = f"the schema of id {id_}: {error}"
+            unread += len(payloads)
             continue
         tried, decoded = tried + len(payloads), decoded + good
         if payloads and good >= MIN_DECODED_SHARE * len(payloads):
             ids.append(id_)
     carries = bool(tried) and decoded >= MIN_DECODED_SHARE * tried
-    return DecodedPart(carries=carries, tried_records=tried, decoded_records=decoded, ids=sorted(ids)), why
+    found = DecodedPart(carries=carries, tried_records=tried, decoded_records=decoded, ids=sorted(ids))
+    return _Decoding(found, unread, why)
 
 
 # -- sample -----------------------------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ def test_serialises_equal_in_another_process(found: dict[str, Any], minimal_spec
 def test_dag_files_parse_without_connections_and_network(found: dict[str, Any]) -> None:
     assert not found["dag_errors"]
     assert found["dags"] == [
+        "example_kafka_migration_group",
         *("kafka_migration", "kafka_migration_rollback", "kafka_migration_way_back"),
         "kafka_mirror",
         "kafka_mirror_verify",

@@ -23,9 +23,9 @@ def test_all_files_are_written_and_a_second_time_changes_nothing(tmp_path: Path)
     for _ in range(2):
         code, told = _run(str(folder))
         assert code == 0, told
-        for path in DAGS.glob("*.py"):
+        for path in DAGS.glob("kafka_*.py"):
             assert (folder / path.name).read_bytes() == path.read_bytes()
-    assert len(list(folder.iterdir())) == len(list(DAGS.glob("*.py"))) > 5
+    assert len(list(folder.iterdir())) == len(list(DAGS.glob("kafka_*.py"))) > 5
 
 
 def test_one_file_is_two_lines_and_a_DAG(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_what_a_person_has_changed_is_kept_unless_they_say_so(tmp_path: Path, mo
     code, told = _run(str(tmp_path), *more)
     assert (code != 0) == kept
     assert (mine.read_text() == "# mine\n") == kept
-    assert len(list(tmp_path.iterdir())) == (1 if kept else len(list(DAGS.glob("*.py"))))
+    assert len(list(tmp_path.iterdir())) == (1 if kept else len(list(DAGS.glob("kafka_*.py"))))
     assert "kafka_migration.py" in told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.documents.freeze_receiver import ReceiverState
+from airflow_provider_kafka_migration.errors import StateUnusable
+from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.receiver import (
     Commands,
     Receiver,
@@ -20,6 +24,7 @@ from airflow_provider_kafka_migration.freeze.receiver import (
     SteadyClock,
     parse_request,
 )
+from airflow_provider_kafka_migration.spec import parse_spec
 from harness.processes import wait_for
 
 
@@ -103,6 +108,24 @@ def test_a_command_gets_the_deadline_as_every_program_reads_it() -> None:
     assert found.deadline == "2026-04-24T10:01:00+00:00"
 
 
+@pytest.mark.parametrize("seconds", [60, None], ids=["freeze", "hold"])
+def test_a_person_frees_producers_by_hand(receiver: Receiver, producers: Producers, seconds: int | None) -> None:
+    """With what errors and notifications advise: it has no order."""
+    assert receiver.answer(body("freeze", 57), None)[0] == 200
+    if seconds is None:
+        assert receiver.answer(body("freeze", 58, deadline=None), None)[0] == 200
+    spec = {"migration_id": "m1", "source": {"conn_id": "a"}, "target": {"conn_id": "b"}}
+    spec |= {"storage": {"journal": "s3://bucket/journal"}}
+    advice = by_hand.instructions(parse_spec(spec), method="webhook", deadline=None, acls=[])
+    (given,) = re.findall(r"POST (\{.*?\})", advice)
+    status, answer = receiver.answer(given.encode(), None)
+    assert (status, answer["frozen"]) == (200, False)
+    assert producers.done[-1] == "start"
+    assert receiver.answer(body("freeze", 57 if seconds else 58), None)[0] == 409, "a late repetition"
+    assert receiver.answer(body("unfreeze", 59), None)[0] == 200
+    assert receiver.answer(body("freeze", 60), None)[0] == 200
+
+
 def test_a_start_that_fails_in_an_unknown_way_is_repeated_after_a_pause(
     receiver: Receiver, producers: Producers, times: Time
 ) -> None:
@@ -130,6 +153,27 @@ def test_a_machine_that_can_start_no_process_is_named(monkeypatch: pytest.Monkey
         assert receiver.answer(body("freeze", 5), None) == (500, wanted)
         monkeypatch.undo()
         assert receiver.answer(body("freeze", 5), None)[0] == 200
+    finally:
+        receiver.close()
+
+
+def test_a_receiver_that_starts_on_a_full_disk_frees_whom_it_holds(
+    producers: Producers, times: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one does not start: it could not remember what it is asked."""
+    held, new = StateFile(tmp_path / "state.json"), StateFile(tmp_path / "new.json")
+    held.write(ReceiverState(orders={"m1": 5}, holders={"m1": 900.0}))
+
+    def full(self: StateFile, state: ReceiverState) -> None:
+        raise StateUnusable("no space left on device")
+
+    monkeypatch.setattr(StateFile, "write", full)
+    with pytest.raises(StateUnusable):
+        Receiver(producers, new).start()
+    receiver = Receiver(producers, held, look_seconds=0.02, clock=times.clock())
+    receiver.start()
+    try:
+        wait_for("the start", lambda: producers.done == ["start"], 120)
     finally:
         receiver.close()
 

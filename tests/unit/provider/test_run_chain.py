@@ -10,7 +10,6 @@ import pytest
 from airflow.utils.types import DagRunType
 
 from airflow_provider_kafka_migration.provider.run_chain import (
-    beside,
     ends_at,
     first_run,
     follows_another,
@@ -40,11 +39,6 @@ def test_airflow_takes_the_names_for_no_run_of_a_schedule() -> None:
     """It refuses an id that begins with the name of another type of runs."""
     assert DagRunType.from_run_id(_FIRST) is DagRunType.SCHEDULED
     assert DagRunType.from_run_id(next_run(_FIRST)) is DagRunType.MANUAL
-
-
-def test_tasks_find_each_other_in_a_group() -> None:
-    assert beside("next_run", "mirror") == "mirror"
-    assert beside("outer.flow.next_run", "mirror") == "outer.flow.mirror"
 
 
 def test_all_runs_of_a_chain_are_one_owner() -> None:

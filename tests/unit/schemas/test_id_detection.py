@@ -213,6 +213,25 @@ def test_a_schema_that_nobody_can_read_is_unclear() -> None:
     assert "version 1 of gone, to which it refers, is not known" in item.unclear
 
 
+def test_other_payloads_do_not_decide_for_those_that_nobody_can_read() -> None:
+    """Three odd values with the id of another schema must not leave a hundred records with ids of the source."""
+    source = snapshot(registered("x", 1, 7, A, refs=[("B", "gone", 1)]), registered("y", 1, 8, B))
+    item = found(Logs(a=[(None, framed(7))] * 100 + [(None, framed(8, b"no record"))] * 3), source)["a"]
+    assert item.parts == "none"
+    assert "nobody can tell whether they decode: the schema of id 7" in item.unclear
+    few = found(Logs(a=[(None, framed(7))] + [(None, framed(8, b"no record"))] * 40), source)["a"]
+    assert (few.parts, few.unclear) == ("none", "")
+
+
+def test_a_context_that_nobody_can_read_is_not_ruled_out() -> None:
+    """Contexts of several environments have schemas that are alike, under the same ids."""
+    source = snapshot(
+        registered("b-value", 1, 7, A), registered(":.p:x", 1, 7, A, refs=[("B", "gone", 1)]), contexts=[".", ".p"]
+    )
+    item = found(Logs(a=[(None, framed(7))] * 9), source)["a"]
+    assert "any of the contexts ., .p" in item.unclear
+
+
 def test_the_spec_decides_and_the_sample_gives_figures() -> None:
     by_topic = [{"topics": ["orders"], "rewrite": "key"}, {"topics": ["raw"], "rewrite": "none"}]
     logs = Logs(orders=[(b"k", framed(7))], raw=[(None, framed(7))])
