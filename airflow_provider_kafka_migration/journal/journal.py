@@ -435,7 +435,8 @@ class Journal:
 
         def decide(ledger: Ledger) -> Draft | JournalEntry:
             for entry in reversed(ledger.entries):
-                if (entry.step, entry.step_key) == (again_after, key):
+                # A transition is no step, and has neither a name nor a key.
+                if again_after is not None and (entry.step, entry.step_key) == (again_after, key):
                     break
                 if (entry.step, entry.step_key) == (name, key):
                     return entry

@@ -255,6 +255,11 @@ class _Reader:
         kind = kinds[0] if kinds else "none"
         if kind == "bearer" and not self._text(_TOKEN):
             self.mistakes.append(f"{_TOKEN}: missing")
+        self.mistakes += [
+            f"{key}: goes into a header, so it must be ASCII"
+            for key in (_TOKEN, _CLUSTER, _POOL)
+            if not self._text(key).isascii()
+        ]
         if kind not in ("bearer", "oauth"):
             self.mistakes += [f"{key}: needs a token" for key in (_CLUSTER, _POOL) if self._has(key)]
         return kind

@@ -93,7 +93,7 @@ class BoundedRestClient:
     """Sends requests to one registry. Thread-safe.
 
     :param role: ``source`` or ``target``, for errors.
-    :raises ConnectionInvalid: a certificate or key cannot be read.
+    :raises ConnectionInvalid: a certificate or key cannot be read, or a proxy of the environment cannot be used.
     """
 
     def __init__(self, access: RegistryAccess, role: str) -> None:
@@ -106,23 +106,35 @@ class BoundedRestClient:
         self._token, self._token_expires_at = "", 0.0
         with _pem_files(access) as files:
             try:
-                self.session = httpx2.Client(
-                    verify=_tls(access, files),
-                    auth=(access.username, access.password) if access.auth == "basic" else None,
-                    proxy=access.proxy or None,
-                    timeout=access.timeout_seconds,
-                )
-                if access.oauth is not None:
-                    self._token_session = httpx2.Client(verify=_token_tls(files), timeout=access.timeout_seconds)
+                tls = _tls(access, files)
+                token_tls = _token_tls(files) if access.oauth is not None else None
             except (OSError, ValueError) as error:  # an ssl.SSLError is an OSError
                 raise ConnectionInvalid(
                     f"the certificates of the {role} registry cannot be used: {_tls_reason(error)}",
                     where=self.where,
                     next_step="check ssl.ca, ssl.certificate, ssl.key and ssl.key.password in its connection",
                 ) from None
-        _bound_streams(self.session)
-        if access.oauth is not None:
-            _bound_streams(self._token_session)
+        self.session = self._client(
+            tls,
+            auth=(access.username, access.password) if access.auth == "basic" else None,
+            proxy=access.proxy or None,
+        )
+        if token_tls is not None:
+            self._token_session = self._client(token_tls)
+
+    def _client(self, tls: ssl.SSLContext, **options: Any) -> httpx2.Client:
+        try:
+            client = httpx2.Client(verify=tls, timeout=self._access.timeout_seconds, **options)
+        except (ImportError, ValueError, httpx2.InvalidURL):
+            # The texts of these errors may quote a proxy's password.
+            raise ConnectionInvalid(
+                f"a proxy for the {self._role} registry cannot be used: it has to be an HTTP proxy",
+                where=self.where,
+                next_step="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY of the environment; proxy in the "
+                "connection takes precedence",
+            ) from None
+        _bound_streams(client)
+        return client
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -590,12 +602,8 @@ def _path_of(pem: Pem, spare: Path) -> str:
 
 def _tls(access: RegistryAccess, files: Mapping[str, str]) -> ssl.SSLContext:
     """Trust the configured authorities or, without any, those of the machine; show the certificate."""
-    ca = files.get("ca")
-    if ca is None:
-        context = ssl.create_default_context()
-    else:
-        is_folder = Path(ca).is_dir()
-        context = ssl.create_default_context(capath=ca) if is_folder else ssl.create_default_context(cafile=ca)
+    file, folder = _authorities(files.get("ca"))
+    context = ssl.create_default_context(cafile=file, capath=folder)
     if "certificate" in files:
         # Without any password, OpenSSL would ask for the one of an encrypted key on the terminal, and wait.
         context.load_cert_chain(files["certificate"], files.get("key"), access.tls.key_password)
@@ -606,8 +614,13 @@ def _token_tls(files: Mapping[str, str]) -> ssl.SSLContext:
     """Trust the machine's authorities and the configured one: the token endpoint may be behind either."""
     context = ssl.create_default_context()
     if "ca" in files:
-        context.load_verify_locations(files["ca"])
+        context.load_verify_locations(*_authorities(files["ca"]))
     return context
+
+
+def _authorities(path: str | None) -> tuple[str | None, str | None]:
+    """Return a file and a folder of authorities, one of which the path is."""
+    return (None, path) if path is not None and Path(path).is_dir() else (path, None)
 
 
 def _tls_error(error: BaseException) -> ssl.SSLError | None:

@@ -164,6 +164,19 @@ def test_steps_are_found_by_name_and_key(open_journal: OpenJournal) -> None:
     assert again.history == (S.PLANNED,)
 
 
+def test_a_step_without_a_key_is_there_once_also_behind_transitions(open_journal: OpenJournal) -> None:
+    """A transition has neither a step nor a key; it ends no search."""
+    journal = open_journal()
+    first = journal.step_once("groups_written")
+    go_to(journal, S.TAIL)
+    assert journal.step_once("groups_written") == first
+    assert journal.step_once("groups_written", again_after="came_late") == first
+    journal.step("came_late")
+    second = journal.step_once("groups_written", again_after="came_late")
+    assert second != first
+    assert journal.step_once("groups_written", again_after="came_late") == second
+
+
 def test_step_once(open_journal: OpenJournal) -> None:
     one, two = open_journal(), open_journal()
     first = one.step_once("frozen", "webhook", {"try": 1})

@@ -106,6 +106,7 @@ def test_all_mistakes_are_named_at_once_and_no_value_is_quoted() -> None:
         ({"url": "http://h,"}, ["url: must begin with http:// or https:// and name a host"]),
         ({"url": "http://h?x=1"}, ["url: must not have a query or a fragment"]),
         ({"url": "http://h", "ssl.ca.location": "/ca"}, ["url: certificates need https://"]),
+        ({"url": URL, "bearer.auth.token": "t\u00f6"}, ["bearer.auth.token: goes into a header, so it must be ASCII"]),
         ({"url": URL, "timeout": True}, ["timeout: must be a number of seconds above 0 and at most 3600"]),
         ({"url": URL, "timeout": 0}, ["timeout: must be a number of seconds above 0 and at most 3600"]),
         ({"url": URL, "bearer.auth.token": "t\r\nX: y"}, ["bearer.auth.token"]),

@@ -289,6 +289,22 @@ def test_unreadable_certificates_are_named(pair: Pair, key: str, text: str) -> N
     assert "AAAA" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("HTTP_PROXY", "socks5://u:hunter2@127.0.0.1:1"), ("ALL_PROXY", "ftp://u:hunter2@127.0.0.1:1")]
+)
+def test_a_proxy_of_the_environment_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConnectionInvalid, match="has to be an HTTP proxy") as caught:
+        open_client("http://127.0.0.1:1")
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_folder_of_authorities_serves_the_token_endpoint_too(tmp_path: Path, endpoint: TokenEndpoint) -> None:
+    open_client("https://127.0.0.1:1", **{"ssl.ca.location": str(tmp_path)}, **endpoint.settings()).close()
+
+
 @pytest.mark.parametrize("password", [{}, {"ssl.key.password": "wr0ng"}])
 def test_an_encrypted_key_without_its_password_is_refused_and_nobody_is_asked_for_it(
     pair: Pair, password: dict[str, str]
