@@ -68,7 +68,9 @@ _KEY_OR_PATH = re.compile(r"[\w+/-]{43}|[\w+/-]{86}", re.ASCII)
 _CHANGE = re.compile(r"(?=[a-z][A-Z0-9]|[A-Z][a-z0-9]|[0-9][A-Za-z])")
 _MOST_CHANGES_OF_A_NAME = 12 / 43
 #: Schemes whose names may have an @; a login has a colon before it.
-_NAMES_WITH_AT = re.compile(r"(?:file|secretsmanager|ssm|gcp-sm|vault):[^\s:@]*@\S*")
+_NAMES_WITH_AT = re.compile(
+    r"(?:file|secretsmanager|ssm|gcp-sm|vault):(?:arn:[\w:-]*:secret:|[A-Za-z]:(?=[\\/]))?[^\s:@]*@\S*"
+)
 _ADDRESS = re.compile(r"(?i)https?://\S*")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 

@@ -274,8 +274,17 @@ class Receiver:
         self._thread = threading.Thread(target=self._work, name="producer-switch", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow requests, and deadlines that were stored."""
-        self._memory.write(self._state)
+        """Begin to follow requests, and deadlines that were stored.
+
+        :raises StateUnusable: nothing can be remembered, and nobody is held.
+        """
+        try:
+            self._memory.write(self._state)
+        except StateUnusable as error:
+            if not self._state.holders and not self._state.must_start:
+                raise
+            # Producers are freed all the same.
+            log.error("%s", error)
         self._thread.start()
 
     def close(self) -> None:

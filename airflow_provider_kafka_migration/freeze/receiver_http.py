@@ -67,7 +67,8 @@ def _tls(certificate: Path | None, private_key: Path | None) -> ssl.SSLContext |
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(certificate, private_key)
+        # Without this, OpenSSL asks the terminal for the password of a key that has one.
+        context.load_cert_chain(certificate, private_key, password=lambda: b"")
     except (OSError, ssl.SSLError) as error:
         raise ConnectionInvalid(
             f"the certificate cannot be used: {error.strerror or type(error).__name__}",

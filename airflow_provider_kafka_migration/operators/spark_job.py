@@ -218,13 +218,15 @@ class SparkMigrationOperator(MigrationTask, BaseOperator):
     def _wait(self, context: Context, runner: EngineRunner, submission: Submission, memory: dict[str, Any]) -> None:
         """Give the slot away until the job has ended or it is time to wake up."""
         spec = self.migration_spec(context)
+        wake_seconds = self._wake_seconds(context, spec)
         self.defer(
             trigger=self._job_trigger(
                 spec,
                 engine=runner.engine.name,
                 arguments=arguments_of(runner.engine, spec.spark.engine_args),
                 job_id=submission.job_id,
-                wake_seconds=self._wake_seconds(context, spec),
+                wake_seconds=wake_seconds,
+                wake_at=time.time() + wake_seconds,
                 job=submission.name,
                 known_news=memory.get("news", ""),
             ),

@@ -127,7 +127,11 @@ def run(context: PhaseContext) -> PhaseResult:
     except PhaseOver:
         # READY_FOR_CLIENT_SWITCH was journaled in this very moment: from then on the source is never unfrozen.
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
-    details = frozen.lift(context, attempt, reason=REASON)
+    try:
+        details = frozen.lift(context, attempt, reason=REASON)
+    except PhaseOver as over:
+        # Somebody else was faster, and the next freeze has a limit, too.
+        return _result(over.what, watch=True)
     if taken_back := write_grants.take_back_if_lifted(context):
         details["write_grants_taken_back"] = taken_back
     raise FreezeFailed(

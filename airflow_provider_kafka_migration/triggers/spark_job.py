@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.triggers.settled import SettledTrigger
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.job_news import JobNews
 
+_LEAST_WAKE_SECONDS = 60.0
 #: Statuses of events. ``ended``: the job does not run any more; how it ended, its task finds out.
 ENDED, WAKE, FAILED = "ended", "wake", "failed"
 
@@ -34,6 +35,7 @@ class SparkJobTrigger(SettledTrigger):
     :param job_id: the engine's id of the job.
     :param poll_seconds: time between two looks at the job.
     :param wake_seconds: the task is woken up after this long in any case.
+    :param wake_at: and when that is, in seconds since 1970: a triggerer that is restarted does not wait once more.
     :param spec: the migration, as JSON-serializable data; None: nothing is looked at but the job.
     :param job: name of the job document.
     :param known_news: the news that the task has been woken up for before.
@@ -50,6 +52,7 @@ class SparkJobTrigger(SettledTrigger):
         job_id: str,
         poll_seconds: float = 5.0,
         wake_seconds: float = 60.0,
+        wake_at: float | None = None,
         spec: dict[str, Any] | None = None,
         job: str = "",
         known_news: str = "",
@@ -60,6 +63,7 @@ class SparkJobTrigger(SettledTrigger):
         self.job_id = job_id
         self.poll_seconds = poll_seconds
         self.wake_seconds = wake_seconds
+        self.wake_at = wake_at
         self.spec = spec
         self.job = job
         self.known_news = known_news
@@ -77,6 +81,7 @@ class SparkJobTrigger(SettledTrigger):
                 "job_id": self.job_id,
                 "poll_seconds": self.poll_seconds,
                 "wake_seconds": self.wake_seconds,
+                "wake_at": self.wake_at,
                 "spec": self.spec,
                 "job": self.job,
                 "known_news": self.known_news,
@@ -94,7 +99,7 @@ class SparkJobTrigger(SettledTrigger):
             await self._close()
 
     async def _watch(self, engine: SparkEngine) -> TriggerEvent:
-        deadline = time.monotonic() + self.wake_seconds
+        deadline = time.monotonic() + seconds_left(self.wake_seconds, self.wake_at, time.time())
         own = await self._own(engine)
         looks = 0
         while True:
@@ -213,6 +218,15 @@ class SparkJobTrigger(SettledTrigger):
             self.log.info("%s on %s was cancelled", self.job_id, self.engine)
         except Exception as error:
             self.log.warning("%s on %s could not be cancelled: %s", self.job_id, self.engine, error)
+
+
+def seconds_left(wake_seconds: float, wake_at: float | None, now: float) -> float:
+    """Return how long to wait before the task is woken up anyway.
+
+    The clock of the task's machine may be another one: then it is woken up once a minute at most, and never later.
+    """
+    left = wake_seconds if wake_at is None else wake_at - now
+    return min(max(left, _LEAST_WAKE_SECONDS), wake_seconds)
 
 
 def told(error: Exception) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import re
+import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from airflow_provider_kafka_migration.documents.freeze_receiver import ReceiverState
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, StateUnusable
 from airflow_provider_kafka_migration.freeze import by_hand
 from airflow_provider_kafka_migration.freeze.receiver import (
     Commands,
@@ -22,7 +29,9 @@ from airflow_provider_kafka_migration.freeze.receiver import (
     SteadyClock,
     parse_request,
 )
+from airflow_provider_kafka_migration.freeze.receiver_http import ReceiverServer
 from airflow_provider_kafka_migration.spec import parse_spec
+from harness.certificates import Authority
 from harness.processes import wait_for
 
 
@@ -153,6 +162,58 @@ def test_a_machine_that_can_start_no_process_is_named(monkeypatch: pytest.Monkey
         assert receiver.answer(body("freeze", 5), None)[0] == 200
     finally:
         receiver.close()
+
+
+def test_a_receiver_that_starts_on_a_full_disk_frees_whom_it_holds(
+    producers: Producers, times: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one does not start: it could not remember what it is asked."""
+    held, new = StateFile(tmp_path / "state.json"), StateFile(tmp_path / "new.json")
+    held.write(ReceiverState(orders={"m1": 5}, holders={"m1": 900.0}))
+
+    def full(self: StateFile, state: ReceiverState) -> None:
+        raise StateUnusable("no space left on device")
+
+    monkeypatch.setattr(StateFile, "write", full)
+    with pytest.raises(StateUnusable):
+        Receiver(producers, new).start()
+    receiver = Receiver(producers, held, look_seconds=0.02, clock=times.clock())
+    receiver.start()
+    try:
+        wait_for("the start", lambda: producers.done == ["start"], 120)
+    finally:
+        receiver.close()
+
+
+def test_a_key_with_a_password_is_named_and_asks_no_terminal(receiver: Receiver, tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    locked = serialization.BestAvailableEncryption(b"hunter2")
+    file = tmp_path / "key.pem"
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    authority = Authority(tmp_path)
+    authority.create()
+    with pytest.raises(ConnectionInvalid, match="cannot be used") as caught:
+        ReceiverServer(receiver, "127.0.0.1", 0, certificate=authority.certificate, private_key=file)
+    assert "without a password" in caught.value.next_step
+
+
+def test_a_client_that_hangs_in_its_handshake_holds_up_no_other(receiver: Receiver, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.create()
+    pair = authority.server()
+    server = ReceiverServer(receiver, "127.0.0.1", 0, certificate=pair.certificate, private_key=pair.key)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port)):
+            trusted = ssl.create_default_context(cafile=str(authority.certificate))
+            client = http.client.HTTPSConnection("127.0.0.1", server.server_port, timeout=120, context=trusted)
+            client.request("POST", "/", body("unfreeze", 1))
+            assert client.getresponse().status == 200
+            client.close()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 0.0, 61.0])

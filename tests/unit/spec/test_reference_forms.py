@@ -43,6 +43,8 @@ def mistakes(data: dict[str, Any]) -> dict[str, str]:
         ("ENV:KAFKA", "did you mean env:?"),
         ("valt:secret/kafka", "did you mean vault:?"),
         ("vault:secret/kafka?versio=1", "malformed: versio"),
+        ("file:ann:hunter2@broker", "the address and the login"),
+        ("secretsmanager:ann:hunter2@broker", "the address and the login"),
     ],
 )
 def test_what_names_no_connection_is_a_mistake(value: str, reason: str) -> None:
@@ -56,6 +58,8 @@ def test_what_names_no_connection_is_a_mistake(value: str, reason: str) -> None:
     [
         *("kafka_source", "kafka.source-1", "team/kafka", "my-team:kafka", "airflow:kafka", "env:KAFKA"),
         *("file:/run/secrets/kafka", "file:kafka.json", "file:/my folder/kafka.json", "{{ var.value.kafka }}"),
+        "secretsmanager:arn:aws:secretsmanager:eu-west-1:123456789012:secret:team@prod/kafka-AbCdEf",
+        *("file:C:\\Users\\ann@example\\kafka.json", "vault:kv/team@prod/kafka"),
         *("vault:secret/kafka?version=1#json", "ssm:/kafka", "gcp-sm:project/kafka", "secretsmanager:prod/kafka"),
     ],
 )

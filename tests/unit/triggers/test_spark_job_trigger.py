@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -83,6 +84,31 @@ def test_it_wakes_the_task_while_the_job_runs(cluster: MemoryCluster) -> None:
     event = fire(trigger(wake_seconds=0.0))
     assert (event["status"], event["state"]) == ("wake", "running")
     assert cluster.running
+
+
+@pytest.mark.parametrize(
+    ("wake_seconds", "wake_at", "left"),
+    [
+        (900.0, 10_900.0, 900.0),
+        (900.0, 10_100.0, 100.0),
+        (900.0, 9_000.0, 60.0),
+        (900.0, 99_000.0, 900.0),
+        (20.0, 9_000.0, 20.0),
+        (900.0, None, 900.0),
+    ],
+    ids=["new", "restarted", "overdue or ahead", "behind", "hurries", "of an earlier version"],
+)
+def test_a_triggerer_that_is_restarted_often_does_not_put_the_wake_up_off(
+    wake_seconds: float, wake_at: float | None, left: float
+) -> None:
+    """Groups would not follow, and a run of a chain would not end."""
+    assert spark_job.seconds_left(wake_seconds, wake_at, now=10_000.0) == left
+
+
+def test_a_task_says_when_it_has_to_wake_up(task: Any) -> None:
+    before = time.time()
+    waiting, _ = waits(lambda: task.execute(context()))
+    assert before + waiting.wake_seconds <= waiting.wake_at <= time.time() + waiting.wake_seconds
 
 
 def test_an_engine_that_does_not_answer_does_not_end_the_wait(cluster: MemoryCluster) -> None:

@@ -12,6 +12,7 @@ from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import PhaseOver, StillFrozen, StorageUnavailable
 from airflow_provider_kafka_migration.freeze import frozen, stops
+from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.changes import open_changes
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -221,6 +222,21 @@ def test_who_wakes_up_in_the_next_freeze_frees_nobody(world: World, monkeypatch:
     assert world.denied == {"User:shop"}
     assert [entry.step_key for entry in world.steps(steps.FREEZE_LIFTED)] == ["1"]
     world.context().journal.verify()
+
+
+def test_a_watch_that_is_overtaken_goes_on_with_the_next_freeze(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, real = [True], stops.free
+
+    def late(context: PhaseContext, given: FreezeAttempt) -> dict[str, Any]:
+        if left and left.pop():
+            lifts_elsewhere(world)
+            freezes_again(world)
+        return real(context, given)
+
+    monkeypatch.setattr(stops, "free", late)
+    world.clock.sleep((attempt_of(world).deadline - world.clock.now()).total_seconds() + 10)
+    result = freeze_limit.run(world.context())
+    assert (result.details["watch"], result.details["nothing_to_lift"]) == (True, False)
 
 
 def test_a_journal_that_takes_no_entry_keeps_nobody_stopped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
