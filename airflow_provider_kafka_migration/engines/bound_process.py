@@ -5,7 +5,8 @@
 A task that dies abruptly (SIGKILL, out of memory) would leave its Spark driver running, and the next attempt would
 meet a second copier. So this module asks the kernel to kill the driver with its task. The process replaces itself with
 ``spark-submit``, which replaces itself with the JVM: the signal setting and the process id survive both replacements.
-Python workers end with their JVM (their daemon reads from it). As a program it imports only the standard library.
+Python workers end with their JVM (their daemon reads from it). As a program it imports little but
+the standard library.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from airflow_provider_kafka_migration.spark import IS_FOLLOWED
 
 if TYPE_CHECKING:
     import psutil
@@ -43,6 +46,7 @@ def main(argv: list[str]) -> None:
     """Bind to the parent, then become the given command."""
     parent_pid, command = int(argv[0]), argv[1:]
     bind_to_parent(parent_pid)
+    os.environ[IS_FOLLOWED] = "1"
     os.execvp(command[0], command)  # noqa: S606 - deliberately without a shell
 
 

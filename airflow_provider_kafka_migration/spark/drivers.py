@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress, lane_failed
+from airflow_provider_kafka_migration.spark import IS_FOLLOWED
 from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 
 
@@ -99,6 +101,8 @@ class Merger:
         self._pauses = Pauses(follows=coordinator.follows)
         #: the last line about the job as a whole
         self.line = ""
+        # Whoever follows the driver writes the job's progress to the same log.
+        self._level = logging.DEBUG if os.environ.get(IS_FOLLOWED) else logging.INFO
 
     def merge(self, outcome: SliceOutcome) -> float:
         """Record an outcome.
@@ -114,7 +118,7 @@ class Merger:
         # The coordinator logs which partitions are stuck or have failed.
         self.coordinator.record(results)
         self.line = self._lines.add(outcome.results)
-        log.info(self.line)
+        log.log(self._level, self.line)
         # Lanes without open partitions, too: a tail drives them on, and they must not fail again at once.
         lanes = {result.lane for result in results} | set(outcome.lane_errors)
         failed = lanes - {result.lane for result in results if not (result.error or result.trouble)}

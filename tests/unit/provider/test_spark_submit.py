@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.provider.spark_submit import (
 )
 from airflow_provider_kafka_migration.record.context import JobRef
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spark import IS_FOLLOWED
 from airflow_provider_kafka_migration.spark.launch import main_file, main_name
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -48,7 +49,7 @@ references = sys.argv[sys.argv.index("--references") + 1]
 (folder / "seen.json").write_text(json.dumps({{
     "pid": os.getpid(), "argv": sys.argv, "references": json.load(open(references)),
     "mode": oct(os.stat(references).st_mode & 0o777),
-    "environment": {{key: value for key, value in os.environ.items() if "PYSPARK" in key}},
+    "environment": {{key: value for key, value in os.environ.items() if "PYSPARK" in key or "DRIVER_IS" in key}},
 }}))
 {rest}
 """
@@ -127,7 +128,11 @@ def test_spark_gets_pointers_as_arguments_and_secrets_as_a_private_file(
     assert seen["mode"] == "0o600"
     assert seen["references"]["source"]["sasl.password"] == "source-secret"
     assert seen["references"]["storage"]["aws_secret_access_key"] == "s3-secret"
-    assert seen["environment"] == {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    assert seen["environment"] == {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        IS_FOLLOWED: "1",
+    }
     assert not Path(argv[-3]).exists()
     for secret in SECRETS:
         assert secret not in " ".join(argv)

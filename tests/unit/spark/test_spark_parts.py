@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
@@ -32,6 +33,7 @@ from airflow_provider_kafka_migration.errors import (
     Where,
     error_from_dict,
 )
+from airflow_provider_kafka_migration.spark import IS_FOLLOWED
 from airflow_provider_kafka_migration.spark import main as spark_main
 from airflow_provider_kafka_migration.spark.drivers import Merger, Pauses, ProgressLines
 from airflow_provider_kafka_migration.spark.launch import build_py_files
@@ -227,6 +229,20 @@ def test_a_slice_that_failed_in_part_goes_on_at_once(tmp_path: Path) -> None:
     gone = BrokerUnreachable("gone").as_dict()
     assert merger.merge(SliceOutcome([result(0, lane=0, records=1), result(1, lane=1, error=gone)])) == 0.0
     assert merger.merge(SliceOutcome([result(0, lane=0, error=gone)], {1: BrokerUnreachable("gone")})) > 0.0
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_task_that_follows_the_driver_has_each_progress_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_followed: bool
+) -> None:
+    """The task shows the progress by itself; what else the driver says stays."""
+    monkeypatch.setenv(IS_FOLLOWED, "1" if is_followed else "")
+    caplog.set_level(logging.INFO)
+    merger = Merger(store_job(tmp_path, lanes=2, partitions=1).coordinator())
+    merger.merge(SliceOutcome([result(0, records=1)], {1: BrokerUnreachable("gone")}))
+    assert ("partitions done" in caplog.text) is not is_followed
+    assert "Lane 1 could not run" in caplog.text
+    assert "partitions done" in merger.line, "Spark's UI has it"
 
 
 def test_a_lane_that_has_failed_for_good_pauses_as_well(tmp_path: Path) -> None:
