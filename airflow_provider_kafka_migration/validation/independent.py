@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.independent import IndependentJob, IndependentResult, records_of
 from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, PartitionContent, worst
 from airflow_provider_kafka_migration.jobs import independent_jobs
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 
 NAME = "independent"
@@ -18,8 +19,8 @@ def check(context: PhaseContext, contents: Sequence[PartitionContent], *, has_pa
     """Judge what the reader found.
 
     It is NOT_RUN, by name and with the reason, where it could not run; if the spec asks for it by name, that is a
-    warning. What a side had deleted before Spark read it counts as compared only where the first comparison had proven
-    the partition before.
+    warning. Where it has found differences before, it fails until it runs again or is switched off. What a side had
+    deleted before Spark read it counts as compared only where the first comparison had proven the partition before.
 
     :param contents: results of the first comparison.
     :param has_passed: they are those of an earlier attempt; its independent proof counts, and no other one.
@@ -40,7 +41,21 @@ def check(context: PhaseContext, contents: Sequence[PartitionContent], *, has_pa
 def _not_run(context: PhaseContext, reason: str) -> CheckResult:
     is_wanted = context.spec.validation.independent in ("all", "sample")
     outcome = Outcome.WARNING if is_wanted else Outcome.NOT_RUN
-    return CheckResult(name=NAME, outcome=outcome, summary=f"NOT RUN: {reason}", findings=[f"not run: {reason}"])
+    findings = [f"not run: {reason}"]
+    if _has_failed_before(context):
+        is_off = context.spec.validation.independent == "off"
+        outcome = Outcome.WARNING if is_off else Outcome.FAILED
+        findings.append(
+            "an earlier attempt has found differences, which nothing has refuted: read both sides again, or set "
+            "validation.independent: off"
+        )
+    return CheckResult(name=NAME, outcome=outcome, summary=f"NOT RUN: {reason}", findings=findings)
+
+
+def _has_failed_before(context: PhaseContext) -> bool:
+    """Whether the last validation in which this check said something has failed it."""
+    said = (entry.details["checks"].get(NAME) for entry in reversed(context.record.journal.steps(steps.VALIDATED)))
+    return next((outcome for outcome in said if outcome not in (None, Outcome.NOT_RUN)), None) == Outcome.FAILED
 
 
 def _judge(

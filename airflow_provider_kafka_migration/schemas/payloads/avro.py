@@ -138,12 +138,15 @@ class _Walk:
 
     def _number(self, bits: int) -> int:
         """Read a zigzag number of at most so many bits."""
-        number = 0
-        for shift in range(0, bits, 7):
-            byte = self._take(1)[0]
+        number, data = 0, self._data
+        for place, shift in enumerate(range(0, bits, 7), self.position):
+            if place >= len(data):
+                break
+            byte = data[place]
             number |= (byte & 127) << shift
             if byte < 128:
                 if number >> bits:
                     break
+                self.position = place + 1
                 return number >> 1 ^ -(number & 1)
         raise _Malformed

@@ -189,6 +189,36 @@ def test_where_spark_cannot_it_is_not_run_by_name(spark: Spark, error: Migration
     assert found["summary"].startswith("NOT RUN: Spark")
 
 
+def test_differences_of_an_earlier_attempt_are_not_forgotten(spark: Spark) -> None:
+    """A reader that cannot run any more refutes nothing."""
+    spark.judge = lambda fields: {**fields, "difference_count": 1}
+    with pytest.raises(ValidationFailed):
+        run(spark)
+    spark.judge = lambda fields: fields
+    spark.fails = ConnectionInvalid("Spark's Kafka source cannot use the source connection", next_step="-")
+    for _ in range(2):
+        with pytest.raises(ValidationFailed):
+            run(spark)
+        found = check(spark._world)
+        assert found["outcome"] == "FAILED"
+        assert "an earlier attempt has found differences" in found["findings"][1]
+    spark.fails = None
+    assert run(spark)["outcome"] == "PASSED"
+
+
+def test_whoever_switches_it_off_after_differences_is_warned(spark: Spark) -> None:
+    """They may be mended by now. What was equal then counts no more, either."""
+    world = spark._world
+    spark.judge = lambda fields: {**fields, "difference_count": 1}
+    with pytest.raises(ValidationFailed):
+        run(spark)
+    world.change_spec(validation={"independent": "off"})
+    on_spark(world)
+    validate.JOB_PHASE.run(world.context())
+    found = check(world)
+    assert (found["outcome"], found["overall"]) == ("WARNING", "WARNING")
+
+
 def test_asked_for_by_name_it_is_a_warning_that_it_did_not_run(worlds: Worlds) -> None:
     spark = on_spark(worlds.at("validate"), independent="all")
     spark.fails = SparkConnectorMissing("Spark has no Kafka source here", next_step="-")
@@ -247,22 +277,15 @@ def test_any_other_failure_is_one(spark: Spark) -> None:
     assert run(spark)["outcome"] == "PASSED"
 
 
-@pytest.mark.parametrize("way", ["off", "local"])
-def test_results_of_an_earlier_attempt_do_not_count(spark: Spark, way: str) -> None:
-    """Neither a difference that is mended by now, nor records that were equal then."""
+def test_without_spark_differences_of_an_earlier_attempt_stay(spark: Spark) -> None:
     world = spark._world
     spark.judge = lambda fields: {**fields, "difference_count": 1}
     with pytest.raises(ValidationFailed):
         run(spark)
-    if way == "off":
-        world.change_spec(validation={"independent": "off"})
-        on_spark(world)
-        validate.JOB_PHASE.run(world.context())
-    else:
-        world.context().runner = None
+    world.context().runner = None
+    with pytest.raises(ValidationFailed):
         validate.run(world.context())
-    found = check(world)
-    assert (found["outcome"], found["overall"]) == ("NOT_RUN", "PASSED")
+    assert check(world)["findings"][0] == "not run: the validation ran without Spark (--runner local)"
 
 
 def test_once_all_content_has_passed_its_own_proof_is_kept(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
