@@ -10,7 +10,6 @@ import inspect
 import json
 import re
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -66,16 +65,7 @@ def pages() -> dict[Path, str]:
 def index_page() -> str:
     """The README, with links that work inside of the site."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    # The README is the page of the package on an index, so its links are absolute.
-    site = re.escape(_site())
-    text = re.sub(rf"\]\({site}([\w-]+)/(#[\w-]+)?\)", r"](\1.md\2)", text)
-    return GENERATED + re.sub(rf"\]\({site}", "](", text)
-
-
-def _site() -> str:
-    """The address of the documentation."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return str(project["urls"]["Documentation"])
+    return GENERATED + text.replace("](docs/", "](")
 
 
 # -- MirrorMaker 2's properties ----------------------------------------------------------------------------------------
