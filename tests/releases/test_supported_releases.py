@@ -30,7 +30,7 @@ TOOLS = (
 TESTS = (
     *("links", "notifications", "operators", "provider", "registry", "triggers"),
     *("test_dag.py", "test_dag_way_back.py", "test_mirror_dag.py", "test_parse_cost.py", "test_provider_info.py"),
-    "test_watch_dag.py",
+    *("test_task_groups.py", "test_watch_dag.py"),
 )
 #: For people who develop the package: with other releases these are red on purpose.
 NOT_THERE = "not test_installed_version_was_tried"

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DownstreamTasksSkipped
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup
-from airflow_releases import DagRunTriggerException, DagSerialization
+from airflow_releases import DagRunTriggerException, DagSerialization, DownstreamTasksSkipped
 
 from airflow_provider_kafka_migration.dag import build_migration_dag, migration_task_group
 from airflow_provider_kafka_migration.errors import SpecInvalid

@@ -11,9 +11,9 @@ from airflow.serialization import serialized_objects
 from airflow_provider_kafka_migration.provider import compat
 
 try:
-    from airflow.sdk.exceptions import DagRunTriggerException, TaskDeferred
+    from airflow.sdk.exceptions import DagRunTriggerException, DownstreamTasksSkipped, TaskDeferred
 except ImportError:
-    from airflow.exceptions import DagRunTriggerException, TaskDeferred
+    from airflow.exceptions import DagRunTriggerException, DownstreamTasksSkipped, TaskDeferred
 
 try:
     from airflow.sdk.exceptions import TaskAwaitingInput as Waits
@@ -25,7 +25,15 @@ try:
 except ImportError:
     from airflow.sdk.definitions.deadline import AsyncCallback, SyncCallback  # type: ignore[attr-defined]
 
-__all__ = ["AsyncCallback", "DagRunTriggerException", "DagSerialization", "SyncCallback", "TaskDeferred", "Waits"]
+__all__ = [
+    "AsyncCallback",
+    "DagRunTriggerException",
+    "DagSerialization",
+    "DownstreamTasksSkipped",
+    "SyncCallback",
+    "TaskDeferred",
+    "Waits",
+]
 
 DagSerialization: Any = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
 
