@@ -10,7 +10,6 @@ import inspect
 import json
 import re
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from airflow_provider_kafka_migration import errors, phase_table
+from airflow_provider_kafka_migration import errors, phase_table, verbs
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
 from airflow_provider_kafka_migration.dag_parts.tasks import operator_class
@@ -37,7 +36,7 @@ from airflow_provider_kafka_migration.mirror_table import FREEZE_LIMIT, NEXT_RUN
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.record import finding_codes
-from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec, verbs
+from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -66,16 +65,7 @@ def pages() -> dict[Path, str]:
 def index_page() -> str:
     """The README, with links that work inside of the site."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    # The README is the page of the package on an index, so its links are absolute.
-    site = re.escape(_site())
-    text = re.sub(rf"\]\({site}([\w-]+)/(#[\w-]+)?\)", r"](\1.md\2)", text)
-    return GENERATED + re.sub(rf"\]\({site}", "](", text)
-
-
-def _site() -> str:
-    """The address of the documentation."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return str(project["urls"]["Documentation"])
+    return GENERATED + text.replace("](docs/", "](")
 
 
 # -- MirrorMaker 2's properties ----------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
-from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.state import mirror_name
+from airflow_provider_kafka_migration.verbs import in_former_words
 
 log = logging.getLogger(__name__)
 

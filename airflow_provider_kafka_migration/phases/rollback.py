@@ -279,6 +279,9 @@ def _undo(
         "problems": problems,
         "left_on_target": [item["topic"] for item in left],
     }
+    if is_abandoned:
+        details["written_meanwhile"], told = abandonment.written_meanwhile(record, context.target)
+        summary += told
     if released is not None:
         summary = f"old_cluster_released: the new cluster is kept; {summary}"
         left_acls = len(report.deny_acls_left)
@@ -293,10 +296,8 @@ def _undo(
         # Again: a process that was slow may have created one of them in the meantime, and died of it.
         _release_old_cluster(context)
     elif is_abandoned:
-        late, told = abandonment.written_meanwhile(record, context.target)
-        summary += told
         signed, told = sign_end(context, Outcome.ABANDONED)
-        details |= {"written_meanwhile": late, **signed}
+        details |= signed
         summary += told
     context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     sources = ABANDON_FROM if is_abandoned else ROLLBACK_FROM

@@ -38,8 +38,15 @@ class Announcements:
             self._told.add(text)
             self._waiting.append(text)
             if not self._is_sending:
-                self._is_sending = True
-                threading.Thread(target=self._run, name="announcements", daemon=True).start()
+                self._is_sending = self._start()
+
+    def _start(self) -> bool:
+        try:
+            threading.Thread(target=self._run, name="announcements", daemon=True).start()
+        except RuntimeError as error:
+            log.error("People cannot be told now: %s", error)
+            return False
+        return True
 
     def wait(self, seconds: float = WAIT_SECONDS) -> bool:
         """Wait until everything is passed on, but no longer than that; whether it is."""
@@ -56,5 +63,6 @@ class Announcements:
                 text = self._waiting.popleft()
             try:
                 self._send(text)
-            except Exception:
+            except BaseException:
+                # A thread that ended here would keep all later news back: some time-outs and exits are no Exception.
                 log.exception("People could not be told: %s", text)

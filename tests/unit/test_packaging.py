@@ -69,21 +69,22 @@ def test_the_wheel_has_every_module_the_spark_mains_and_the_dags(wheel: zipfile.
         assert f"{PACKAGE}/example_dags/{path.name}" in names
 
 
-def test_the_wheel_says_that_it_has_types_and_where_its_documentation_is(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_says_that_it_has_types(wheel: zipfile.ZipFile) -> None:
     assert f"{PACKAGE}/py.typed" in wheel.namelist()
+
+
+def test_the_wheel_claims_no_address_that_is_not_this_projects(wheel: zipfile.ZipFile) -> None:
+    """A name on a host of documentation belongs to whoever registers it first: CONTRIBUTING.md says when to add it."""
     metadata = wheel.read(next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))).decode()
-    assert "Project-URL: Documentation, https://" in metadata
+    assert "Project-URL" not in metadata
+    assert "kafka-migration.readthedocs" not in metadata
 
 
-def test_links_of_the_readme_work_on_an_index_and_lead_to_pages() -> None:
-    site = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+def test_links_of_the_readme_lead_to_pages() -> None:
     targets = re.findall(r"\]\(([^)\s]+)", (ROOT / "README.md").read_text())
     assert len(targets) > 10
     for target in targets:
-        assert target.startswith("https://"), target
-        if target.startswith(site):
-            path = target.removeprefix(site).partition("#")[0]
-            assert (ROOT / "docs" / (f"{path[:-1]}.md" if path.endswith("/") else path)).is_file(), target
+        assert target.startswith("https://") or (ROOT / target.partition("#")[0]).is_file(), target
 
 
 def test_airflow_has_no_upper_bound() -> None:

@@ -252,8 +252,8 @@ def test_a_driver_that_began_and_died_is_a_failure_each_time(spark: Spark) -> No
 def test_what_spark_submit_says_each_time_is_no_reason(spark: Spark) -> None:
     """The driver was killed for its memory; its log begins with where packages are stored."""
     log = [
-        "Ivy Default Cache set to: /root/.ivy2/cache",
-        "The jars for the packages stored in: /root/.ivy2/jars",
+        "Ivy Default Cache set to: /opt/spark/.ivy2/cache",
+        "The jars for the packages stored in: /opt/spark/.ivy2/jars",
         "found org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.0 in central",
         "OutOfMemoryError: Java heap space",
     ]

@@ -337,6 +337,21 @@ def test_a_return_is_abandoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify_evidence(data).bundle.outcome is Outcome.KEPT
 
 
+def test_what_a_client_writes_to_the_old_cluster_after_the_last_look_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_probes(monkeypatch)
+    world = Returns(Worlds()).at("approve_switch")
+
+    def writes(freed: Any) -> Any:
+        world.target.log(*KEYS[0]).write(b"of a client")
+        return freed
+
+    answer(world)
+    world.outside.fail("source.admin.delete_acls", writes, times=1)
+    result = world.run("abandon")
+    assert list(result.details["written_meanwhile"]) == ["orders-0"]
+    assert "clients have written to 1 partitions of the target meanwhile" in result.summary
+
+
 # -- what is freed ----------------------------------------------------------------------------------------------------
 
 
