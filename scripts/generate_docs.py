@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from airflow_provider_kafka_migration import errors, phase_table
+from airflow_provider_kafka_migration import errors, phase_table, verbs
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.frame import MEANINGS
 from airflow_provider_kafka_migration.dag_parts.tasks import operator_class
@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.mirror_table import FREEZE_LIMIT, NEXT_RUN
 from airflow_provider_kafka_migration.operators.mirror_verify import KafkaMirrorVerifyOperator
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.record import finding_codes
-from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec, verbs
+from airflow_provider_kafka_migration.spec import MigrationSpec, advice, format_duration, json_schema, load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.adoption.starts import Candidate
 from airflow_provider_kafka_migration.documents.adoption import AdoptedStart
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.offset_maps import only_holes
-from airflow_provider_kafka_migration.spec.verbs import Choice
+from airflow_provider_kafka_migration.verbs import Choice
 
 
 @dataclass(frozen=True)

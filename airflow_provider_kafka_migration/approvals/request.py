@@ -30,8 +30,8 @@ from airflow_provider_kafka_migration.record.passed_content import content_range
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.spec.verbs import former_word, verb_of
 from airflow_provider_kafka_migration.topics import lags
+from airflow_provider_kafka_migration.verbs import former_word, verb_of
 
 log = logging.getLogger(__name__)
 

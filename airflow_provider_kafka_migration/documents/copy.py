@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Partit
 from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 from airflow_provider_kafka_migration.errors import KEEP_MERGED, leave_out_of_way_back
-from airflow_provider_kafka_migration.spec.verbs import StopOrNote, recorded
+from airflow_provider_kafka_migration.verbs import StopOrNote, recorded
 
 
 class CopyPartition(GrownPart):

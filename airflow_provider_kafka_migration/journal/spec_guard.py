@@ -20,8 +20,8 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.spec import OPTIONAL_SECTIONS
 from airflow_provider_kafka_migration.spec.advice import may_change, may_grow, refused_change
 from airflow_provider_kafka_migration.spec.conflicts import CONNECTIONS, SECRETS
-from airflow_provider_kafka_migration.spec.verbs import verb_of
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.verbs import verb_of
 
 #: Fields that are mappings with free keys; they are compared as a whole.
 MAPPINGS = frozenset(

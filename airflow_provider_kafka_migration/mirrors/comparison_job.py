@@ -40,8 +40,8 @@ from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import JobRef, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
-from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.state import mirror_name
+from airflow_provider_kafka_migration.verbs import in_former_words
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +183,12 @@ def read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
     total = len(found.ranges)
     done = min(MirrorResults(found, record.journal_store).count(), total)
     return Progress(PHASE, f"{done} of {total} partitions compared", done, total, "partitions")
+
+
+def has_results(record: MigrationRecord, job: MirrorComparison) -> bool:
+    """Whether some partition was compared."""
+    results = MirrorResults(job, record.journal_store)
+    return any(results.read(piece) is not None for piece in job.ranges)
 
 
 # -- its end ----------------------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.record.finding_codes import CODES, finding, seen_with_subject
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.topics import probe
+from airflow_provider_kafka_migration.verbs import in_former_words
 
 log = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.spec.verbs import in_former_words
 from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics import target_topics as topology_topics
 from airflow_provider_kafka_migration.topics.configs import TargetRules
+from airflow_provider_kafka_migration.verbs import in_former_words
 
 
 class MadePlans(NamedTuple):

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from airflow_provider_kafka_migration.spec.sections import Section
 from airflow_provider_kafka_migration.spec.types import Duration
-from airflow_provider_kafka_migration.spec.verbs import AnyVerb, StopOrNote, on
+from airflow_provider_kafka_migration.verbs import AnyVerb, StopOrNote, on
 
 #: Where the boundary between the content that is there and the copy comes from.
 AdoptFrom = Literal["way_back", "mirror", "mirrormaker2", "redpanda_migrator", "comparison"]

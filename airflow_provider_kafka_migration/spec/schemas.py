@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from airflow_provider_kafka_migration.spec.sections import Section, why_not_selected
 from airflow_provider_kafka_migration.spec.types import Duration, Regex
-from airflow_provider_kafka_migration.spec.verbs import StopOrNote, on
+from airflow_provider_kafka_migration.verbs import StopOrNote, on
 
 #: Where the records of a topic carry schema ids; ``detect`` decides it from a sample when the plan is made.
 RewriteMode = Literal["detect", "key", "value", "both", "none"]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, 
 from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.naming.policies import FlowNames
 from airflow_provider_kafka_migration.spec.types import ByteSize, Duration, Location, Regex
-from airflow_provider_kafka_migration.spec.verbs import AnyVerb, NoteOrRepair, StopOrNote, StopOrRepair, on
+from airflow_provider_kafka_migration.verbs import AnyVerb, NoteOrRepair, StopOrNote, StopOrRepair, on
 
 QuotaPolicy = Literal["copy", "keep_target", "refuse", "skip"]
 

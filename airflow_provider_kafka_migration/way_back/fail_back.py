@@ -14,8 +14,8 @@ from airflow_provider_kafka_migration.errors import SpecInvalid, Terminal
 from airflow_provider_kafka_migration.record import rolling_back
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
-from airflow_provider_kafka_migration.spec.verbs import Choice
 from airflow_provider_kafka_migration.state import State, mirror_name
+from airflow_provider_kafka_migration.verbs import Choice
 from airflow_provider_kafka_migration.way_back.derived_spec import (
     check_can_return,
     offsets_of_return,

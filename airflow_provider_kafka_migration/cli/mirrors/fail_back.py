@@ -14,8 +14,8 @@ from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, make_v
 from airflow_provider_kafka_migration.cli.plan import write_document
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_spec
 from airflow_provider_kafka_migration.errors import IllegalTransition
-from airflow_provider_kafka_migration.spec.verbs import Choice, choose
 from airflow_provider_kafka_migration.state import State, mirror_name, position
+from airflow_provider_kafka_migration.verbs import Choice, choose
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.record.context import PhaseContext

@@ -16,10 +16,10 @@ from airflow_provider_kafka_migration.errors import FingerprintChanged, SpecInva
 from airflow_provider_kafka_migration.journal import Journal, Owner
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, guard_spec, last_spec, recorded_spec
 from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema, load_spec, parse_spec
-from airflow_provider_kafka_migration.spec.verbs import VERBS, Choice, former_word, in_former_words
 from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.verbs import VERBS, Choice, former_word, in_former_words
 
-CASES = Path(__file__).parents[2] / "cases" / "former_verbs" / "v1"
+CASES = Path(__file__).parents[1] / "cases" / "former_verbs" / "v1"
 CHOICES = get_args(Choice)
 WORDS = [(path, word, verb) for path, verbs in VERBS.items() for word, verb in verbs.former.items()]
 
@@ -173,7 +173,7 @@ def test_what_is_kept_in_former_words_reads_back() -> None:
 
 # -- what is written now ----------------------------------------------------------------------------------------------
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 _FORMER = re.compile(
     r"\b(?:"
     + "|".join(
