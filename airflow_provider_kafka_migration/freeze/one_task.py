@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.freeze import frozen, stops
-from airflow_provider_kafka_migration.record import rolling_back
+from airflow_provider_kafka_migration.record import handover, rolling_back
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
@@ -19,7 +19,8 @@ PHASE = "cutover"
 POLL_SECONDS = 0.5
 #: The tail's task looks this often whether the cutover is over.
 TAIL_POLL_SECONDS = 2.0
-#: A scheduler starts a task that waits for nothing more within so many looks.
+#: A scheduler starts a task that waits for nothing more within so many looks, or in twice the time that a change of
+#: tasks has taken in this migration.
 WAITED_FOR_LOOKS = 5
 
 log = logging.getLogger(__name__)
@@ -65,10 +66,12 @@ def tail_goes_on(
     be freed, the wait continues, and finishes a lift that was given up.
 
     :param is_waited_for: whether the next task of the cutover seems to wait for the end of the tail's task. If it says
-        so :data:`WAITED_FOR_LOOKS` times in a row, the wait ends: both would wait until the freeze's limit.
+        so :data:`WAITED_FOR_LOOKS` times in a row, or more often where tasks start slowly, the wait ends: both would
+        wait until the freeze's limit.
     :raises ClaimLost: another owner has taken the migration over.
     """
     journal, looks = context.journal, 0
+    patience = max(WAITED_FOR_LOOKS * poll_seconds, 2 * handover.of(context.record).typical_seconds)
     while True:
         try:
             journal.refresh()
@@ -84,7 +87,7 @@ def tail_goes_on(
         except Transient as error:
             log.warning("The journal cannot be read; the tail waits for the end of the cutover: %s", error)
         looks = looks + 1 if is_waited_for() else 0
-        if looks >= WAITED_FOR_LOOKS:
+        if looks * poll_seconds >= patience:
             log.warning(
                 "The cutover goes on only once this task has ended, as in runs that an earlier release began: it ends. "
                 "If the freeze is lifted later, clear tail together with drain_ready"

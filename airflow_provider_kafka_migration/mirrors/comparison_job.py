@@ -185,6 +185,12 @@ def read_progress(record: MigrationRecord, job: JobRef) -> Progress | None:
     return Progress(PHASE, f"{done} of {total} partitions compared", done, total, "partitions")
 
 
+def has_results(record: MigrationRecord, job: MirrorComparison) -> bool:
+    """Whether some partition was compared."""
+    results = MirrorResults(job, record.journal_store)
+    return any(results.read(piece) is not None for piece in job.ranges)
+
+
 # -- its end ----------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,8 @@ def finish(context: PhaseContext, ended: JobRef) -> PhaseResult:
     """
     record = context.record
     job = comparison_job.load(record, ended.name)
-    if why := comparison_job.read_not_run(record, job):
+    why = comparison_job.read_not_run(record, job)
+    if why and not comparison_job.has_results(record, job):
         # No result: an earlier one says more than this one would.
         comparison_job.remove(record, ended.name)
         raise ContentsUnchecked(

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.compare.mirrored import SLICES, MirrorResu
 from airflow_provider_kafka_migration.documents.mirror import MirrorComparison, MirrorVerification
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
+    ConnectionInvalid,
     ContentsDiffer,
     ContentsUnchecked,
     JobMissing,
@@ -460,6 +461,20 @@ def test_where_spark_cannot_read_it_is_not_run_by_name_and_the_last_result_stays
         compare(world, without, independent=True)
     assert last_verification(world.context().record) == known
     assert stored(world) == set()
+
+
+class RefusedReader(OtherReader):
+    """Finds its connection refused after a restart, when some partitions are compared."""
+
+    def run(self, record: Any, job: JobRef, _read_progress: Any) -> None:
+        super().run(record, job, _read_progress)
+        raise ConnectionInvalid("Spark's Kafka source cannot use the source connection", next_step="-")
+
+
+def test_what_it_has_found_before_it_could_not_go_on_counts(world: World) -> None:
+    _break(world)
+    with pytest.raises(ContentsDiffer):
+        compare(world, RefusedReader(world), independent=True)
 
 
 def test_any_other_failure_is_one(world: World) -> None:

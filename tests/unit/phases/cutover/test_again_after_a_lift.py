@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.jobs import tail_health
 from airflow_provider_kafka_migration.phase_table import CUTOVER
-from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record import handover, steps
 from airflow_provider_kafka_migration.record.freeze_attempt import AGAIN, lifted_resume
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags
@@ -142,6 +142,15 @@ def test_it_ends_if_the_cutover_waits_for_its_end(worlds: Worlds) -> None:
     world.run("cutover.commit_groups")
     world.run("cutover.floor_guard")
     assert world.state is State.AWAITING_CLIENT_SWITCH
+
+
+def test_where_tasks_start_slowly_it_waits_longer(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A next task that has only not been started yet waits for nobody, and a lift would find no tail any more."""
+    world = worlds.at("cutover.commit_groups")
+    monkeypatch.setattr(handover, "of", lambda _: handover.Handover((3.0, 20.0, 40.0), 5))
+    looks: list[bool] = [*[True] * (20 - 1), False, *[True] * 20]
+    found = one_task.tail_goes_on(world.context(), sleep=lambda _: None, is_waited_for=lambda: looks.pop(0))
+    assert (found, looks) == (False, []), "twice 20 seconds are 20 looks"
 
 
 def test_it_waits_while_producers_are_frozen_and_goes_on_once_they_are_free(worlds: Worlds) -> None:
