@@ -144,4 +144,4 @@ def test_keys_that_only_look_like_ids_must_not_be_rewritten(
         item.topic: item.difference_count for item in LocalContentRunner(begun.clients, threads=2).run(job)
     } == expected
     again = prove(begun, job_of(begun, schema_ids=settings))
-    assert {item.topic: item.difference_count for item in again} == expected
+    assert {item.range.topic: item.difference_count for item in again} == expected
