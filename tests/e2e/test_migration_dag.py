@@ -111,6 +111,8 @@ def _check_what_airflow_shows(lab: Lab, run: DagRun) -> None:
         "approval_wanted approve_cutover",
         "drain_ready drain_ready",
         "finalized evidence",
+        "freeze cutover.floor_guard",
+        "freeze cutover.freeze",
     ]
     events = airflow.request("GET", "/assets/events", limit=100)["asset_events"]
     assert [event["uri"] for event in events if run.migration_id in event["uri"]] == [

@@ -140,8 +140,7 @@ def test_keys_that_only_look_like_ids_must_not_be_rewritten(
         write(target_cluster.client_config(), topic, [(0, item) for item in records])
     job = content_job(begun).model_copy(update={"schema_ids": settings})
     expected = {topic: 0 if topic == first else RECORDS for topic in begun.topics}
-    assert {
-        item.topic: item.difference_count for item in LocalContentRunner(begun.clients, threads=2).run(job)
-    } == expected
+    contents = LocalContentRunner(begun.clients, threads=2).run(job)
+    assert {item.topic: item.difference_count for item in contents} == expected, contents
     again = prove(begun, job_of(begun, schema_ids=settings))
     assert {item.range.topic: item.difference_count for item in again} == expected
