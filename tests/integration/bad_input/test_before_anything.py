@@ -30,13 +30,20 @@ def test_unknown_keys_of_the_spec_are_all_named(untouched: World) -> None:
     [
         ("env:NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE is not set", "set NO_SUCH_VARIABLE"),
         ("file:/no/such/file.json", "cannot be read: No such file", "check the path"),
-        ("gopher:secret/kafka", "cannot be resolved", "use one of: airflow, env, file"),
     ],
 )
 def test_a_missing_connection(untouched: World, side: str, reference: str, what: str, next_step: str) -> None:
     said = untouched.run(**{side: {"conn_id": reference}})
     error = said.check("CONNECTION_INVALID", what=what, next_step=next_step)
     assert error["where"]["path"] == reference
+    assert untouched.objects() == []
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_reference_of_no_known_form(untouched: World, side: str) -> None:
+    said = untouched.run(**{side: {"conn_id": "gopher:secret/kafka"}})
+    error = said.check("SPEC_INVALID", what=f"{side}.conn_id: it is none of", next_step="correct all of them")
+    assert [mistake["path"] for mistake in error["details"]["mistakes"]] == [f"{side}.conn_id"]
     assert untouched.objects() == []
 
 

@@ -119,28 +119,3 @@ def test_one_wrong_id_is_found(begun: Copying, target_cluster: KafkaCluster, pro
 def test_a_copy_that_was_not_rewritten_is_not_equal(begun: Copying) -> None:
     begun.run()
     assert {content.difference_count for content in check(begun)} == {RECORDS}
-
-
-def test_keys_that_only_look_like_ids_must_not_be_rewritten(
-    begun: Copying, target_cluster: KafkaCluster, prove: Prove
-) -> None:
-    """No subject is named after the keys: id 1 was found not to decode there. Values with ids decode."""
-    first = begun.topics[0]
-    store = begun.clients.store(begun.journal)
-    document = SchemaIdMap.parse(store.get(id_map_key(begun)) or b"")
-    decided = [(topic, "key", 1, topic == first) for topic in begun.topics]
-    store.put(id_map_key(begun), document.model_copy(update={"decided": decided}).canonical())
-    settings = id_settings(begun)
-    topics = {
-        name: item.model_copy(update={"topic": name, "decoded": {"key": []}}) for name, item in settings.topics.items()
-    }
-    settings = settings.model_copy(update={"topics": topics})
-    records = [record(number, SHIFT) for number in range(RECORDS)]
-    for topic in begun.topics:
-        write(target_cluster.client_config(), topic, [(0, item) for item in records])
-    job = content_job(begun).model_copy(update={"schema_ids": settings})
-    expected = {topic: 0 if topic == first else RECORDS for topic in begun.topics}
-    contents = LocalContentRunner(begun.clients, threads=2).run(job)
-    assert {item.topic: item.difference_count for item in contents} == expected, contents
-    again = prove(begun, job_of(begun, schema_ids=settings))
-    assert {item.range.topic: item.difference_count for item in again} == expected
