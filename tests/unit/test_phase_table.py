@@ -57,7 +57,7 @@ def test_a_new_row_becomes_a_task_between_its_neighbours(monkeypatch: pytest.Mon
     for name, rows in {"ROWS": ROWS, "TASKS": TASKS}.items():
         place = rows.index(below)
         monkeypatch.setattr(phase_table, name, (*rows[:place], row, *rows[place:]))
-    monkeypatch.setitem(dag.TASK_DOCS, row.id, row.doc)
+    monkeypatch.setitem(dag._DOCS, row.id, row.doc)
     task = dag.build_migration_dag().get_task(row.id)
     assert isinstance(task, KafkaMigrationPhaseOperator)
     assert task.phase == row.id
