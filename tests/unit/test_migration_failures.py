@@ -41,7 +41,8 @@ def _migration(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, phase: st
             return run
 
     row = PHASES[phase]
-    monkeypatch.setitem(PHASES, phase, Failing(row.id, row.doc, row.function, state=row.state, leads_to=row.leads_to))
+    given = {name: getattr(row, name) for name in ("state", "leads_to", "keeps_trying")}
+    monkeypatch.setitem(PHASES, phase, Failing(row.id, row.doc, row.function, **given))
     return migration
 
 
