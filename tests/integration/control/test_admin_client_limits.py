@@ -98,7 +98,9 @@ def test_a_created_topic_has_no_id(cluster: KafkaCluster, topic: str) -> None:
     with ours(cluster) as admin:
         created = admin.create_topics([Topic(f"{topic}.ours", 1)])[f"{topic}.ours"]
         assert created.topic_id
-        assert created.topic_id == admin.describe_topics([created.name])[created.name].topic_id
+        # Another broker's metadata may know the topic a moment later.
+        known = wait_for("the topic", lambda: admin.describe_topics([created.name])[created.name].topic_id, 120)
+        assert created.topic_id == known
 
 
 def test_a_principal_without_any_right_and_a_broker_that_reports_none_are_the_same(cluster: KafkaCluster) -> None:
