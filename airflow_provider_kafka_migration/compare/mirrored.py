@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -30,6 +31,7 @@ from airflow_provider_kafka_migration.documents.mirror import (
     VerifiedPartition,
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.documents.schemas import SchemaIdSettings
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, OffsetMapInvalid, Where
 from airflow_provider_kafka_migration.kafka.batches.api import Timestamps
@@ -142,16 +144,10 @@ def _judged(piece: MirroredRange, stretch: Stretch) -> VerifiedPartition:
     undated = 0 if stretch.source_only is None else stretch.source_only.undated_records
     seen = content.source_records + content.target_records
     outcome, reason = _outcome(piece, content.difference_count, undated, content.compared, seen)
-    return VerifiedPartition(
-        topic=compared.topic,
-        target_topic=compared.target_topic,
-        partition=compared.partition,
-        outcome=outcome,
-        reason=reason,
-        source_start_offset=compared.source_start_offset,
-        source_end_offset=compared.source_end_offset,
-        target_start_offset=compared.target_start_offset,
-        target_end_offset=compared.target_end_offset,
+    return _verified(
+        compared,
+        outcome,
+        reason,
         compared=content.compared,
         only_on_source=dict(sorted(Counter(only.explained).items())),
         only_on_target=content.explained,
@@ -159,6 +155,22 @@ def _judged(piece: MirroredRange, stretch: Stretch) -> VerifiedPartition:
         difference_count=content.difference_count,
         differences=content.differences,
         notes=notes,
+    )
+
+
+def _verified(place: ContentRange, outcome: Verified, reason: str, **found: Any) -> VerifiedPartition:
+    """Return the outcome of a range that was compared, with the other fields as they were found."""
+    return VerifiedPartition(
+        topic=place.topic,
+        target_topic=place.target_topic,
+        partition=place.partition,
+        outcome=outcome,
+        reason=reason,
+        source_start_offset=place.source_start_offset,
+        source_end_offset=place.source_end_offset,
+        target_start_offset=place.target_start_offset,
+        target_end_offset=place.target_end_offset,
+        **found,
     )
 
 
@@ -208,16 +220,10 @@ def judged_independently(piece: MirroredRange, found: IndependentResult) -> Veri
         outcome, reason = "unchecked", found.not_compared
     elif marked and outcome in ("equal", "nothing"):
         outcome, reason = "unchecked", f"{marked} {_MARKED}; {found.compared} records are equal"
-    return VerifiedPartition(
-        topic=compared.topic,
-        target_topic=compared.target_topic,
-        partition=compared.partition,
-        outcome=outcome,
-        reason=reason,
-        source_start_offset=compared.source_start_offset,
-        source_end_offset=compared.source_end_offset,
-        target_start_offset=compared.target_start_offset,
-        target_end_offset=compared.target_end_offset,
+    return _verified(
+        compared,
+        outcome,
+        reason,
         compared=found.compared,
         only_on_source=source_only,
         only_on_target=target_only,
